@@ -1,0 +1,72 @@
+"""What a device promises: the page every driver author reads.
+
+A driver is constructed from a `DeviceConfig`, opens its link on first use and hears one question at a time. Abilities beyond the
+three verbs are further small protocols that a driver implements or not; nothing here has a body that says "not supported".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from optics import Change, Dbm, DeviceName, Identity, Outcome, Port, Setting, Traits
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """One device of the inventory, checked.
+
+    address: a URL (`tcp://host:port`, `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
+    password is never printed. traits: overrides of the driver's own numbers, by field name of `Traits`.
+    timeout_s: longest silence (s) after one question. options: what only this driver understands.
+    """
+
+    name: DeviceName
+    driver: str
+    address: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 5.0
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class CircuitSwitch(Protocol):
+    """A device that holds a set of settings.
+
+    All three verbs raise `Unreachable` (no connection; nothing was sent), `TimedOut` (silence; the message names the question),
+    `Garbled` (an answer outside the grammar, quoted) and `Refused` (the device said no, in its own words).
+    """
+
+    name: DeviceName
+    traits: Traits
+
+    async def identify(self) -> Identity:
+        """Who the device says it is; writes nothing."""
+        ...
+
+    async def read(self) -> frozenset[Setting]:
+        """What the whole device reports now, never a remembered copy; writes nothing."""
+        ...
+
+    async def apply(self, change: Change) -> Outcome:
+        """Make `change`, removals first; wait for the device's own report of the new state; return the whole device read back.
+
+        A setting that did not become as wanted is in `Outcome.failed`, not an exception. After a lost reply the device is read
+        before anything is sent again. Raises as the class says; then nothing may be assumed done.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Log out and close the link; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class PowerMeter(Protocol):
+    """A device that measures light at its ports."""
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        """Power (dBm) at each port, an ingress port's input, an egress port's output; a port too dark to read is absent."""
+        ...

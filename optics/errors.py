@@ -1,0 +1,100 @@
+"""Every exception this project raises on purpose, on one screen.
+
+The class says whose fault it is; `code` is stable and printed to the user, `exit_code` is what the shell sees. The message says
+who, what was wanted, what was seen and, where there is one, the device's own words; `hint` is the next thing to do.
+"""
+
+from __future__ import annotations
+
+
+class TestbedError(Exception):
+    """Root of all errors raised on purpose. `hint` names the next command or edit, in words for the operator."""
+
+    __test__ = False  # not a pytest class, in spite of its name
+    code = "E-UNEXPECTED"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class BadFile(TestbedError, ValueError):
+    """The user's plan or inventory is wrong. `problems` holds every one of them as `file:line:col: where: what`."""
+
+    code = "E-BAD-FILE"
+    exit_code = 3
+
+    def __init__(self, problems: list[str], *, hint: str = "") -> None:
+        super().__init__("\n".join(problems), hint=hint)
+        self.problems = problems
+
+
+class Infeasible(TestbedError, ValueError):
+    """The plan is well formed but this lab cannot carry it."""
+
+    code = "E-INFEASIBLE"
+    exit_code = 3
+
+
+class Locked(TestbedError):
+    """Somebody else is changing the lab now."""
+
+    code = "E-LOCKED"
+    exit_code = 4
+
+
+class Unreachable(TestbedError, ConnectionError):
+    """A device or host could not be reached; nothing was sent to it."""
+
+    code = "E-UNREACHABLE"
+    exit_code = 5
+
+
+class Garbled(TestbedError, ValueError):
+    """A device or host answered something its grammar does not allow; the message quotes it."""
+
+    code = "E-GARBLED"
+    exit_code = 5
+
+
+class TimedOut(TestbedError, TimeoutError):
+    """No answer, or not the wanted one, within the deadline; the message names the question and the last value seen."""
+
+    code = "E-TIMED-OUT"
+    exit_code = 5
+
+
+class Refused(TestbedError):
+    """The device or host said no, in its own words; nothing may be assumed done."""
+
+    code = "E-REFUSED"
+    exit_code = 7
+
+
+class Interlock(TestbedError):
+    """The program itself says no: foreign circuit on a wanted port, tag-out, power limit."""
+
+    code = "E-INTERLOCK"
+    exit_code = 9
+
+
+class NotVerified(TestbedError):
+    """The change was carried out but a rung of the verification did not pass."""
+
+    code = "E-NOT-VERIFIED"
+    exit_code = 7
+
+
+class ChangeFailed(TestbedError):
+    """A change stopped half way; the message lists what is done, what is not, and what undoes it."""
+
+    code = "E-CHANGE-FAILED"
+    exit_code = 7
+
+
+class Missing(TestbedError):
+    """This machine lacks something the command needs (a program, a kernel feature, a right); the hint says how to get it."""
+
+    code = "E-MISSING"
+    exit_code = 2
