@@ -7,29 +7,11 @@ three verbs are further small protocols that a driver implements or not; nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from optics import Change, Dbm, DeviceName, Identity, Outcome, Port, Setting, Traits
+from optics import Change, Dbm, DeviceConfig, DeviceName, Identity, Outcome, Port, Setting, Traits
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceConfig:
-    """One device of the inventory, checked.
-
-    address: a URL (`tcp://host:port`, `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
-    password is never printed. traits: overrides of the driver's own numbers, by field name of `Traits`.
-    timeout_s: longest silence (s) after one question. options: what only this driver understands.
-    """
-
-    name: DeviceName
-    driver: str
-    address: str
-    username: str = ""
-    password: str = field(default="", repr=False)
-    traits: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float = 5.0
-    options: Mapping[str, str] = field(default_factory=dict)
+__all__ = ["CircuitSwitch", "DeviceConfig", "PowerMeter"]
 
 
 class CircuitSwitch(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 DeviceName: TypeAlias = str
 HostName: TypeAlias = str
@@ -147,3 +147,22 @@ class Outcome:
     settled_ns: int
     writes: int
     failed: Mapping[Setting, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """One device of the inventory, checked.
+
+    address: a URL (`tcp://host:port`, `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
+    password is never printed. traits: overrides of the driver's own numbers, by field name of `Traits`.
+    timeout_s: longest silence (s) after one question. options: what only this driver understands.
+    """
+
+    name: DeviceName
+    driver: str
+    address: str
+    username: str = ""
+    password: str = field(default="", repr=False)
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 5.0
+    options: Mapping[str, str] = field(default_factory=dict)
