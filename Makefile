@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine:  make demo   make test
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+NAME   ?= all
+
+.PHONY: demo test bench lint setup schema clean help
+help:
+	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims"
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt scripts/install-deps
+	@PYTHON=$(PYTHON) scripts/install-deps
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	@touch $@
+
+demo: setup
+	@$(SUDO) $(BIN)/python examples/demo.py
+
+test: setup lint
+	@$(SUDO) $(BIN)/python -m pytest
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup
+	@scripts/install-deps mininet
+	@$(SUDO) $(BIN)/python -m benchmarks $(NAME)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
