@@ -1,0 +1,306 @@
+"""What each verb found or did, as frozen values: the engine fills them in, the command line renders them, `--json` dumps them.
+
+Durations are seconds in `*_s` and milliseconds in `*_ms`. `None` means not measured, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TypeAlias, cast
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+def to_json(value: object) -> Json:
+    """Turn values, nested dataclasses and collections into what `json.dumps` takes; sets come out sorted by their text."""
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return to_json(value.value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, Set):
+        return [to_json(v) for v in sorted(value, key=str)]
+    if isinstance(value, Sequence):
+        return [to_json(v) for v in value]
+    return str(value)
+
+
+class Report:
+    """A result that knows its JSON; `to_json()` adds the derived numbers named in `derived`."""
+
+    __slots__ = ()
+    derived: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        data = cast(dict[str, Json], to_json(self))
+        return data | {name: to_json(getattr(self, name)) for name in self.derived}
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """One phase of a run on the operator's clock. `begin_s` counts from the start of the run."""
+
+    name: str
+    seconds: float
+    detail: str = ""
+    begin_s: float = 0.0
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PartTime:
+    """What one device or host took inside a phase. `kind` is `device` or `host`; `begin_ms` counts from the start of the run."""
+
+    kind: str
+    name: str
+    phase: str
+    ms: float
+    detail: str = ""
+    begin_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDiff:
+    """What changes on one device, cross-connects as `ingress->egress` labels. `foreign` are not ours and stay."""
+
+    device: str
+    kept: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    dark_ms_expected: float | None = None
+
+
+class _Counts(Report):
+    """Totals over `diff`, for every report that has one."""
+
+    __slots__ = ()
+    diff: tuple[DeviceDiff, ...]
+
+    @property
+    def kept(self) -> int:
+        return sum(len(d.kept) for d in self.diff)
+
+    @property
+    def removed(self) -> int:
+        return sum(len(d.removed) for d in self.diff)
+
+    @property
+    def made(self) -> int:
+        return sum(len(d.made) for d in self.diff)
+
+    @property
+    def foreign(self) -> int:
+        return sum(len(d.foreign) for d in self.diff)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus(Report):
+    """One job. `state`: none, starting, running, paused, stopped, finished, failed. `exit_codes`: by rank, once it has ended.
+
+    iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
+    the plan's links should give.
+    """
+
+    name: str
+    state: str
+    workload: str = ""
+    backend: str = ""
+    ranks: int = 0
+    iterations: int = 0
+    iteration_ms: float | None = None
+    busbw_mbps: float | None = None
+    busbw_expected_mbps: float | None = None
+    exit_codes: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    detail: str = ""
+    run: str = ""
+    started: float | None = None
+    """Wall time (s since the epoch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLogs(Report):
+    """The last lines each rank wrote, by `rank 0 (gpu01)` and the like."""
+
+    name: str
+    lines: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitRow:
+    """One planned light path: `gpu01:p1->gpu02:p1`, the cross-connects it uses, expected loss (dB), kept/made."""
+
+    circuit: str
+    path: tuple[str, ...]
+    loss_db: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport(_Counts):
+    """The diff a plan would make. `fingerprint` changes when the plan or anything observed on a device changes."""
+
+    plan: str
+    lab: str
+    diff: tuple[DeviceDiff, ...] = ()
+    circuits: tuple[CircuitRow, ...] = ()
+    links: int = 0
+    hosts: int = 0
+    routes: int = 0
+    dark_ms_expected: float | None = None
+    jobs_affected: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+    derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not self.removed and not self.made
+
+
+@dataclass(frozen=True, slots=True)
+class UpReport(_Counts):
+    """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device."""
+
+    run: str
+    plan: str
+    lab: str
+    nothing_to_do: bool = False
+    dry_run: bool = False
+    phases: tuple[PhaseTime, ...] = ()
+    parts: tuple[PartTime, ...] = ()
+    diff: tuple[DeviceDiff, ...] = ()
+    writes: int = 0
+    dark_ms_expected: float | None = None
+    dark_ms: float | None = None
+    link_ms: float | None = None
+    commit_ms: float | None = None
+    pairs_ok: int = 0
+    pairs_total: int = 0
+    job: JobStatus | None = None
+    journal: str = ""
+    notes: tuple[str, ...] = ()
+    undo: str = ""
+    """The command that takes this change back."""
+
+    derived = ("kept", "removed", "made", "foreign", "total_s")
+
+    @property
+    def total_s(self) -> float:
+        return max((p.begin_s + p.seconds for p in self.phases), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DownReport(_Counts):
+    """What `down` took away; `left`: things it should have restored and could not, one line each."""
+
+    run: str
+    lab: str
+    nothing_to_do: bool = False
+    phases: tuple[PhaseTime, ...] = ()
+    diff: tuple[DeviceDiff, ...] = ()
+    writes: int = 0
+    hosts_restored: int = 0
+    hosts_total: int = 0
+    job_stopped: str = ""
+    left: tuple[str, ...] = ()
+    journal: str = ""
+    notes: tuple[str, ...] = ()
+
+    derived = ("kept", "removed", "made", "foreign")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device as it answers now. `missing`: what the current plan wants and it does not hold; `error`: why it did not answer."""
+
+    name: str
+    driver: str
+    address: str
+    ok: bool
+    identity: str = ""
+    ours: int = 0
+    foreign: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted."""
+
+    name: str
+    address: str
+    ok: bool
+    generation: int | None = None
+    up: int = 0
+    planned: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport(Report):
+    """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing is up."""
+
+    lab: str
+    inventory: str
+    plan: str = ""
+    run: str = ""
+    since: float | None = None
+    """Wall time (s since the epoch) the plan came up."""
+    generation: int | None = None
+    links: int = 0
+    devices: tuple[DeviceStatus, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    job: JobStatus | None = None
+    locked_by: str = ""
+    drift: tuple[str, ...] = ()
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return not self.drift and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One rung of the verification ladder; `evidence` are the lines that show why it failed."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+    seconds: float = 0.0
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(Report):
+    """The ladder, bottom first; it stops at the first rung that fails unless that rung does not carry the next."""
+
+    lab: str
+    plan: str
+    rungs: tuple[Rung, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return all(r.ok for r in self.rungs)
+
+
+def path_text(path: Path | str) -> str:
+    """A path as the operator would type it: relative to here if below here, `~` for the home directory."""
+    full = Path(path).expanduser().absolute()
+    if full.is_relative_to(Path.cwd()):
+        return str(full.relative_to(Path.cwd()))
+    return f"~/{full.relative_to(Path.home())}" if full.is_relative_to(Path.home()) else str(full)

@@ -1,0 +1,164 @@
+"""Where everything lives and what the operator chose: flag, TESTBED_* variable, testbed.toml, user file, default, in this order."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from optics.errors import BadFile
+
+PROJECT_FILE = "testbed.toml"
+
+_KEYS = {
+    "inventory": "directory with hosts.yml, devices.yml and fibres.yml",
+    "timeout": "longest time a command may take (90s, 2m, 500ms, or seconds)",
+    "data_dir": "directory of the run store",
+    "state_dir": "directory of journals and logs",
+    "lock_dir": "directory of the lab locks, shared by all users of this machine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a command runs with. `origins` says for each key where its value came from. `timeout_s` in seconds."""
+
+    inventory: Path
+    timeout_s: float
+    config_dir: Path
+    data_dir: Path
+    state_dir: Path
+    cache_dir: Path
+    lock_dir: Path
+    user: str
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def store_path(self) -> Path:
+        return self.data_dir / "testbed.sqlite3"
+
+    def run_dir(self, run: str) -> Path:
+        """The directory of one run's journal and logs."""
+        return self.state_dir / "runs" / run
+
+    def lock_path(self, lab: str) -> Path:
+        """The lock file of a lab, by the key of `orchestrator.store.lab_key`."""
+        return self.lock_dir / f"{lab}.lock"
+
+
+def duration(text: str) -> float:
+    """Read a duration: `90s`, `2m`, `500ms`, `1h`, or plain seconds. Raises: ValueError - anything else, or not above zero."""
+    clean = text.strip().lower()
+    units = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
+    unit, factor = next((unit, factor) for unit, factor in units if clean.endswith(unit))
+    clean = clean.removesuffix(unit)
+    try:
+        seconds = float(clean) * factor
+    except ValueError:
+        raise ValueError(f"{text!r} is not a duration such as 90s, 2m or 500ms") from None
+    if not 0 < seconds < 1e9:
+        raise ValueError(f"{text!r} is not a duration above zero")
+    return seconds
+
+
+def load(
+    flags: Mapping[str, str | None] | None = None, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Settings:
+    """Collect the settings. Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once."""
+    from platformdirs import PlatformDirs
+
+    env = os.environ if env is None else env
+    cwd = cwd or Path.cwd()
+    dirs = PlatformDirs("testbed", appauthor=False)
+    user_file = Path(dirs.user_config_dir) / "config.toml"
+    problems: list[str] = []
+    layers: list[tuple[str, Mapping[str, str]]] = [
+        ("flag", {k: v for k, v in (flags or {}).items() if v is not None}),
+        ("environment", {k: env[f"TESTBED_{k.upper()}"] for k in _KEYS if env.get(f"TESTBED_{k.upper()}")}),
+    ]
+    for path in (cwd / PROJECT_FILE, user_file):
+        layers.append((str(path), _from_file(path, problems)))
+    values: dict[str, str] = {}
+    origins = dict.fromkeys(_KEYS, "default")
+    for origin, layer in reversed(layers):
+        for key, value in layer.items():
+            values[key], origins[key] = value, origin
+    timeout = 300.0
+    if "timeout" in values:
+        try:
+            timeout = duration(values["timeout"])
+        except ValueError as error:
+            problems.append(f"{origins['timeout']}: timeout: {error}")
+    if problems:
+        raise BadFile(problems)
+    state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
+    return Settings(
+        inventory=_inventory(values.get("inventory"), cwd),
+        timeout_s=timeout,
+        config_dir=Path(dirs.user_config_dir),
+        data_dir=Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir),
+        state_dir=state,
+        cache_dir=Path(dirs.user_cache_dir),
+        lock_dir=Path(values["lock_dir"]).expanduser() if "lock_dir" in values else _lock_dir(state),
+        user=_user(),
+        origins=origins,
+    )
+
+
+def private_dir(path: Path) -> Path:
+    """Make `path` for this user only, if it is not there yet, and return it."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        problems.append(f"{path}: cannot be read: {error}")
+        return {}
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{path}: {error}")
+        return {}
+    values: dict[str, str] = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, 1)
+            problems.append(
+                f"{path}: unknown key {key!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(_KEYS)}")
+            )
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.append(f"{path}: {key}: wanted {_KEYS[key]}, found {value!r}")
+        else:
+            is_path = key != "timeout"
+            # A relative path in a file means relative to that file, wherever the command was typed.
+            values[key] = str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
+    return values
+
+
+def _inventory(chosen: str | None, cwd: Path) -> Path:
+    if chosen is not None:
+        return cwd / Path(chosen).expanduser()
+    here = cwd / "inventory" / "emulated"
+    return here if here.is_dir() else Path(__file__).resolve().parents[1] / "inventory" / "emulated"
+
+
+def _lock_dir(state: Path) -> Path:
+    shared = Path("/run/lock")
+    return shared / "testbed" if shared.is_dir() and os.access(shared, os.W_OK) else state / "locks"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid{os.getuid()}"

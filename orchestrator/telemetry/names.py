@@ -1,0 +1,223 @@
+"""Every measurement, tag and field of the telemetry, declared once with its unit; dashboards and reports are tested against it.
+
+Rules kept here: integers stay integers; tags are bounded (no ids, iterations or circuit names); a tag and a field of one
+measurement never share a name; durations are fields, because a time axis shows no less than a millisecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["int", "float", "str"]
+
+COMMON_TAGS = ("testbed", "run")
+"""Tags the journal adds by itself to every point: the lab's name and the run's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: its type never changes, because the first write fixes it in InfluxDB for ever."""
+
+    kind: Kind
+    unit: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One table. `tags` are all present in every point; `events` are flushed to the file at once, samples are buffered."""
+
+    name: str
+    what: str
+    tags: tuple[str, ...]
+    fields: Mapping[str, Field]
+    rate: str
+    events: bool = False
+
+
+_RECONFIG_ID = Field("str", "", "groups the points of one reconfiguration: the run's id and a counter")
+_RECONFIG_PHASES = {
+    "command": "first command byte sent to last command acknowledged",
+    "ack": "first command byte sent to first removal acknowledged",
+    "dark": "removal acknowledged to new state reported, the longest device",
+    "power": "new state reported to optical power seen",
+    "link": "new state reported to the last planned port's carrier",
+    "route": "last carrier to the last host's commit",
+    "first_packet": "commit to the first packet that crosses every pair",
+    "resume": "first packet to the job's next iteration",
+    "total": "first command byte sent to everything verified",
+}
+
+_ALL = (
+    Measurement(
+        "reconfig",
+        "one wide point per reconfiguration; its time is when the first command was sent",
+        (*COMMON_TAGS, "job", "trigger", "policy", "ok"),
+        {
+            "reconfig_id": _RECONFIG_ID,
+            "seq": Field("int", "", "counts reconfigurations of the run from 1"),
+            "n_circuits": Field("int", "", "one-way circuits made or broken"),
+            "lost_bytes": Field("int", "bytes", "bytes the ports dropped meanwhile"),
+            "value": Field("int", "", "always 1, so that events can be counted and summed"),
+            **{f"{p}_ms": Field("float", "ms", what) for p, what in _RECONFIG_PHASES.items()},
+            **{f"{p}_ns": Field("int", "ns", what) for p, what in _RECONFIG_PHASES.items()},
+        },
+        "events",
+        events=True,
+    ),
+    Measurement(
+        "reconfig_device",
+        "one point per device and reconfiguration; offsets count from the point's time",
+        (*COMMON_TAGS, "device", "kind", "model", "op"),
+        {
+            "reconfig_id": _RECONFIG_ID,
+            "t_send_ns": Field("int", "ns", "first command byte"),
+            "t_ack_ns": Field("int", "ns", "last command acknowledged"),
+            "t_dark_begin_ns": Field("int", "ns", "removals acknowledged"),
+            "t_dark_end_ns": Field("int", "ns", "the device reports the new state"),
+            "t_power_ns": Field("int", "ns", "optical power seen"),
+            "t_link_up_ns": Field("int", "ns", "last carrier behind this device"),
+            "t_route_ns": Field("int", "ns", "last commit of a host behind this device"),
+            "n_ports": Field("int", "", "ports changed"),
+            "writes": Field("int", "", "commands that could change the device"),
+            "error": Field("str", "", "the device's own words, empty if none"),
+        },
+        "events",
+        events=True,
+    ),
+    Measurement(
+        "phase",
+        "one point per phase of a run, and per device or host inside it; its time is the begin",
+        (*COMMON_TAGS, "phase", "kind", "subject"),
+        {
+            "reconfig_id": _RECONFIG_ID,
+            "begin_ns": Field("int", "ns", "since the start of the run"),
+            "duration_ns": Field("int", "ns", "how long it took"),
+            "duration_ms": Field("float", "ms", "how long it took"),
+            "ok": Field("int", "", "1 or 0"),
+            "detail": Field("str", "", "a few words, as shown to the operator"),
+        },
+        "events",
+        events=True,
+    ),
+    Measurement(
+        "device_phase",
+        "what a device is doing, for a state timeline",
+        (*COMMON_TAGS, "device", "kind"),
+        {"phase": Field("str", "", "idle, command, dark, settle, up or fault"), "reconfig_id": _RECONFIG_ID},
+        "changes",
+        events=True,
+    ),
+    Measurement(
+        "verify",
+        "one point per rung of the verification ladder",
+        (*COMMON_TAGS, "rung"),
+        {
+            "reconfig_id": _RECONFIG_ID,
+            "ok": Field("int", "", "1 or 0"),
+            "passed": Field("int", "", "checks that passed"),
+            "total": Field("int", "", "checks made"),
+            "duration_ms": Field("float", "ms", "how long it took"),
+            "detail": Field("str", "", "a few words, as shown to the operator"),
+        },
+        "events",
+        events=True,
+    ),
+    Measurement(
+        "circuit",
+        "a circuit as a device holds it; `id` is the ingress port's name",
+        (*COMMON_TAGS, "ocs", "id"),
+        {
+            "circuit": Field("str", "", "gpu01:p1->gpu02:p1"),
+            "source": Field("str", "", "host whose light it is"),
+            "target": Field("str", "", "host that receives it"),
+            "state": Field("str", "", "up, dark, made, removed or foreign"),
+            "mainstat": Field("float", "Mb/s", "rate over it, what a node graph prints on the edge"),
+            "loss_db": Field("float", "dB", "insertion loss measured, or expected from the inventory"),
+        },
+        "changes + 1 Hz",
+        events=True,
+    ),
+    Measurement(
+        "port",
+        "counters of one port since it came up; `layer` is nic, switch or ocs",
+        (*COMMON_TAGS, "host", "port", "layer"),
+        {
+            "rx_bytes": Field("int", "bytes", "received"),
+            "tx_bytes": Field("int", "bytes", "sent"),
+            "rx_pkts": Field("int", "packets", "received"),
+            "tx_pkts": Field("int", "packets", "sent"),
+            "drops": Field("int", "packets", "dropped, both directions"),
+            "pfc": Field("int", "frames", "priority pauses received"),
+            "ecn": Field("int", "packets", "congestion marks"),
+            "oper": Field("int", "", "1 with carrier, 0 without"),
+        },
+        "1 to 100 Hz",
+    ),
+    Measurement(
+        "optical",
+        "light and temperature at one port",
+        (*COMMON_TAGS, "device", "port"),
+        {
+            "rx_dbm": Field("float", "dBm", "power received"),
+            "tx_dbm": Field("float", "dBm", "power sent"),
+            "temp_c": Field("float", "°C", "module temperature"),
+            "osnr_db": Field("float", "dB", "optical signal to noise, 0.1 nm"),
+        },
+        "1 to 10 Hz",
+    ),
+    Measurement(
+        "collective",
+        "one collective operation of a job, nccl-tests' definitions of bandwidth",
+        (*COMMON_TAGS, "job", "op", "algo"),
+        {
+            "size_bytes": Field("int", "bytes", "buffer size"),
+            "iter": Field("int", "", "counts from 0"),
+            "iter_ms": Field("float", "ms", "how long it took"),
+            "algbw_gbps": Field("float", "Gb/s", "size over time"),
+            "busbw_gbps": Field("float", "Gb/s", "algbw times 2(n-1)/n for an all-reduce"),
+            "exposed_comm_ms": Field("float", "ms", "communication not hidden by computing"),
+        },
+        "per iteration",
+    ),
+    Measurement(
+        "iteration",
+        "one training step of a job, as its slowest rank saw it",
+        (*COMMON_TAGS, "job", "workload"),
+        {
+            "iter": Field("int", "", "counts from 0"),
+            "iter_ms": Field("float", "ms", "whole step"),
+            "compute_ms": Field("float", "ms", "forward and backward"),
+            "comm_ms": Field("float", "ms", "gradient exchange"),
+            "samples_per_s": Field("float", "1/s", "over all ranks"),
+            "loss": Field("float", "", "training loss"),
+            "ring_groups": Field("int", "", "communicators used side by side"),
+        },
+        "per iteration",
+    ),
+    Measurement(
+        "gpu",
+        "one GPU",
+        (*COMMON_TAGS, "host", "gpu"),
+        {
+            "util": Field("float", "%", "busy"),
+            "power_w": Field("float", "W", "drawn"),
+            "mem_bytes": Field("int", "bytes", "in use"),
+            "nvlink_tx_bytes": Field("int", "bytes", "sent"),
+            "nvlink_rx_bytes": Field("int", "bytes", "received"),
+            "pcie_bytes": Field("int", "bytes", "both directions"),
+        },
+        "1 to 10 Hz",
+    ),
+    Measurement(
+        "clock",
+        "how far a host's clock is from the operator's",
+        (*COMMON_TAGS, "host"),
+        {"offset_ns": Field("int", "ns", "host minus operator"), "source": Field("str", "", "ptp, chrony or probe")},
+        "1 Hz",
+    ),
+)
+
+MEASUREMENTS: Mapping[str, Measurement] = {m.name: m for m in _ALL}

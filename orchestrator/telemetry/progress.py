@@ -1,0 +1,181 @@
+"""What the engine says while it works: a live table on a terminal, plain lines elsewhere, nothing for a program; on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+
+class Progress(Protocol):
+    """Hears of phases by name. Cheap to call; never raises; every phase ends with `done` or with the run."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Phase `name` begins."""
+
+    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+        """`done` of `total` parts (devices, hosts, ports) of the phase are through."""
+
+    def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
+        """Phase `name` is over; `seconds` as measured by the caller, else since `phase`."""
+
+    def note(self, text: str) -> None:
+        """Something the operator should read that is no phase."""
+
+    def __enter__(self) -> Progress: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with the unit that suits it: `0.4 ms`, `31 ms`, `2.1 s`, `3 min 05 s`."""
+    if seconds < 0.01:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+class Silent:
+    """Says nothing: for `--json` and for tests."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        pass
+
+    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+        pass
+
+    def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+
+class Lines(Silent):
+    """One plain line per finished phase or note; a phase that takes longer than 5 s also says where it is, at most every 5 s."""
+
+    def __init__(self, stream: TextIO, every_s: float = 5.0) -> None:
+        self._stream = stream
+        self._every_s = every_s
+        self._began: dict[str, float] = {}
+        self._said = time.monotonic()
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._began[name] = self._said = time.monotonic()
+
+    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+        if time.monotonic() - self._said >= self._every_s:
+            self._say(f"{name:<10} {done}/{total} {detail}")
+
+    def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
+        if seconds is None:
+            seconds = time.monotonic() - self._began.get(name, time.monotonic())
+        self._began.pop(name, None)
+        self._say(f"{name:<10} {detail:<55} {seconds_text(seconds)}")
+
+    def note(self, text: str) -> None:
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._said = time.monotonic()
+        try:
+            print(text.rstrip(), file=self._stream, flush=True)
+        except (OSError, ValueError):
+            pass  # nobody listens any more; that must not stop a change half way
+
+
+@dataclass
+class _Row:
+    name: str
+    detail: str
+    began: float
+    seconds: float | None = None
+    done: int = 0
+    total: int = 0
+
+
+@dataclass
+class _Rows:
+    """The table's content; the painting thread only reads it."""
+
+    expected: Mapping[str, float]
+    rows: dict[str, _Row] = field(default_factory=dict)
+
+    def __rich__(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for row in list(self.rows.values()):
+            share = f"{row.done}/{row.total} " if row.total and row.seconds is None else ""
+            if row.seconds is not None:
+                clock = seconds_text(row.seconds)
+            else:
+                clock = seconds_text(time.monotonic() - row.began)
+                if (usual := self.expected.get(row.name)) is not None:
+                    clock += f" of about {seconds_text(usual)}"
+            mark, style = ("…", "bold") if row.seconds is None else ("✓", "")
+            table.add_row(Text(f"{mark} {row.name}", style=style), Text(share + row.detail), Text(clock))
+        return table
+
+
+class LiveTable(Silent):
+    """A live table of phases with elapsed time and, from history, the usual time; it vanishes when the report is printed."""
+
+    def __init__(self, stream: TextIO, *, colour: bool = True, expected: Mapping[str, float] | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._rows = _Rows(expected or {})
+        self._console = Console(file=stream, no_color=not colour, highlight=False)
+        # Four a second: painting costs milliseconds of the interpreter, which the dark window would feel.
+        self._live: Live = Live(self._rows, console=self._console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> LiveTable:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._live.transient = error is None  # what was under way stays readable above the error
+        self._live.stop()
+
+    def phase(self, name: str, detail: str = "") -> None:
+        self._rows.rows[name] = _Row(name, detail, time.monotonic())
+
+    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+        row = self._rows.rows.setdefault(name, _Row(name, detail, time.monotonic()))
+        row.done, row.total, row.detail = done, total, detail or row.detail
+
+    def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
+        row = self._rows.rows.setdefault(name, _Row(name, detail, time.monotonic()))
+        row.detail = detail or row.detail
+        row.seconds = seconds if seconds is not None else time.monotonic() - row.began
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+def progress_for(
+    stream: TextIO, *, json: bool = False, colour: bool = True, expected: Mapping[str, float] | None = None
+) -> Progress:
+    """The way to report progress that suits `stream`. `expected`: usual seconds per phase, from the runs before."""
+    if json:
+        return Silent()
+    if stream.isatty():
+        return LiveTable(stream, colour=colour, expected=expected)
+    return Lines(stream)

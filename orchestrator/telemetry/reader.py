@@ -1,0 +1,43 @@
+"""Read a run's telemetry back, part after part, skipping what a crash tore."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from orchestrator.telemetry.lineprotocol import Point, parse
+
+
+def parts(run_dir: Path) -> list[Path]:
+    """The part files of a run, oldest first; a part that exists plain and compressed counts once."""
+    found: dict[str, Path] = {}
+    for path in sorted((run_dir / "telemetry").glob("[0-9]*.lp*")):
+        if path.name.endswith((".lp", ".lp.gz")):
+            found.setdefault(path.name.removesuffix(".gz"), path)
+    return list(found.values())
+
+
+def read(run_dir: Path, only: Collection[str] = (), trouble: list[str] | None = None) -> Iterator[Point]:
+    """Yield the points of a run in file order, of the measurements in `only` if given.
+
+    A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. An unended last line is always skipped:
+    with half a timestamp it would parse and lie.
+    """
+    wanted = tuple(f"{name},".encode() for name in only)
+    for path in parts(run_dir):
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+            for count, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    if trouble is not None:
+                        trouble.append(f"{path.name}:{count}: torn last line")
+                    break
+                if wanted and not line.startswith(wanted):
+                    continue
+                try:
+                    point = parse(line[:-1].decode("utf-8"))
+                except ValueError as error:
+                    if trouble is not None:
+                        trouble.append(f"{path.name}:{count}: {error}")
+                    continue
+                yield point
