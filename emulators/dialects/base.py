@@ -1,0 +1,344 @@
+"""What every dialect does alike: sessions, commands one after the other, idle drops, reboots, and carrying out faults.
+
+Bytes in, bytes out: no socket and no clock here. The server calls `receive` and `tick`, then takes what `drain` returns.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from emulators.faults import Fault, Faults, fault
+from emulators.plant import Plant, Side
+
+T = TypeVar("T")
+State = TypeVar("State")
+MAX_COMMAND = 65_536  # a longer line without an end is not a client of ours
+NEVER_S = float("inf")
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One client's connection as the device sees it."""
+
+    number: int
+    last_s: float
+    buffer: bytes = b""
+    queue: deque[tuple[str, dict[str, Fault] | None]] = field(default_factory=deque)
+    busy_until_s: float = 0.0
+    delay_s: float = 0.0  # how long the reply being made takes; set by a dump, taken back after it
+    held: bytes = b""  # a reply kept back to be merged with the next
+    held_until_s: float = NEVER_S
+    user: str | None = None
+    login_s: float = 0.0
+    inhibited: bool = False
+    closed: bool = False
+
+
+Outgoing = tuple[Session, float, bytes | None]
+"""Where to, when (s), what; None closes the connection."""
+
+
+class Dialect(ABC, Generic[State]):
+    """One device family's manner of speaking, over one plant; `State` is what its reads show.
+
+    idle_s: a session silent for so long is dropped (None: never). boot_s: how long a reboot takes connections away.
+    """
+
+    max_sessions: int | None = None
+
+    def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
+        self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
+        self.faults = Faults(seed)
+        self.sessions: list[Session] = []
+        self.partial = False  # the command being executed does only some of its items
+        self._random = random.Random(f"dialect/{seed}/{plant.name}")
+        self._out: list[Outgoing] = []
+        self._opened = 0
+        self._down_until_s = 0.0
+        self._past: deque[tuple[float, State]] = deque(maxlen=256)
+        self._stale: State | None = None
+
+    # ---- what a family says
+
+    @abstractmethod
+    def split(self, session: Session) -> list[str]:
+        """Take the complete commands out of `session.buffer`."""
+
+    @abstractmethod
+    def execute(self, session: Session, command: str, now: float) -> bytes:
+        """Do `command` and return the reply (b"": none)."""
+
+    @abstractmethod
+    def refuse(self, session: Session, command: str, now: float) -> bytes:
+        """Return how the device says no to `command`, without doing it."""
+
+    @abstractmethod
+    def unsolicited(self, now: float) -> bytes:
+        """Return a message nobody asked for."""
+
+    @abstractmethod
+    def snapshot(self, now: float) -> State:
+        """Return the state that reads show, frozen."""
+
+    def not_logged_in(self, session: Session, command: str, now: float) -> bytes:
+        """Return the family's PLNA; the others refuse."""
+        return self.refuse(session, command, now)
+
+    def inside(self, reply: bytes) -> int:
+        """Return where in `reply` an interleaved message may stand: after its first line."""
+        return reply.find(b"\n") + 1
+
+    def rebooted(self, keep: bool, now: float) -> None:
+        """Bring the device's tables back (or not) after the plant lost power; the plant is dark when this is called."""
+
+    def on_light(self, now: float) -> None:
+        """Notice that the glass changed."""
+
+    # ---- what the server calls
+
+    def open(self, now: float) -> Session | None:
+        """Return a new session, or None when the device takes no connection now."""
+        limit = self.faults.standing("login-limit")
+        most = limit.limit if limit and self.max_sessions is None else self.max_sessions
+        if now < self._down_until_s or (most is not None and len(self.sessions) >= most):
+            return None
+        self._opened += 1
+        session = Session(self._opened, now)
+        self.sessions.append(session)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Forget `session`: its connection is gone."""
+        session.closed = True
+        session.queue.clear()
+        if session in self.sessions:
+            self.sessions.remove(session)
+
+    def receive(self, session: Session, data: bytes, now: float) -> None:
+        """Take what arrived, in any pieces; run the commands it completes."""
+        if session.closed:
+            return
+        session.last_s = now
+        session.buffer += data
+        if len(session.buffer) > MAX_COMMAND:
+            self._hang_up(session, now)
+            return
+        for command in self.split(session):
+            session.queue.append((command, None))
+        self._run(session, now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due by itself: settled light, commands that waited, held replies, idle sessions."""
+        self.plant.advance(now)
+        self.on_light(now)
+        idle = self._idle_s()
+        for session in tuple(self.sessions):
+            if session.held and session.held_until_s <= now:
+                self._flush(session, now)
+            if session.queue:
+                self._run(session, now)
+            if idle is not None and session.last_s + idle <= now and not session.queue and not session.closed:
+                self._hang_up(session, now)
+
+    def next_event(self, now: float) -> float | None:
+        """Return when `tick` is wanted next (s), None when only a client can change anything."""
+        times = [t for t in (self.plant.next_event(now),) if t is not None]
+        idle = self._idle_s()
+        for session in self.sessions:
+            if session.queue:
+                times.append(session.busy_until_s)
+            elif idle is not None:
+                times.append(session.last_s + idle)
+            if session.held:
+                times.append(session.held_until_s)
+        soonest = min(times, default=NEVER_S)
+        return None if soonest == NEVER_S else soonest
+
+    def drain(self) -> list[Outgoing]:
+        """Return what is to be sent, and forget it."""
+        out, self._out = self._out, []
+        return out
+
+    def inject(self, now: float, kind: str, **values: object) -> int:
+        """Arm a fault and return its number; a reboot without `match` happens now (number 0). Raises ValueError."""
+        new = fault(kind, **values)
+        if kind.startswith("reboot-") and new.match is None:
+            self.reboot(kind == "reboot-keep", now)
+            return 0
+        self._impair(new, True)
+        if kind == "stale-read":
+            self._past.clear()
+        return self.faults.add(new)
+
+    def lift(self, now: float, number: int) -> None:
+        """Disarm fault `number`. Raises KeyError: there is none."""
+        gone = self.faults.remove(number)
+        self._impair(gone, False)
+        for entry in self.faults.list():  # another fault may still say the same of a port
+            if entry["kind"] == gone.kind and entry["port"] is not None:
+                self._impair(Fault(gone.kind, port=str(entry["port"]), db=float(str(entry["db"]))), True)
+        for session in self.sessions:
+            if gone.kind == "hang":
+                session.busy_until_s = min(session.busy_until_s, now)
+
+    def reboot(self, keep: bool, now: float) -> None:
+        """Lose power for `boot_s`: dark at once, every session ends, the circuits return if `keep`."""
+        for session in tuple(self.sessions):
+            self._hang_up(session, now)
+        self._down_until_s = now + self.boot_s
+        self.plant.power_cycle(now)
+        self.rebooted(keep, now)
+
+    # ---- for the families
+
+    def wrote(self, now: float) -> None:
+        """Count a command that changes the device; call it before changing."""
+        self.plant.writes += 1
+        if self.faults.standing("stale-read"):
+            self._past.append((now, self.snapshot(now)))
+
+    def view(self, now: float) -> State:
+        """Return what reads show: the snapshot of now, or an old one under a stale read."""
+        return self.snapshot(now) if self._stale is None else self._stale
+
+    def some(self, items: Sequence[T]) -> list[T]:
+        """Return `items`, or under a partial bulk only some of them."""
+        if not self.partial or len(items) < 2:
+            return list(items)
+        kept = set(self._random.sample(range(len(items)), self._random.randint(1, len(items) - 1)))
+        return [item for index, item in enumerate(items) if index in kept]
+
+    def send(self, session: Session, at: float, data: bytes | None) -> None:
+        self._out.append((session, at, data))
+
+    # ---- inside
+
+    def _hang_up(self, session: Session, now: float) -> None:
+        self._out.append((session, now, None))
+        self.close(session)
+
+    def _idle_s(self) -> float | None:
+        asked = self.faults.standing("idle-drop")
+        return asked.seconds_or_default if asked else self.idle_s
+
+    def _run(self, session: Session, now: float) -> None:
+        while session.queue and session.busy_until_s <= now and not session.closed:
+            command, struck = session.queue.popleft()
+            if struck is None:
+                struck = self.faults.fire(command) if self.faults.armed else {}
+            if struck:
+                self._struck(session, command, struck, now)
+                continue
+            reply = self.execute(session, command, now)
+            if session.delay_s:
+                at = session.busy_until_s = now + session.delay_s
+                session.delay_s = 0.0
+            else:
+                at = now
+            if reply or session.held:
+                self._answer(session, reply, at)
+
+    def _struck(self, session: Session, command: str, struck: dict[str, Fault], now: float) -> None:
+        if slow := struck.pop("slow", None):
+            session.queue.appendleft((command, struck))
+            session.busy_until_s = now + slow.seconds_or_default
+            return
+        if hang := struck.get("hang"):
+            session.busy_until_s = NEVER_S if hang.seconds is None else now + hang.seconds
+            session.queue.appendleft(("", {"swallow": hang}))  # so that the end of the silence is an event
+            return
+        if "swallow" in struck:
+            return
+        if "reboot-keep" in struck or "reboot-lose" in struck:
+            self.reboot("reboot-keep" in struck, now)
+            return
+        if "drop-before" in struck:
+            self._hang_up(session, now)
+            return
+        if "plna" in struck:
+            reply = self.not_logged_in(session, command, now)
+        elif "refuse" in struck:
+            reply = self.refuse(session, command, now)
+        else:
+            reply = self._execute_oddly(session, command, struck, now)
+        if "drop-after" in struck:
+            self._hang_up(session, now)
+            return
+        at, session.delay_s = now + session.delay_s, 0.0
+        if late := struck.get("late"):
+            at += late.seconds_or_default
+        self._spoil(session, reply, struck, at, now)
+
+    def _execute_oddly(self, session: Session, command: str, struck: dict[str, Fault], now: float) -> bytes:
+        self.partial = "partial-bulk" in struck
+        if stale := struck.get("stale-read"):
+            asked = now - stale.seconds_or_default
+            self._stale = next((state for at, state in self._past if at > asked), None)
+        try:
+            return self.execute(session, command, now)
+        finally:
+            self.partial, self._stale = False, None
+
+    def _spoil(self, session: Session, reply: bytes, struck: dict[str, Fault], at: float, now: float) -> None:
+        if reply and (garble := struck.get("garble")):
+            reply = self._garbled(reply, garble.at_byte)
+        if reply and "twice" in struck:
+            reply += reply
+        if "unsolicited-inside" in struck:
+            cut = self.inside(reply)
+            reply = reply[:cut] + self.unsolicited(now) + reply[cut:]
+        if "unsolicited-before" in struck:
+            reply = self.unsolicited(now) + reply
+        if "unsolicited-after" in struck:
+            reply += self.unsolicited(now)
+        if reply and (merge := struck.get("merge")) and not session.held:
+            session.held, session.held_until_s = reply, at + merge.seconds_or_default
+            return
+        if len(reply) > 1 and (split := struck.get("split")):
+            cut = min(len(reply) - 1, max(1, len(reply) // 2 if split.at_byte is None else split.at_byte))
+            self._answer(session, reply[:cut], at)
+            self.send(session, at + split.seconds_or_default, reply[cut:])
+        elif reply or session.held:
+            self._answer(session, reply, at)
+
+    def _garbled(self, reply: bytes, at_byte: int | None) -> bytes:
+        spoiled = bytearray(reply)
+        places = [at_byte % len(reply)] if at_byte is not None else [self._random.randrange(len(reply)) for _ in range(3)]
+        for place in places:
+            spoiled[place] ^= self._random.randrange(1, 256)
+        return bytes(spoiled)
+
+    def _answer(self, session: Session, reply: bytes, at: float) -> None:
+        if session.held:
+            reply, session.held, session.held_until_s = session.held + reply, b"", NEVER_S
+        self._out.append((session, at, reply))
+
+    def _flush(self, session: Session, now: float) -> None:
+        self._out.append((session, now, session.held))
+        session.held, session.held_until_s = b"", NEVER_S
+
+    def _impair(self, what: Fault, wrong: bool) -> None:
+        sets: dict[str, Callable[[], set[Side]]] = {
+            "stuck-port": lambda: self.plant.wrong.stuck,
+            "failed-port": lambda: self.plant.wrong.failed,
+            "dark-port": lambda: self.plant.wrong.cut,
+        }
+        if what.kind not in sets and what.kind != "extra-loss":
+            return
+        try:
+            sides = self.plant.sides(what.port or "")
+        except KeyError as error:
+            raise ValueError(str(error.args[0])) from error
+        if what.kind == "extra-loss":
+            extra = self.plant.wrong.extra_loss_db
+            self.plant.impair(
+                lambda _: extra.update(dict.fromkeys(sides, what.db)) if wrong else [extra.pop(s, 0.0) for s in sides]
+            )
+        else:
+            marked = sets[what.kind]()
+            self.plant.impair(lambda _: marked.update(sides) if wrong else marked.difference_update(sides))

@@ -1,0 +1,434 @@
+"""Calient 3D-MEMS switches over TL1, raw mode (port 3082: no echo, no prompt).
+
+Grades: REAL is device output kept in public drivers (Quali cloudshell-L1-calient tests, MonALISA, NTT RENAT), DOC vendor text (Lawo
+VSM's page on Calient), CODE a literal of public clients (pynt, the Phosphorus G2MPLS plugin for the state model), U unconfirmed:
+which error code answers which fault is published nowhere; the texts are the ones public clients look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from emulators.dialects.base import Dialect, Session
+from emulators.dialects.tl1 import Command, Denied, Reply, Writer, parse, split_commands
+from emulators.plant import Pair, Plant, Side, Violation
+
+DEFAULT_GROUP = "SYSTEM"  # CODE: Phosphorus
+LEGAL = (  # REAL that there is one and that its words alarm; the text is ours
+    "NOTICE: private system. Access without authority is denied and may be prosecuted.",
+    "All failed or invalid attempts are logged and use may be monitored.",
+)
+
+
+def aids(count: int) -> tuple[str, ...]:
+    """Return the first `count` port names: shelf.module.port, port digit 1..8 (REAL), 8 modules per shelf (U)."""
+    return tuple(f"{n // 64 + 1}.{n // 8 % 8 + 1}.{n % 8 + 1}" for n in range(count))
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One row of the connection table: reserved by ENT-CRS, active after ACT-CRS."""
+
+    name: str
+    source: str
+    target: str
+    kind: str  # 1WAY | 2WAY
+    group: str
+    active: bool = False
+    alarmed: bool = False
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        forward = (self.source, self.target)
+        return (forward,) if self.kind == "1WAY" else (forward, (self.target, self.source))
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return tuple(side for i, e in self.pairs for side in (("in", i), ("out", e)))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A connection as RTRV-CRS shows it."""
+
+    name: str
+    source: str
+    target: str
+    kind: str
+    group: str
+    state: str  # AS=..,OS=..,OC=..
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
+            f"CONNTYPE={self.kind},{self.state},PS=UPR,AL=CL"
+        )
+
+
+class CalientTl1(Dialect[tuple[Row, ...]]):
+    """One switch.
+
+    plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default none).
+    row_delay_s: time a dump takes per row (pynt measured minutes on a PXC).
+    meters: False gives NONE in power fields (REAL on some ports).
+    block_rows, trailer: see tl1.Writer.
+    """
+
+    def __init__(
+        self,
+        plant: Plant,
+        *,
+        sid: str | None = None,
+        model: str = "S320",
+        serial: str = "C00002227",
+        firmware: str = "6.0-3",
+        username: str = "admin",
+        password: str = "emulated",
+        plna_s: float = 0.0,
+        row_delay_s: float = 0.0001,
+        block_rows: int = 0,
+        trailer: str = "",
+        matrix: bool = False,
+        meters: bool = True,
+        epoch_s: float = 1_767_268_800.0,  # 26-01-01 12:00:00 at second 0 unless the server says otherwise
+        seed: int = 0,
+        idle_s: float | None = 90.0,  # CODE: MonALISA pings after 60 s "otherwise the connection will be lost", socket timeout 90 s
+        boot_s: float = 1.0,
+    ) -> None:
+        super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        self.writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, trailer.encode("latin-1"))
+        self.model, self.serial, self.firmware = model, serial, firmware
+        self.username, self.password = username, password
+        self.plna_s, self.row_delay_s, self.matrix, self.meters = plna_s, row_delay_s, matrix, meters
+        self.table: dict[str, Connection] = {}
+        self._used: dict[Side, Connection] = {}
+        self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
+        self._seen_version = -1
+        self._changes = 0
+        self._verbs: dict[str, Callable[[Session, Command, float], Reply]] = {
+            "RTRV-NE": self._identity,
+            "RTRV-PORT": self._port_rows,
+            "RTRV-PORT-SUM": self._port_sums,
+            "RTRV-CRS": self._retrieve,
+            "ENT-CRS": self._enter,
+            "ACT-CRS": self._activate,
+            "CANC-CRS": self._cancel,
+            "DLT-CRS": self._delete,
+            "DLT-CRS-ALL": self._delete_all,
+            "INH-MSG": self._inhibit,  # DOC: Lawo names it; syntax U, so any is taken
+            "INH-MSG-ALL": self._inhibit,
+            "ALW-MSG": self._allow,  # U: GR-833's opposite
+            "ALW-MSG-ALL": self._allow,
+        }
+
+    # ---- the manner
+
+    def split(self, session: Session) -> list[str]:
+        commands, session.buffer = split_commands(session.buffer)
+        return commands
+
+    def execute(self, session: Session, command: str, now: float) -> bytes:
+        ctag = "0"
+        try:
+            asked = parse(command)
+            ctag = asked.ctag
+            return self.writer.completed(ctag, self._do(session, asked, now), now)
+        except Denied as denial:
+            return self.writer.denied(ctag, denial, now)
+
+    def refuse(self, session: Session, command: str, now: float) -> bytes:
+        return self._deny(command, Denied("SROF", "Requested operation Failed"), now)
+
+    def not_logged_in(self, session: Session, command: str, now: float) -> bytes:
+        return self._deny(command, Denied("PLNA", "Login Not Active"), now)
+
+    def unsolicited(self, now: float) -> bytes:
+        return self.writer.autonomous("*C", "REPT ALM CRS", (f"{self._ports[0]}-{self._ports[-1]}:CR,LOS,NSA",), now)
+
+    def inside(self, reply: bytes) -> int:
+        """Between two blocks where there are several, else in the middle of the only one."""
+        between = reply.find(b"\r\n>")
+        return between + 3 if between >= 0 else reply.find(b"\r\n", 3) + 2
+
+    def snapshot(self, now: float) -> tuple[Row, ...]:
+        return tuple(self._row(c, now) for c in self.table.values())
+
+    def rebooted(self, keep: bool, now: float) -> None:
+        """Reserved and active connections survive a power cycle (U)."""
+        if keep:
+            self.plant.restore([p for c in self.table.values() if c.active for p in c.pairs], now, self.boot_s)
+        else:
+            self.table.clear()
+            self._used.clear()
+
+    def on_light(self, now: float) -> None:
+        """Report alarms that came or went with the light. Payload: `<in>-<out>:NTFCNCDE,CONDTYPE,SRVEFF` (CODE: Phosphorus)."""
+        if self._seen_version == self.plant.version:
+            return
+        self._seen_version = self.plant.version
+        for connection in self.table.values():
+            dark = connection.active and self._condition(connection, now).endswith("FAIL")
+            if dark != connection.alarmed:
+                connection.alarmed = dark
+                row = f"{connection.source}-{connection.target}:{'CR' if dark else 'CL'},LOS,SA"
+                self._tell("*C" if dark else "A ", "REPT ALM CRS", row, now)
+
+    def preset(
+        self, source: str, target: str, kind: str = "2WAY", name: str = "", group: str = DEFAULT_GROUP, active: bool = True
+    ) -> None:
+        """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
+        name = name or f"{source}{'-' if kind == '2WAY' else '>'}{target}"
+        connection = Connection(name, source, target, kind, group, active)
+        if name in self.table or any(side in self._used for side in connection.sides):
+            raise ValueError(f"{self.plant.name}: preset {name}: in use")
+        if active:
+            self.plant.preset(connection.pairs)
+        self._add(connection)
+
+    # ---- sessions
+
+    def _do(self, session: Session, asked: Command, now: float) -> Reply:
+        if asked.tid and asked.tid.upper() != self.writer.sid.upper():
+            raise Denied("IITA", "Invalid target identifier")
+        match asked.verb:
+            case "ACT-USER":
+                return self._login(session, asked, now)
+            case "CANC-USER":
+                session.user = None
+                return Reply()
+            case "RTRV-HDR":  # answered before login too (U)
+                return Reply()
+        handler = self._verbs.get(asked.verb)
+        if handler is None:
+            raise Denied("IICM", f"Invalid command {asked.verb}")
+        if session.user is None or now < session.login_s + self.plna_s:
+            raise Denied("PLNA", "Login Not Active")
+        return handler(session, asked, now)
+
+    def _login(self, session: Session, asked: Command, now: float) -> Reply:
+        if session.user is not None:
+            raise Denied("SNVS", "Already logged in")  # the text is CODE: Quali takes it for success
+        password = asked.payload[0].strip('"')
+        if asked.aid.strip('"') != self.username or password != self.password:
+            raise Denied("IDNV", "Login Failed - Invalid user or password")
+        limit = self.faults.standing("login-limit")
+        if limit and sum(s.user is not None for s in self.sessions) >= limit.limit:
+            raise Denied("SARB", "Login Failed - all sessions busy")
+        session.user, session.login_s = self.username, now
+        return Reply((f"{self.username}:{self.username},{session.number}",), LEGAL)  # REAL shape; the integer's meaning is U
+
+    def _inhibit(self, session: Session, asked: Command, now: float) -> Reply:
+        session.inhibited = True
+        return Reply()
+
+    def _allow(self, session: Session, asked: Command, now: float) -> Reply:
+        session.inhibited = False
+        return Reply()
+
+    def _deny(self, command: str, denial: Denied, now: float) -> bytes:
+        try:
+            return self.writer.denied(parse(command).ctag, denial, now)
+        except Denied as worse:
+            return self.writer.denied("0", worse, now)
+
+    def _tell(self, alarm: str, what: str, row: str, now: float) -> None:
+        listeners = [s for s in self.sessions if s.user is not None and not s.inhibited]
+        if listeners:
+            message = self.writer.autonomous(alarm, what, (row,), now)
+            for session in listeners:
+                self.send(session, max(now, min(session.busy_until_s, now + 1.0)), message)
+
+    def _changed(self, asked: Command, connection: Connection, now: float) -> None:
+        """Report a database change. `A  n REPT DBCHG EVT ...` is pynt's form; the payload is GR-833's idea, shortened (U)."""
+        self._changes += 1
+        row = f"SOURCE={asked.ctag},DBCHGSEQ={self._changes}:{asked.verb}:{connection.source},{connection.target}:{connection.name}"
+        self._tell("A ", "REPT DBCHG EVT CRS", row, now)
+
+    # ---- reading
+
+    def _identity(self, session: Session, asked: Command, now: float) -> Reply:
+        sid = self.writer.sid
+        return Reply((
+            f"{sid}:SERIALNUMBER={self.serial},SWPACKAGE={self.firmware},STATUS=OK,CHASSISTYPE={self.model},PLATFORM=VERSION2",
+        ))  # fmt: skip
+
+    def _asked_ports(self, asked: Command) -> Iterable[str]:
+        """`0` or nothing: every port; `1` or `1.1`: a shelf, a module; else one port (REAL forms)."""
+        if asked.aid in ("", "0"):
+            return self._ports
+        found = [p for p in self._ports if p == asked.aid or p.startswith(asked.aid + ".")]
+        if not found:
+            raise Denied("IIAC", f"Invalid AID {asked.aid}")
+        return found
+
+    def _port_rows(self, session: Session, asked: Command, now: float) -> Reply:
+        rows = []
+        for port in self._asked_ports(asked):
+            owners, states = [], []
+            for which, tag in (("in", "IN"), ("out", "OUT")):
+                side = (which, port)
+                used = side in self._used
+                good = "FAIL" if side in self.plant.wrong.failed else "OK"
+                owners.append("TRANSIT" if used else "NONE")
+                states.append(f"{tag}AS={'IS' if used else 'OOS-NP'},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR")
+            rows.append(f"{port}:WX,{','.join(owners)}:{','.join(states)}")
+        session.delay_s = self.row_delay_s * len(rows)
+        return Reply(rows)
+
+    def _port_sums(self, session: Session, asked: Command, now: float) -> Reply:
+        rows = []
+        for port in self._asked_ports(asked):
+            both = dict.fromkeys(c for w in ("in", "out") if (c := self._used.get((w, port))))
+            names = [(c.name, "ACT" if c.active else "RES") for c in both] + [("NONE", "NONE")] * 2  # ACT is REAL, RES is U
+            fields = ",".join(f"CONNNAME{n}={name},CONNSTATE{n}={state}" for n, (name, state) in enumerate(names[:2], 1))
+            rows.append(
+                f"{port}:ALIAS=NONE,INPWR={self._power(('in', port), now)},OUTPWR={self._power(('out', port), now)},{fields}"
+            )
+        session.delay_s = self.row_delay_s * len(rows)
+        return Reply(rows)
+
+    def _retrieve(self, session: Session, asked: Command, now: float) -> Reply:
+        """All rows, or those of a pair, a group, a name; with a name the row carries powers (CODE: pynt)."""
+        rows = self.view(now)
+        named = [part for part in asked.payload if part and part.upper() != "ALL"]
+        pair = [part for part in asked.aids if part]
+        if not named and not pair:
+            session.delay_s = self.row_delay_s * len(rows)
+            return Reply([self._text(row) for row in rows])
+        if len(pair) == 2:
+            rows = tuple(r for r in rows if (r.source, r.target) == (pair[0], pair[1]))
+        elif pair:
+            rows = tuple(r for r in rows if pair[0] in (r.source, r.target))
+        if len(asked.payload) == 2 and asked.payload[0]:
+            rows = tuple(r for r in rows if r.group == asked.payload[0])
+        name = asked.payload[1] if len(asked.payload) > 1 else named[0] if named else ""
+        if name:
+            rows = tuple(r for r in rows if r.name == name)
+        if not rows:
+            raise Denied("IIAC", "Invalid Connection")
+        return Reply([self._text(row) + (self._powers(row, now) if name else "") for row in rows])
+
+    def _text(self, row: Row) -> str:
+        if not self.matrix:
+            return str(row)
+        return f"{row},MATRIXUSED={self._ports.index(row.source) + 1}.{self._ports.index(row.target) + 1}"
+
+    def _powers(self, row: Row, now: float) -> str:
+        reverse = row.kind == "2WAY"
+        values = {
+            "FORWARD-WORKINGPOWERINPUT": self._power(("in", row.source), now),
+            "FORWARD-WORKINGPOWEROUTPUT": self._power(("out", row.target), now),
+            "REVERSE-WORKINGPOWERINPUT": self._power(("in", row.target), now) if reverse else "NONE",
+            "REVERSE-WORKINGPOWEROUTPUT": self._power(("out", row.source), now) if reverse else "NONE",
+        }
+        return "".join(f",{key}={value}" for key, value in values.items())
+
+    def _power(self, side: Side, now: float) -> str:
+        return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"  # one decimal: REAL on the REST side (RENAT)
+
+    def _row(self, c: Connection, now: float) -> Row:
+        return Row(c.name, c.source, c.target, c.kind, c.group, self._condition(c, now))
+
+    def _condition(self, c: Connection, now: float) -> str:
+        """Reserved and lit are CODE (Phosphorus); IS,RDY while moving and OC=FAIL for dark are inferences (U)."""
+        if not c.active:
+            return "AS=UMA,OS=RDY,OC=OK"
+        circuits = [self.plant.circuit(("in", pair[0])) for pair in c.pairs]
+        made = [x for x, pair in zip(circuits, c.pairs, strict=True) if x and x.pair == pair]
+        if any(not self.plant.settled(x, now) for x in made):
+            return "AS=IS,OS=RDY,OC=OK"
+        good = len(made) == len(circuits) and all(self.plant.bright(x, now) for x in made)
+        return f"AS=IS,OS=IS,OC={'OK' if good else 'FAIL'}"
+
+    # ---- writing
+
+    def _enter(self, session: Session, asked: Command, now: float) -> Reply:
+        """Reserve ports: payload `[group],[type]` (CODE); a third item names the connection, else its name comes from its ports."""
+        if len(asked.aids) != 2:
+            raise Denied("IIAC", "Invalid AID, two ports wanted")
+        source, target = asked.aids
+        for which, label in (("in", source), ("out", target)):
+            if label not in (self.plant.ingress if which == "in" else self.plant.egress):
+                raise Denied("IIAC", f"Invalid AID {label}")
+        group, kind, name = [*asked.payload, "", "", ""][:3]
+        kind = kind.upper() or "2WAY"
+        if kind not in ("1WAY", "2WAY"):
+            raise Denied("IDNV", f"Invalid connection type {kind}")
+        if kind == "2WAY" and source == target:
+            raise Denied("IIAC", "Invalid Connection - a port with itself")
+        name = name.strip('"') or f"{source}{'-' if kind == '2WAY' else '>'}{target}"
+        connection = Connection(name, source, target, kind, group or DEFAULT_GROUP)
+        for side in connection.sides:
+            if holder := self._used.get(side):
+                self.plant.violations.append(Violation(now, connection.pairs[0], f"port {side[1]} in use"))
+                raise Denied("SARB", f"Invalid Connection - port {side[1]} busy in {holder.name}")
+        if name in self.table:
+            raise Denied("IDNV", f"Invalid Connection - name {name} exists")
+        self.wrote(now)
+        self._add(connection)
+        self._changed(asked, connection, now)
+        return Reply()
+
+    def _activate(self, session: Session, asked: Command, now: float) -> Reply:
+        """Answer at once and turn the mirrors: the row tells when they rest."""
+        connection = self._find(asked)
+        if connection.active:
+            raise Denied("SNVS", "Invalid Connection state - already active")
+        self.wrote(now)
+        connection.active = True
+        self.plant.connect(self.some(connection.pairs), now)  # what is not made shows as OC=FAIL
+        self._changed(asked, connection, now)
+        return Reply()
+
+    def _cancel(self, session: Session, asked: Command, now: float) -> Reply:
+        connection = self._find(asked)
+        if not connection.active:
+            raise Denied("SNVS", "Invalid Connection state - not active")
+        self.wrote(now)
+        if refused := self.plant.disconnect(connection.pairs, now):
+            raise Denied("SROF", f"Requested operation Failed - {next(iter(refused.values()))}")
+        connection.active = connection.alarmed = False
+        self._changed(asked, connection, now)
+        return Reply()
+
+    def _delete(self, session: Session, asked: Command, now: float) -> Reply:
+        """An active connection must be cancelled first: the state model has no other way (U that it is denied so)."""
+        connection = self._find(asked)
+        if connection.active:
+            raise Denied("SNVS", "Invalid Connection state - active")
+        self.wrote(now)
+        self._remove(connection)
+        self._changed(asked, connection, now)
+        return Reply()
+
+    def _delete_all(self, session: Session, asked: Command, now: float) -> Reply:
+        """Delete every connection, active ones too (CODE: a public client's clean-up)."""
+        self.wrote(now)
+        for connection in self.some(tuple(self.table.values())):
+            if not self.plant.disconnect(connection.pairs, now):
+                self._remove(connection)
+                self._changed(asked, connection, now)
+        return Reply()
+
+    def _find(self, asked: Command) -> Connection:
+        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports."""
+        words = [word.strip('"') for word in asked.payload if word]
+        found = next((self.table[word] for word in words if word in self.table), None)
+        pair = [part for part in asked.aids if part]
+        if found is None and len(pair) == 2:
+            found = next((c for c in self.table.values() if [c.source, c.target] == pair), None)
+        if found is None or (pair and pair != [found.source, found.target]):
+            raise Denied("IIAC", "Invalid Connection")
+        if any(word not in (found.name, found.group) for word in words):
+            raise Denied("IIAC", "Invalid Connection - group")
+        return found
+
+    def _add(self, connection: Connection) -> None:
+        self.table[connection.name] = connection
+        self._used.update(dict.fromkeys(connection.sides, connection))
+
+    def _remove(self, connection: Connection) -> None:
+        del self.table[connection.name]
+        for side in connection.sides:
+            del self._used[side]

@@ -1,0 +1,123 @@
+"""SCPI as instruments speak it: headers, compounding, lists, the error queue. IEEE 488.2 and SCPI-99 are the sources."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import product
+
+# SCPI-99 volume 2 chapter 21. Which of them Polatis uses for what is not published.
+NO_ERROR = (0, "No error")
+COMMAND, MISSING, PARAMETER_TYPE, UNDEFINED = -100, -109, -104, -113
+EXECUTION, CONFLICT, RANGE, HARDWARE, OVERFLOW = -200, -221, -222, -240, -350
+TEXT = {
+    COMMAND: "Command error", MISSING: "Missing parameter", PARAMETER_TYPE: "Data type error", UNDEFINED: "Undefined header",
+    EXECUTION: "Execution error", CONFLICT: "Settings conflict", RANGE: "Data out of range", HARDWARE: "Hardware error",
+    OVERFLOW: "Queue overflow",
+}  # fmt: skip
+
+_CHANNELS = re.compile(r"\(\s*@\s*([^()]*)\)")
+
+
+class ScpiError(Exception):
+    """The command is wrong: `code` goes into the error queue."""
+
+    def __init__(self, code: int, detail: str = "") -> None:
+        super().__init__(code, detail)
+        self.code, self.detail = code, detail
+
+
+def spellings(header: str) -> Iterable[str]:
+    """Return every accepted spelling of a header given as in a manual, upper case.
+
+    >>> sorted(spellings("SYSTem:ERRor?"))
+    ['SYST:ERR?', 'SYST:ERROR?', 'SYSTEM:ERR?', 'SYSTEM:ERROR?']
+    """
+    body, query = header.rstrip("?"), "?" if header.endswith("?") else ""
+    forms = [{"".join(c for c in node if not c.islower()), node.upper()} for node in body.split(":")]
+    return (":".join(nodes) + query for nodes in product(*forms))
+
+
+def units(message: str) -> list[str]:
+    """Split a program message at the semicolons that stand outside quotes and parentheses."""
+    if '"' not in message and "'" not in message and message.count(";") == 0:
+        return [message]
+    parts, start, quote, depth = [], 0, "", 0
+    for index, char in enumerate(message):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == ";" and depth <= 0:
+            parts.append(message[start:index])
+            start = index + 1
+    return [*parts, message[start:]]
+
+
+def channels(text: str) -> list[list[str]]:
+    """Return the channel lists of a parameter: `(@1,2),(@17,18)` gives two. Raises ScpiError.
+
+    Ranges (`1:3`) are SCPI-99 but in no public Polatis material; they are refused.
+    """
+    lists = [[item.strip() for item in body.split(",")] if body.strip() else [] for body in _CHANNELS.findall(text)]
+    if not lists or _CHANNELS.sub("", text).replace(",", "").strip():
+        raise ScpiError(MISSING if not text.strip() else PARAMETER_TYPE, text.strip())
+    for item in (item for items in lists for item in items):
+        if not item.isdecimal():
+            raise ScpiError(PARAMETER_TYPE, item)
+    return [[str(int(item)) for item in items] for items in lists]
+
+
+class ErrorQueue:
+    """First in, first out; when full the newest becomes "Queue overflow" (SCPI-99 21.8.1)."""
+
+    def __init__(self, size: int = 32) -> None:
+        self._errors: deque[tuple[int, str]] = deque()
+        self._size = size
+
+    def __len__(self) -> int:
+        return len(self._errors)
+
+    def add(self, code: int, detail: str = "") -> None:
+        text = f"{TEXT[code]};{detail}" if detail else TEXT[code]
+        if len(self._errors) >= self._size:
+            code, text = OVERFLOW, TEXT[OVERFLOW]
+            self._errors.pop()
+        self._errors.append((code, text.replace('"', "'")))
+
+    def clear(self) -> None:
+        self._errors.clear()
+
+    def next(self) -> str:
+        """Return and forget the oldest error, as sent."""
+        return '{},"{}"'.format(*(self._errors.popleft() if self._errors else NO_ERROR))
+
+    def all(self) -> str:
+        """Return and forget every error, comma separated."""
+        return ",".join([self.next()] + [self.next() for _ in range(len(self._errors))])
+
+
+Handler = Callable[[str, float], str | None]
+
+
+class Commands:
+    """Headers to handlers, with the current path that a header without a leading colon continues (SCPI-99 6.2.4)."""
+
+    def __init__(self, handlers: dict[str, Handler]) -> None:
+        self._handlers = {spelling: handler for header, handler in handlers.items() for spelling in spellings(header)}
+
+    def find(self, header: str, path: str) -> tuple[Handler, str]:
+        """Return the handler of `header` and the path after it. Raises ScpiError."""
+        header = header.upper()
+        if header.startswith("*"):
+            full = header
+        else:
+            full = header[1:] if header.startswith(":") else path + header
+            path = full[: full.rfind(":") + 1]
+        handler = self._handlers.get(full)
+        if handler is None:
+            raise ScpiError(UNDEFINED, header)
+        return handler, path
