@@ -1,0 +1,211 @@
+"""`python -m emulators INVENTORY`: start the emulated lab of an inventory directory."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import select
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from emulators.config import BadInventory, LabConfig, read_config
+
+START_DEADLINE_S = 60.0
+EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
+TRACES = ("control.sock", "lab.pid")
+
+
+class CannotStart(Exception):
+    """The lab cannot start; `status` is the exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Start a lab; return the exit status: 0, 2 something is missing, 3 bad inventory, 4 a port or the lab itself is taken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m emulators", description="Run the emulated optical lab of an inventory directory."
+    )
+    parser.add_argument("inventory", type=Path, help="directory with hosts.yml, devices.yml, fibres.yml and emulator.yml")
+    parser.add_argument("--devices-only", action="store_true", help="serve the devices, build no hosts; needs no root")
+    parser.add_argument("--foreground", action="store_true", help="stay, and log to this terminal; otherwise return when ready")
+    parser.add_argument("--ready-fd", type=int, metavar="N", help='write "ready\\n" to this descriptor when the lab is usable')
+    parser.add_argument("--check", action="store_true", help="only say whether this machine can run the lab")
+    options = parser.parse_args(arguments)
+    try:
+        config = read_config(options.inventory)
+        with_hosts = config.with_hosts and not options.devices_only
+        missing = _missing() if with_hosts else []
+        if options.check:
+            print("\n".join(missing) if missing else "this machine can run the emulated lab")
+            return EXIT_MISSING if missing else 0
+        if missing:
+            raise CannotStart("; ".join(missing) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
+        return _start(config, with_hosts, options.foreground, options.ready_fd)
+    except BadInventory as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return EXIT_BAD_FILE
+    except CannotStart as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return problem.status
+
+
+def _missing() -> list[str]:
+    from emulators.fabric.needs import missing
+
+    return missing()
+
+
+def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
+    began = time.monotonic()
+    config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    config.state.chmod(0o700)
+    lock = _lock(config.state)
+    folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    devices = {name: _bind(name, device.port) for name, device in config.devices.items()}
+    hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
+    control = _bind_control(config.state)
+
+    def serve(ready: Callable[[], None]) -> int:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        return _serve(config, devices, hosts, control, folder, ready)
+
+    def tell(fd: int) -> None:
+        with suppress(OSError):
+            os.write(fd, b"ready\n")
+
+    if foreground:
+        return serve(lambda: tell(ready_fd) if ready_fd is not None else None)
+    here, there = os.pipe()
+    if os.fork() == 0:
+        status = 1
+        try:
+            os.close(here)
+            os.setsid()
+            _log_to(config.state / "lab.log")
+            status = serve(lambda: tell(there))
+        finally:
+            os._exit(status)
+    os.close(there)
+    _wait(here, config)
+    if ready_fd is not None:
+        tell(ready_fd)
+    doors = f"{len(hosts)} hosts, {len(devices)} devices" if with_hosts else f"{len(devices)} devices, no hosts"
+    print(f"lab ready in {time.monotonic() - began:.2f} s: {doors}; state in {config.state}")
+    return 0
+
+
+def _serve(
+    config: LabConfig,
+    devices: dict[str, socket.socket],
+    hosts: dict[str, socket.socket],
+    control: socket.socket,
+    folder: int,
+    ready: Callable[[], None],
+) -> int:
+    from emulators.fabric.build import CannotBuild, Fabric
+    from emulators.fabric.containment import contain, remove
+    from emulators.fabric.linux import own_namespace
+    from emulators.fabric.sshd import ensure_keys
+    from emulators.lab import Doors, Lab, run, take_priority
+
+    if not hosts:
+        try:
+            run(lambda: Lab(config, Doors(devices, {}, control, None, os.getpid()), None).run(ready))
+        finally:
+            remove((folder, TRACES))
+        return 0
+    keys = ensure_keys(config.state, {name: host.ssh_port for name, host in config.hosts.items()})
+    doors = Doors(devices, hosts, control, own_namespace("net"), os.getpid())
+    machine_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def root(forked: Callable[[], None]) -> int:
+        try:
+            fabric = Fabric(config, keys, hosts, machine_proc)
+        except CannotBuild as problem:
+            print(f"error: {problem}", file=sys.stderr, flush=True)
+            return EXIT_MISSING
+        forked()
+        take_priority()
+        run(lambda: Lab(config, doors, fabric).run(ready))
+        return 0
+
+    def surrender() -> None:
+        for sock in (*devices.values(), *hosts.values(), control):
+            sock.close()
+
+    return contain(root, surrender=surrender, traces=(folder, TRACES))
+
+
+def _lock(state: Path) -> int:
+    """Hold lab.pid for as long as any process of the lab lives."""
+    fd = os.open(state / "lab.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(fd, 32, 0).decode().strip() or "unknown"
+        raise CannotStart(f"a lab with state in {state} already runs (pid {owner})", EXIT_BUSY) from None
+    return fd
+
+
+def _bind(name: str, port: int) -> socket.socket:
+    from emulators.lab import listen
+
+    try:
+        return listen(port)
+    except OSError as problem:
+        hint = f"; {_owner(port)}" if shutil.which("ss") else ""
+        raise CannotStart(f"{name}: cannot listen on 127.0.0.1:{port}: {problem.strerror}{hint}", EXIT_BUSY) from None
+
+
+def _owner(port: int) -> str:
+    import subprocess
+
+    shown = subprocess.run(["ss", "-Hltnp", f"sport = :{port}"], capture_output=True, text=True, check=False).stdout.split()
+    return f"taken by {shown[-1]}" if shown else "see `ss -ltnp`"
+
+
+def _bind_control(state: Path) -> socket.socket:
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = state / "control.sock"
+    path.unlink(missing_ok=True)
+    mask = os.umask(0o177)
+    try:
+        control.bind(str(path))
+    except OSError as problem:
+        raise CannotStart(f"{path}: {problem}", EXIT_BUSY) from None
+    finally:
+        os.umask(mask)
+    control.listen(16)
+    return control
+
+
+def _log_to(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for fd, target in ((nowhere, 0), (log, 1), (log, 2)):
+        os.dup2(fd, target)
+
+
+def _wait(pipe: int, config: LabConfig) -> None:
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    if poll.poll(START_DEADLINE_S * 1000) and os.read(pipe, 16) == b"ready\n":
+        os.close(pipe)
+        return
+    log = config.state / "lab.log"
+    last = [line for line in log.read_text(errors="replace").splitlines() if line][-3:]
+    raise CannotStart(f"the lab did not start; {log} ends with:\n  " + "\n  ".join(last), EXIT_MISSING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

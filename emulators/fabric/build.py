@@ -1,0 +1,209 @@
+"""Build the fabric: namespaces, fibres, shapers; then move its light.
+
+All glass is in one namespace `ocs`, with one end of every fibre. A cross-connect is a redirect from one end to another; a dark
+receiver is an end that is down, which the host at the other end sees as loss of carrier.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from emulators.config import LabConfig
+from emulators.fabric import linux
+from emulators.fabric.glass import Glass, HostPort, Relight, Strand
+from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, HostPlan, live
+from emulators.fabric.netlink import End, Message, Netlink, bridge, clsact, enslave, link_state, no_redirect, redirect, shaper, veth
+from emulators.fabric.sshd import Keys, server_config
+
+BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
+BUILD_DEADLINE_S = 30.0
+
+
+class CannotBuild(RuntimeError):
+    """The kernel or the rights of this process do not allow the fabric; the message names what is missing."""
+
+
+class Host:
+    """A running host, seen from the lab."""
+
+    def __init__(self, name: str, pid: int, control: socket.socket) -> None:
+        self.name = name
+        self.pid = pid  # as this process sees it
+        self.machine_pid = 0  # as the machine sees it: for nsenter
+        self.control = control
+        self.door_open = True
+
+    def hear(self, deadline: float) -> dict[str, object]:
+        """Wait for the host's next word. Raises: CannotBuild - it reports an error, died, or says nothing until `deadline`."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise CannotBuild(f"host {self.name}: no answer from its first process within {BUILD_DEADLINE_S} s")
+        words = self.control.recv(4096)
+        said: dict[str, object] = json.loads(words) if words else {"error": f"host {self.name}: its first process died"}
+        if "error" in said:
+            raise CannotBuild(str(said["error"]))
+        return said
+
+    def shut_door(self) -> None:
+        """Refuse new SSH connections; sessions under way go on."""
+        self.control.send(b"shut")
+        self.hear(time.monotonic() + 5)
+        self.door_open = False
+
+    def open_door(self, listener: socket.socket) -> None:
+        """Take SSH connections at `listener`, which the host takes over."""
+        self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
+        self.hear(time.monotonic() + 5)
+        listener.close()
+        self.door_open = True
+
+
+class Fabric:
+    """The hosts, their fibres and the light in them. Lives in the lab's own namespaces; nothing needs taking down."""
+
+    def __init__(self, config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> None:
+        """Build everything. Takes over the listening sockets in `doors`. Raises: CannotBuild."""
+        self.config = config
+        self.glass = Glass(Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves) for f in config.fibres)
+        self._index: dict[HostPort, int] = {}
+        self.hosts = self._start_hosts(keys, doors, machine_proc)
+        self._lay_fibres()
+        for host in self.hosts.values():
+            host.control.send(b"go")
+        deadline = time.monotonic() + BUILD_DEADLINE_S
+        for host in self.hosts.values():
+            host.hear(deadline)
+
+    def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
+        """Make the kernel agree with the light of `device`; done when this returns."""
+        return self._apply(self.glass.show(device, pairs))
+
+    def sever(self, fibre: str, cut: bool) -> Relight:
+        """Cut a cable, or splice it. Raises: KeyError - no such cable."""
+        return self._apply(self.glass.sever(fibre, cut))
+
+    def carriers(self) -> dict[HostPort, bool]:
+        """Ask the kernel, not the books, which host ports have carrier."""
+        links = self._ocs.links()
+        return {port: index in links and links[index][2] for port, index in self._index.items()}
+
+    def _apply(self, change: Relight) -> Relight:
+        index = self._index
+        messages = [link_state(index[port], False, absent_ok=True) for port in change.darkened]
+        messages += [no_redirect(index[port]) for port in change.unsent]
+        messages += [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
+        messages += [link_state(index[port], True, absent_ok=True) for port in change.lit]
+        if messages:
+            self._ocs.send(messages)
+        return change
+
+    def _start_hosts(self, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
+        common = _common_files(self.config, keys)
+        cpus = host_cpus(self.config)
+        own_pids = linux.own_namespace("pid")
+        hosts: dict[str, Host] = {}
+        for name, facts in self.config.hosts.items():
+            private, public = keys.hosts[name]
+            files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
+            plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            linux.unshare(linux.NEW_PID)
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    os.setsid()
+                    linux.close_all_but({theirs.fileno(), doors[name].fileno(), machine_proc})
+                    live(plan, theirs, doors[name], machine_proc)
+                    status = 0
+                finally:
+                    os._exit(status)
+            linux.setns(own_pids, linux.NEW_PID)
+            theirs.close()
+            hosts[name] = Host(name, pid, ours)
+        os.close(own_pids)
+        for door in doors.values():
+            door.close()
+        deadline = time.monotonic() + BUILD_DEADLINE_S
+        for host in hosts.values():
+            host.machine_pid = int(str(host.hear(deadline)["made"]))
+        return hosts
+
+    def _lay_fibres(self) -> None:
+        nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
+        ocs = linux.new_network()
+        with linux.inside(ocs):
+            for scope in ("all", "default"):  # glass does not speak: no router solicitations out of its ends
+                knob = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
+                if knob.exists():
+                    knob.write_text("1")
+            self._ocs = Netlink()
+        for name, fd in {**nets, "ocs": ocs}.items():  # names for `ip netns` inside the lab
+            Path("/run/netns", name).touch()
+            linux.bind(f"/proc/self/fd/{fd}", Path("/run/netns", name))
+
+        fibres: list[Message] = []
+        patches: list[Message] = [bridge(BRIDGE_INDEX, "mgmt"), link_state(BRIDGE_INDEX, True), link_state(LOOPBACK, True)]
+        for name, host in self.config.hosts.items():
+            for port, interface in host.interfaces.items():
+                index = FIRST_GLASS_INDEX + len(self._index)
+                self._index[HostPort(name, port)] = index
+                near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
+                mac = f"02:0a:00:{host.number >> 8:02x}:{host.number & 255:02x}:{port:02x}"
+                fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name])))
+                if self.config.rate_bps:
+                    fibres += shaper(index, self.config.rate_bps)
+                fibres.append(clsact(index))
+            index = FIRST_MGMT_INDEX + host.number
+            mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
+            patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
+            patches.append(enslave(index, BRIDGE_INDEX))
+        try:
+            self._ocs.send(fibres)
+            lab = Netlink()
+            lab.send(patches)
+            lab.close()
+        except OSError as problem:
+            raise CannotBuild(_explain(problem)) from problem
+        for fd in (*nets.values(), ocs):
+            os.close(fd)
+
+
+def host_cpus(config: LabConfig) -> frozenset[int]:
+    """The cores hosts may use: all but the lab's own where there are four or more, or where emulator.yml says so."""
+    cpus = sorted(os.sched_getaffinity(0))
+    reserve = config.reserve_core if config.reserve_core is not None else len(cpus) >= 4
+    return frozenset(cpus[1:] if reserve and len(cpus) > 1 else cpus)
+
+
+def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
+    people = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
+    known = [f"{h.mgmt_address} {h.name}" for h in config.hosts.values()]
+    return {
+        "passwd": "\n".join([f"root:x:0:0:root:{HOME}:/bin/sh", *people, ""]),
+        "shadow": "root:*:19000:0:99999:7:::\n",  # no password, but not locked: sshd refuses locked accounts
+        "hosts": "\n".join(["127.0.0.1 localhost", *known, ""]),
+        "authorized_keys": keys.client_public,
+        "sshd_config": server_config(),
+    }
+
+
+def _explain(problem: OSError) -> str:
+    """Say which part of the kernel is missing when it refuses a message."""
+    hint = ""
+    if problem.errno in (errno.EOPNOTSUPP, errno.ENOENT):
+        modules = {"veth": "veth", "bridge": "bridge", "htb": "sch_htb", "bfifo": "sch_fifo", "clsact": "sch_ingress"}
+        module = next((m for word, m in modules.items() if word in str(problem)), "")
+        hint = f"; this kernel lacks the module {module}" if module else ""
+    if problem.errno == errno.EPERM:
+        hint = "; CAP_NET_ADMIN is missing"
+    return f"{problem.strerror or problem}{hint}"

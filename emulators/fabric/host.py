@@ -1,0 +1,143 @@
+"""One emulated host: the first process of its own net, mount, pid, uts and ipc namespaces.
+
+It builds the host's private view of the machine, then takes connections at the host's doors and starts `sshd -i` for each: the
+connection is handed over as it is, nothing stands between the client and sshd. When this process dies, so does the host.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulators.fabric import linux
+from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
+from emulators.fabric.sshd import SERVER
+
+LOOPBACK, MGMT_INDEX, FIRST_PORT_INDEX = 1, 90, 100
+HOME = "/run/root"  # not /root: the user's clone or Python may live there, and his .bashrc costs every command
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What a host is made from. `files` are written into its private /run/lab."""
+
+    name: str
+    mgmt_address: str
+    ports: tuple[int, ...]
+    files: Mapping[str, str]
+    cpus: frozenset[int]
+
+
+def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_proc: int) -> None:
+    """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open the front door."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # first process of its pid namespace: the kernel buries the dead
+    gc.freeze()
+    try:
+        os.sched_setaffinity(0, plan.cpus)
+        _furnish(plan)
+        _tell(control, made=int(os.readlink("self", dir_fd=machine_proc)))
+        os.close(machine_proc)
+        control.recv(64)
+        inner_door = _connect(plan)
+        _tell(control, up=True)
+    except OSError as problem:
+        _tell(control, error=f"host {plan.name}: {problem}")
+        return
+    _keep_doors(control, door, inner_door)
+
+
+def _tell(control: socket.socket, **words: object) -> None:
+    control.send(json.dumps(words).encode())
+
+
+def _furnish(plan: HostPlan) -> None:
+    linux.unshare(linux.NEW_NS | linux.NEW_NET | linux.NEW_UTS | linux.NEW_IPC)
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    quiet = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("proc", "/proc", "proc", quiet)
+    linux.mount("sysfs", "/sys", "sysfs", quiet)  # shows this host's interfaces, not the machine's
+    linux.mount("run", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
+    linux.mount("testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
+    socket.sethostname(plan.name)
+    for folder, mode in ((HOME, 0o700), ("/run/sshd", 0o755), ("/run/lock", 0o1777), ("/run/lab", 0o700)):
+        Path(folder).mkdir()
+        Path(folder).chmod(mode)  # mkdir's own mode is subject to the umask
+    for name, text in plan.files.items():
+        file = Path("/run/lab", name)
+        file.write_text(text)
+        file.chmod(0o600 if name in ("host_key", "shadow") else 0o644)
+        if Path("/etc", name).exists():
+            linux.bind(file, Path("/etc", name))
+    os.chdir("/")
+
+
+def _connect(plan: HostPlan) -> socket.socket:
+    network, source = plan.mgmt_address.rpartition(".")[0] + ".0", plan.mgmt_address
+    messages: list[Message] = [link_state(LOOPBACK, True), link_state(MGMT_INDEX, True), address(MGMT_INDEX, source, 24)]
+    messages += [subnet_route(MGMT_INDEX, network, 24, source)]
+    messages += [link_state(FIRST_PORT_INDEX + number, True) for number in plan.ports]
+    netlink = Netlink()
+    netlink.send(messages)
+    netlink.close()
+    return _listen((source, 22))
+
+
+def _listen(at: tuple[str, int]) -> socket.socket:
+    listener = socket.create_server(at, backlog=128)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.socket) -> None:
+    poll = select.poll()
+    doors = {door.fileno(): door, inner_door.fileno(): inner_door}
+    front = door.fileno()
+    for fd in (control.fileno(), *doors):
+        poll.register(fd, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd != control.fileno():
+                _admit(doors[fd])
+                continue
+            words, ancillary, _, _ = control.recvmsg(64, socket.CMSG_SPACE(4))
+            if not words:
+                return
+            if front in doors:  # shut: a new connection is refused, sessions under way go on
+                poll.unregister(front)
+                doors.pop(front).close()
+            for _, _, data in ancillary:
+                (front,) = struct.unpack("=i", data)
+                doors[front] = socket.socket(fileno=front)
+                poll.register(front, select.POLLIN)
+            _tell(control, ok=True)
+
+
+def _admit(door: socket.socket) -> None:
+    try:
+        connection, _ = door.accept()
+    except OSError:
+        return
+    with connection:
+        fd = connection.fileno()
+        try:
+            os.posix_spawn(
+                SERVER,
+                (SERVER, "-i", "-E", "/run/sshd.log", "-f", "/run/lab/sshd_config"),
+                {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                file_actions=(
+                    (os.POSIX_SPAWN_DUP2, fd, 0),
+                    (os.POSIX_SPAWN_DUP2, fd, 1),
+                    (os.POSIX_SPAWN_OPEN, 2, "/dev/null", 1, 0),
+                ),
+                setsigdef=(signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT),
+            )
+        except OSError:
+            return

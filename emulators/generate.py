@@ -1,0 +1,207 @@
+"""`python -m emulators.generate`: write the inventory directory of an emulated lab of any size.
+
+Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches (split faceplate: 1..N in,
+N+1..2N out), the others Calient (duplex faceplate, AIDs shelf.module.port).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_HOSTS = 250  # host ids are the last byte of addresses
+POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+CALIENT_MODULE = 8  # ports per module
+DEFAULT_STATE = "~/.local/state/testbed/emulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports."""
+
+    ssh_ports: tuple[int, ...]
+    device_ports: tuple[int, ...]
+    state: str = DEFAULT_STATE
+    settle_s: float = 0.05
+    rate_mbps: int = 250
+    gpus: int = 0
+
+
+def host_name(number: int, count: int) -> str:
+    return f"gpu{number:0{2 if count < 100 else 3}d}"
+
+
+def polatis_size(hosts: int) -> int:
+    """Return the smallest catalogue size that takes all hosts."""
+    return next(size for size in POLATIS_SIZES if size >= max(hosts, 16))
+
+
+def calient_aid(number: int) -> str:
+    """Return the faceplate label of port `number`, from 1: 1.1.1 .. 1.1.8, 1.2.1 ..."""
+    return f"1.{(number - 1) // CALIENT_MODULE + 1}.{(number - 1) % CALIENT_MODULE + 1}"
+
+
+def is_polatis(device: int, devices: int) -> bool:
+    """Tell whether device number `device` of `devices` is one of the Polatis half."""
+    return device <= (devices + 1) // 2
+
+
+def generate(out: Path, wanted: Wanted) -> None:
+    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "hosts.yml").write_text(_hosts(wanted))
+    (out / "devices.yml").write_text(_devices(wanted))
+    (out / "fibres.yml").write_text(_fibres(wanted))
+    (out / "emulator.yml").write_text(_emulator(wanted))
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Return loopback ports free a moment ago, below the range the kernel gives to outgoing connections."""
+    held: list[socket.socket] = []
+    for port in random.sample(range(20_000, 32_000), 12_000):
+        with suppress(OSError):
+            held.append(socket.create_server(("127.0.0.1", port)))
+        if len(held) == count:
+            break
+    ports = tuple(s.getsockname()[1] for s in held)
+    for s in held:
+        s.close()
+    return ports
+
+
+def _hosts(wanted: Wanted) -> str:
+    count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
+    opts = ", ".join(f"{p}: {{interface: opt{p}}}" for p in range(1, ports + 1))
+    lines = [
+        "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",
+        "# Variables that begin with testbed_ are explained in docs/reference/inventory.md.",
+        "all:",
+        "  children:",
+        "    gpu:",
+        "      vars:",
+        "        ansible_user: root",
+        "        ansible_host: 127.0.0.1                 # every emulated host's sshd answers on a loopback port of its own",
+        f"        ansible_ssh_private_key_file: {wanted.state}/id_ed25519     # made at the lab's first start",
+        f"        ansible_ssh_common_args: -o UserKnownHostsFile={wanted.state}/known_hosts -o StrictHostKeyChecking=yes",
+        "        ansible_python_interpreter: python3",
+        "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
+        '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',
+        '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
+        f"        testbed_lanes: {ports}                        # addresses per host: parallel equal paths carry one lane each",
+        f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
+        "      hosts:",
+    ]
+    for number, port in enumerate(wanted.ssh_ports, 1):
+        lines += [
+            f"        {host_name(number, count)}:",
+            f"          ansible_port: {port}",
+            f"          testbed_host_id: {number}",
+            f"          testbed_mgmt_address: 10.254.0.{number}",
+            f"          testbed_ports: {{{opts}}}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _devices(wanted: Wanted) -> str:
+    lines = [
+        "# The optical switches: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
+        "lab: emulated",
+        "devices:",
+    ]
+    total = len(wanted.device_ports)
+    for number, port in enumerate(wanted.device_ports, 1):
+        address = f'"tcp://127.0.0.1:{port}"'
+        if is_polatis(number, total):
+            settle = f", traits: {{settle_s: {wanted.settle_s}}}"
+            lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}{settle}}}")
+        else:
+            lines.append(f"  ocs{number}: {{driver: calient-tl1, address: {address}, username: admin, password: emulated}}")
+    return "\n".join([*lines, ""])
+
+
+def _fibres(wanted: Wanted) -> str:
+    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
+    size = polatis_size(count)
+    lines = [
+        "# The cables: one duplex fibre per line, between a port of a host and a port of a switch.",
+        "# enters: the switch port the host's light goes into; leaves: the switch port whose light reaches the host.",
+        "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB).",
+        "fibres:",
+    ]
+    for device in range(1, total + 1):
+        lines.append(f"  # port {device} of every host -> ocs{device}")
+        for host in range(1, count + 1):
+            enters, leaves = (str(host), str(size + host)) if is_polatis(device, total) else (calient_aid(host),) * 2
+            name = host_name(host, count)
+            lines.append(
+                f"  - {{name: f-{name}-p{device}, host: {name}, port: {device}, device: ocs{device}, "
+                f'enters: "{enters}", leaves: "{leaves}", length_m: {8 + (host - 1) // 4 * 2}.0}}'
+            )
+    return "\n".join([*lines, ""])
+
+
+def _emulator(wanted: Wanted) -> str:
+    count, total = len(wanted.ssh_ports), len(wanted.device_ports)
+    lines = [
+        "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
+        "hosts: true            # false: serve the devices alone",
+        "seed: 1                # of everything random: insertion losses, meter noise, chance faults",
+        f"link_rate_mbps: {wanted.rate_mbps}    # per port and direction; 250 stands for 25 Gb/s at 1:100. 0: no limit",
+        "mtu: 9000              # the largest packet a fibre carries, bytes",
+        "# reserve_core: true   # keep the first core free of the hosts' processes; default: where there are four cores or more",
+        "devices:               # per device: settle_s, bulk_settle_s, size, model, serial, firmware, ...",
+    ]
+    lines.append(
+        "  # (bulk_settle_s: when many mirrors move at once; a Calient may take 0.2 s, here all switches take the same time)"
+    )
+    for device in range(1, total + 1):
+        polatis = is_polatis(device, total)
+        size = polatis_size(count) if polatis else -(-max(count, 16) // CALIENT_MODULE) * CALIENT_MODULE
+        bulk = "" if polatis else f", bulk_settle_s: {wanted.settle_s}"
+        lines.append(f"  ocs{device}: {{size: {size}x{size}, settle_s: {wanted.settle_s}{bulk}}}")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write a lab; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m emulators.generate", description="Write the inventory of an emulated lab.")
+    parser.add_argument("--hosts", type=int, default=12, help="number of hosts, 1 to 250 (default 12)")
+    parser.add_argument("--ports", type=int, default=4, help="fabric ports per host, each on its own switch, 1 to 8 (default 4)")
+    parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
+    parser.add_argument(
+        "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
+    )
+    parser.add_argument(
+        "--free-ports", action="store_true", help="take ports that are free now, so that several labs fit a machine"
+    )
+    parser.add_argument(
+        "--state", default=DEFAULT_STATE, help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE})"
+    )
+    parser.add_argument("--settle-s", type=float, default=0.05, help="the switches' switching time, s (default 0.05, piezo)")
+    parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    options = parser.parse_args(arguments)
+    if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
+        parser.error("1 to 250 hosts with 1 to 8 ports each")
+    if options.free_ports:
+        ports = free_ports(options.hosts + options.ports)
+        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, options.hosts + 1))
+        base = options.device_port_base
+        devices = tuple(
+            (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
+            for k in range(1, options.ports + 1)
+        )
+    generate(options.out, Wanted(ssh, devices, options.state, options.settle_s, options.rate_mbps))
+    print(f"{options.out}: {options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
