@@ -10,8 +10,9 @@ import dataclasses
 import difflib
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 COMMAND_FAULTS: Mapping[str, str] = {
     "refuse": "the device says no and does nothing",
@@ -67,7 +68,9 @@ class Fault:
         return SECONDS.get(self.kind, 0.0) if self.seconds is None else self.seconds
 
 
-FIELDS = tuple(f.name for f in dataclasses.fields(Fault))
+_TYPES: Mapping[str, Callable[[Any], Any]] = {
+    "match": str, "after": int, "count": int, "probability": float, "seconds": float, "port": str, "db": float, "limit": int, "at_byte": int,
+}  # fmt: skip
 
 
 def fault(kind: str, **values: object) -> Fault:
@@ -78,9 +81,13 @@ def fault(kind: str, **values: object) -> Fault:
             f"no fault is named {kind!r}" + (f"; did you mean {near[0]}?" if near else f"; one of {', '.join(sorted(NAMES))}")
         )
     for name in values:
-        if name not in FIELDS:
-            raise ValueError(f"fault {kind}: no field {name!r}; one of {', '.join(FIELDS[1:])}")
-    made = Fault(kind, **values)  # type: ignore[arg-type]  # values come from JSON; the checks below are what we need
+        if name not in _TYPES:
+            raise ValueError(f"fault {kind}: no field {name!r}; one of {', '.join(_TYPES)}")
+    try:
+        kept = {name: None if value is None else _TYPES[name](value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"fault {kind}: {error}") from error
+    made = Fault(kind, **kept)
     if made.match is not None:
         try:
             re.compile(made.match)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 Pair = tuple[str, str]
@@ -92,6 +92,8 @@ class Plant:
         floor_dbm: float = FLOOR_DBM,
         los_dbm: float = LOS_DBM,
     ) -> None:
+        if settle_s < 0 or (bulk_settle_s or 0.0) < 0:
+            raise ValueError(f"{name}: settle_s: no mirror moves in less than no time, seen {settle_s}, {bulk_settle_s}")
         self.name = name
         self.ingress, self.egress = tuple(ingress), tuple(egress)
         self.settle_s, self.bulk_settle_s, self.seed = settle_s, bulk_settle_s, seed
@@ -304,13 +306,6 @@ class Plant:
         """Change what is wrong with the ports."""
         change(self.wrong)
         self.version += 1
-
-    def state(self, now: float) -> Mapping[str, object]:
-        """Return a summary for a status display."""
-        return {
-            "commanded": sorted(self.pairs()), "lit": sorted(self.lit(now)), "writes": self.writes,
-            "violations": [(v.at_s, v.pair, v.why) for v in self.violations], "settle_s": self.settle_s,
-        }  # fmt: skip
 
     # ---- inside
 

@@ -15,7 +15,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from emulators.dialects.base import Dialect, Outgoing, Session
-from emulators.dialects.calient_tl1 import CalientTl1, aids
+from emulators.dialects.calient_table import aids
+from emulators.dialects.calient_tl1 import CalientTl1
 from emulators.dialects.polatis_scpi import PolatisScpi, numbered
 from emulators.plant import Pair, Plant
 
@@ -299,9 +300,10 @@ def device_from_config(
         dialect = CalientTl1(plant, seed=seed, **given)
         for row in preset:
             entry = dict(row) if isinstance(row, Mapping) else {"in": row[0], "out": row[1]}
-            dialect.preset(
-                str(entry.pop("in")), str(entry.pop("out")), **{"kind" if k == "type" else k: v for k, v in entry.items()}
-            )
+            if wrong := set(entry) - {"in", "out", "type", "name", "group", "active"} or {"in", "out"} - set(entry):
+                raise ValueError(f"{name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown")
+            entry["kind"] = str(entry.pop("type", "2WAY")).upper()
+            dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
     for spec in faults:
         dialect.inject(0.0, **dict(spec))
     return plant, dialect

@@ -49,7 +49,7 @@ class Dialect(ABC, Generic[State]):
     idle_s: a session silent for so long is dropped (None: never). boot_s: how long a reboot takes connections away.
     """
 
-    max_sessions: int | None = None
+    logs_in = False  # a family with logins counts sessions there, the others at the door
 
     def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
         self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
@@ -104,8 +104,7 @@ class Dialect(ABC, Generic[State]):
     def open(self, now: float) -> Session | None:
         """Return a new session, or None when the device takes no connection now."""
         limit = self.faults.standing("login-limit")
-        most = limit.limit if limit and self.max_sessions is None else self.max_sessions
-        if now < self._down_until_s or (most is not None and len(self.sessions) >= most):
+        if now < self._down_until_s or (limit and not self.logs_in and len(self.sessions) >= limit.limit):
             return None
         self._opened += 1
         session = Session(self._opened, now)

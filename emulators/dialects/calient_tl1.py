@@ -8,62 +8,16 @@ which error code answers which fault is published nowhere; the texts are the one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from emulators.dialects.base import Dialect, Session
+from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, default_name
 from emulators.dialects.tl1 import Command, Denied, Reply, Writer, parse, split_commands
-from emulators.plant import Pair, Plant, Side, Violation
+from emulators.plant import Plant, Side, Violation
 
-DEFAULT_GROUP = "SYSTEM"  # CODE: Phosphorus
 LEGAL = (  # REAL that there is one and that its words alarm; the text is ours
     "NOTICE: private system. Access without authority is denied and may be prosecuted.",
     "All failed or invalid attempts are logged and use may be monitored.",
 )
-
-
-def aids(count: int) -> tuple[str, ...]:
-    """Return the first `count` port names: shelf.module.port, port digit 1..8 (REAL), 8 modules per shelf (U)."""
-    return tuple(f"{n // 64 + 1}.{n // 8 % 8 + 1}.{n % 8 + 1}" for n in range(count))
-
-
-@dataclass(eq=False, slots=True)
-class Connection:
-    """One row of the connection table: reserved by ENT-CRS, active after ACT-CRS."""
-
-    name: str
-    source: str
-    target: str
-    kind: str  # 1WAY | 2WAY
-    group: str
-    active: bool = False
-    alarmed: bool = False
-
-    @property
-    def pairs(self) -> tuple[Pair, ...]:
-        forward = (self.source, self.target)
-        return (forward,) if self.kind == "1WAY" else (forward, (self.target, self.source))
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        return tuple(side for i, e in self.pairs for side in (("in", i), ("out", e)))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A connection as RTRV-CRS shows it."""
-
-    name: str
-    source: str
-    target: str
-    kind: str
-    group: str
-    state: str  # AS=..,OS=..,OC=..
-
-    def __str__(self) -> str:
-        return (
-            f"{self.name}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
-            f"CONNTYPE={self.kind},{self.state},PS=UPR,AL=CL"
-        )
 
 
 class CalientTl1(Dialect[tuple[Row, ...]]):
@@ -74,6 +28,8 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     meters: False gives NONE in power fields (REAL on some ports).
     block_rows, trailer: see tl1.Writer.
     """
+
+    logs_in = True
 
     def __init__(
         self,
@@ -101,8 +57,7 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         self.model, self.serial, self.firmware = model, serial, firmware
         self.username, self.password = username, password
         self.plna_s, self.row_delay_s, self.matrix, self.meters = plna_s, row_delay_s, matrix, meters
-        self.table: dict[str, Connection] = {}
-        self._used: dict[Side, Connection] = {}
+        self.table = Table(plant)
         self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
         self._seen_version = -1
         self._changes = 0
@@ -152,39 +107,36 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         return between + 3 if between >= 0 else reply.find(b"\r\n", 3) + 2
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
-        return tuple(self._row(c, now) for c in self.table.values())
+        return self.table.rows(now)
 
     def rebooted(self, keep: bool, now: float) -> None:
         """Reserved and active connections survive a power cycle (U)."""
         if keep:
-            self.plant.restore([p for c in self.table.values() if c.active for p in c.pairs], now, self.boot_s)
+            self.plant.restore([p for c in self.table if c.active for p in c.pairs], now, self.boot_s)
         else:
             self.table.clear()
-            self._used.clear()
 
     def on_light(self, now: float) -> None:
         """Report alarms that came or went with the light. Payload: `<in>-<out>:NTFCNCDE,CONDTYPE,SRVEFF` (CODE: Phosphorus)."""
         if self._seen_version == self.plant.version:
             return
         self._seen_version = self.plant.version
-        for connection in self.table.values():
-            dark = connection.active and self._condition(connection, now).endswith("FAIL")
-            if dark != connection.alarmed:
-                connection.alarmed = dark
-                row = f"{connection.source}-{connection.target}:{'CR' if dark else 'CL'},LOS,SA"
-                self._tell("*C" if dark else "A ", "REPT ALM CRS", row, now)
+        for connection in self.table:
+            self._alarm(connection, self.table.dark(connection, now), now)
 
     def preset(
         self, source: str, target: str, kind: str = "2WAY", name: str = "", group: str = DEFAULT_GROUP, active: bool = True
     ) -> None:
         """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
-        name = name or f"{source}{'-' if kind == '2WAY' else '>'}{target}"
-        connection = Connection(name, source, target, kind, group, active)
-        if name in self.table or any(side in self._used for side in connection.sides):
-            raise ValueError(f"{self.plant.name}: preset {name}: in use")
+        connection = Connection(name or default_name(source, target, kind), source, target, kind, group, active)
+        if kind not in KINDS or self.table.get(connection.name) or self.table.holder(connection):
+            raise ValueError(f"{self.plant.name}: preset {connection.name}: its name, type or ports cannot be")
+        for pair in connection.pairs:
+            if why := self.plant.why_not(pair):
+                raise ValueError(f"{self.plant.name}: preset {connection.name}: {why}")
         if active:
             self.plant.preset(connection.pairs)
-        self._add(connection)
+        self.table.add(connection)
 
     # ---- sessions
 
@@ -239,6 +191,12 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
             for session in listeners:
                 self.send(session, max(now, min(session.busy_until_s, now + 1.0)), message)
 
+    def _alarm(self, connection: Connection, dark: bool, now: float) -> None:
+        if dark != connection.alarmed:
+            connection.alarmed = dark
+            row = f"{connection.source}-{connection.target}:{'CR' if dark else 'CL'},LOS,SA"
+            self._tell("*C" if dark else "A ", "REPT ALM CRS", row, now)
+
     def _changed(self, asked: Command, connection: Connection, now: float) -> None:
         """Report a database change. `A  n REPT DBCHG EVT ...` is pynt's form; the payload is GR-833's idea, shortened (U)."""
         self._changes += 1
@@ -268,7 +226,7 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
             owners, states = [], []
             for which, tag in (("in", "IN"), ("out", "OUT")):
                 side = (which, port)
-                used = side in self._used
+                used = self.table.user(side)
                 good = "FAIL" if side in self.plant.wrong.failed else "OK"
                 owners.append("TRANSIT" if used else "NONE")
                 states.append(f"{tag}AS={'IS' if used else 'OOS-NP'},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR")
@@ -279,7 +237,7 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     def _port_sums(self, session: Session, asked: Command, now: float) -> Reply:
         rows = []
         for port in self._asked_ports(asked):
-            both = dict.fromkeys(c for w in ("in", "out") if (c := self._used.get((w, port))))
+            both = dict.fromkeys(c for w in ("in", "out") if (c := self.table.user((w, port))))
             names = [(c.name, "ACT" if c.active else "RES") for c in both] + [("NONE", "NONE")] * 2  # ACT is REAL, RES is U
             fields = ",".join(f"CONNNAME{n}={name},CONNSTATE{n}={state}" for n, (name, state) in enumerate(names[:2], 1))
             rows.append(
@@ -327,20 +285,6 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     def _power(self, side: Side, now: float) -> str:
         return f"{self.plant.power_dbm(side, now):.1f}" if self.meters else "NONE"  # one decimal: REAL on the REST side (RENAT)
 
-    def _row(self, c: Connection, now: float) -> Row:
-        return Row(c.name, c.source, c.target, c.kind, c.group, self._condition(c, now))
-
-    def _condition(self, c: Connection, now: float) -> str:
-        """Reserved and lit are CODE (Phosphorus); IS,RDY while moving and OC=FAIL for dark are inferences (U)."""
-        if not c.active:
-            return "AS=UMA,OS=RDY,OC=OK"
-        circuits = [self.plant.circuit(("in", pair[0])) for pair in c.pairs]
-        made = [x for x, pair in zip(circuits, c.pairs, strict=True) if x and x.pair == pair]
-        if any(not self.plant.settled(x, now) for x in made):
-            return "AS=IS,OS=RDY,OC=OK"
-        good = len(made) == len(circuits) and all(self.plant.bright(x, now) for x in made)
-        return f"AS=IS,OS=IS,OC={'OK' if good else 'FAIL'}"
-
     # ---- writing
 
     def _enter(self, session: Session, asked: Command, now: float) -> Reply:
@@ -353,20 +297,19 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
                 raise Denied("IIAC", f"Invalid AID {label}")
         group, kind, name = [*asked.payload, "", "", ""][:3]
         kind = kind.upper() or "2WAY"
-        if kind not in ("1WAY", "2WAY"):
+        if kind not in KINDS:
             raise Denied("IDNV", f"Invalid connection type {kind}")
         if kind == "2WAY" and source == target:
             raise Denied("IIAC", "Invalid Connection - a port with itself")
-        name = name.strip('"') or f"{source}{'-' if kind == '2WAY' else '>'}{target}"
+        name = name.strip('"') or default_name(source, target, kind)
         connection = Connection(name, source, target, kind, group or DEFAULT_GROUP)
-        for side in connection.sides:
-            if holder := self._used.get(side):
-                self.plant.violations.append(Violation(now, connection.pairs[0], f"port {side[1]} in use"))
-                raise Denied("SARB", f"Invalid Connection - port {side[1]} busy in {holder.name}")
-        if name in self.table:
+        if taken := self.table.holder(connection):
+            self.plant.violations.append(Violation(now, connection.pairs[0], f"port {taken[0]} in use"))
+            raise Denied("SARB", f"Invalid Connection - port {taken[0]} busy in {taken[1].name}")
+        if self.table.get(name):
             raise Denied("IDNV", f"Invalid Connection - name {name} exists")
         self.wrote(now)
-        self._add(connection)
+        self.table.add(connection)
         self._changed(asked, connection, now)
         return Reply()
 
@@ -377,7 +320,8 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
             raise Denied("SNVS", "Invalid Connection state - already active")
         self.wrote(now)
         connection.active = True
-        self.plant.connect(self.some(connection.pairs), now)  # what is not made shows as OC=FAIL
+        self.plant.connect(self.some(connection.pairs), now)
+        self._seen_version = -1  # what was not made is an alarm although no light changed
         self._changed(asked, connection, now)
         return Reply()
 
@@ -388,7 +332,8 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         self.wrote(now)
         if refused := self.plant.disconnect(connection.pairs, now):
             raise Denied("SROF", f"Requested operation Failed - {next(iter(refused.values()))}")
-        connection.active = connection.alarmed = False
+        connection.active = False
+        self._alarm(connection, False, now)
         self._changed(asked, connection, now)
         return Reply()
 
@@ -398,37 +343,30 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - active")
         self.wrote(now)
-        self._remove(connection)
+        self.table.remove(connection)
         self._changed(asked, connection, now)
         return Reply()
 
     def _delete_all(self, session: Session, asked: Command, now: float) -> Reply:
         """Delete every connection, active ones too (CODE: a public client's clean-up)."""
         self.wrote(now)
-        for connection in self.some(tuple(self.table.values())):
+        for connection in self.some(tuple(self.table)):
             if not self.plant.disconnect(connection.pairs, now):
-                self._remove(connection)
+                connection.active = False
+                self._alarm(connection, False, now)
+                self.table.remove(connection)
                 self._changed(asked, connection, now)
         return Reply()
 
     def _find(self, asked: Command) -> Connection:
         """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports."""
         words = [word.strip('"') for word in asked.payload if word]
-        found = next((self.table[word] for word in words if word in self.table), None)
+        found = next((c for word in words if (c := self.table.get(word))), None)
         pair = [part for part in asked.aids if part]
         if found is None and len(pair) == 2:
-            found = next((c for c in self.table.values() if [c.source, c.target] == pair), None)
+            found = self.table.at(*pair)
         if found is None or (pair and pair != [found.source, found.target]):
             raise Denied("IIAC", "Invalid Connection")
         if any(word not in (found.name, found.group) for word in words):
             raise Denied("IIAC", "Invalid Connection - group")
         return found
-
-    def _add(self, connection: Connection) -> None:
-        self.table[connection.name] = connection
-        self._used.update(dict.fromkeys(connection.sides, connection))
-
-    def _remove(self, connection: Connection) -> None:
-        del self.table[connection.name]
-        for side in connection.sides:
-            del self._used[side]
