@@ -1,0 +1,85 @@
+"""What ranks agree on besides sums: where to stop, where to resume, that all hold the same weights, when to leave.
+
+All of it goes through rank 0's store on the management network, a few bytes at a time, so it works while circuits move.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+
+class Accord:
+    """The ranks of one job, talking through `store`. Every wait is bounded by the store's timeout."""
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._world = world
+        self._asked = False
+        self._announced = False
+
+    def heed_signals(self) -> None:
+        """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at once.
+
+        Until then they kill it, as they should a process that is stuck in a meeting nobody comes to.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)
+        self._asked = True
+
+    def ask_to_stop(self) -> None:
+        """Do as a signal would."""
+        self._asked = True
+
+    def before(self, iteration: int) -> None:
+        """Announce, if this rank was asked to stop, that `iteration` shall be the last.
+
+        Nobody can finish `iteration` without this rank's part in its sums, and the announcement is in the store before that,
+        so every rank finds it there in `last()`.
+        """
+        if self._asked and not self._announced:
+            self._store.compare_set("stop", "", str(iteration))
+            self._announced = True
+
+    def last(self, iteration: int) -> bool:
+        """Say whether `iteration`, just finished, was the last one."""
+        return bool(self._store.check(["stop"])) and int(self._store.get("stop")) <= iteration
+
+    def gather(self, topic: str, value: object) -> list[Any]:
+        """Return what every rank said about `topic`, in rank order. A topic is used once."""
+        self._store.set(f"{topic}/{self._rank}", json.dumps(value))
+        return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self._world)]
+
+    def farewell(self, within_s: float = 10.0) -> None:
+        """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store, after the others took note."""
+        if self._store.add("farewell/arrived", 1) == self._world:
+            self._store.set("farewell/go", "1")
+        self._store.wait(["farewell/go"], timedelta(seconds=within_s))
+        if self._rank > 0:
+            if self._store.add("farewell/left", 1) == self._world - 1:
+                self._store.set("farewell/empty", "1")
+        elif self._world > 1:
+            self._store.wait(["farewell/empty"], timedelta(seconds=within_s))
+
+
+def common(kept: list[list[int]]) -> int:
+    """Return the newest iteration that every rank has kept, 0 when no rank has any.
+
+    Raises ValueError when some have and no iteration is common to all: starting anew would throw their work away.
+    """
+    shared = set(kept[0]).intersection(*kept[1:])
+    if shared:
+        return max(shared)
+    if not any(kept):
+        return 0
+    words = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
+    raise ValueError(f"no checkpoint is common to all ranks: {words}")

@@ -1,0 +1,141 @@
+"""Where this process stands in its job, as the launcher's environment says. No torch here: bad input is told at once.
+
+RANK, WORLD_SIZE            this rank and the number of ranks
+MASTER_ADDR, MASTER_PORT    where rank 0 keeps the ranks' small talk: an address of the management network
+TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one communicator per order
+                            (default: one ring, 0 1 2 ...)
+TESTBED_LANES               JSON list of this host's own addresses; ring k talks over lane k modulo their number
+                            (gloo; default: the one address from which MASTER_ADDR is reached)
+TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
+TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
+TESTBED_TIMEOUT_S           how long a silent peer is waited for, seconds (default 60)
+LOCAL_RANK                  which of the host's GPUs is this rank's (default 0)
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BACKENDS = ("auto", "gloo", "nccl")
+
+
+class BadPlace(ValueError):
+    """The environment does not say where this process stands. `problems` holds all that is wrong with it."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's place among the others. `timeout_s` bounds every wait for a peer."""
+
+    rank: int
+    world: int
+    master_address: str
+    master_port: int
+    rings: tuple[tuple[int, ...], ...]
+    lanes: tuple[str, ...]
+    backend: str
+    job_dir: Path
+    timeout_s: float
+    gpu: int
+
+    def lane(self, ring: int) -> str:
+        """Return this host's own address for ring number `ring`."""
+        return self.lanes[ring % len(self.lanes)]
+
+
+def read_place(env: Mapping[str, str]) -> Place:
+    """Return the place `env` describes. Raises BadPlace with everything that is wrong."""
+    problems: list[str] = []
+    rank = _integer(env, "RANK", None, problems)
+    world = _integer(env, "WORLD_SIZE", None, problems)
+    port = _integer(env, "MASTER_PORT", None, problems)
+    gpu = _integer(env, "LOCAL_RANK", 0, problems)
+    if "MASTER_ADDR" not in env:
+        problems.append("MASTER_ADDR: missing")
+    if world < 1 and "WORLD_SIZE" in env:
+        problems.append(f"WORLD_SIZE: {world}: a job has at least one rank")
+    elif not 0 <= rank < world and not problems:
+        problems.append(f"RANK: {rank}: not among the {world} ranks 0..{world - 1}")
+    rings = _rings(env, world, problems)
+    lanes = _lanes(env, problems)
+    backend = env.get("TESTBED_BACKEND", "auto")
+    if backend not in BACKENDS:
+        problems.append(f"TESTBED_BACKEND: {backend!r}: not one of {', '.join(BACKENDS)}")
+    try:
+        timeout_s = float(env.get("TESTBED_TIMEOUT_S", "60"))
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s < 86400:
+        problems.append(f"TESTBED_TIMEOUT_S: {env['TESTBED_TIMEOUT_S']!r}: not a number of seconds")
+    if problems:
+        raise BadPlace(problems)
+    address = env["MASTER_ADDR"]
+    return Place(
+        rank=rank,
+        world=world,
+        master_address=address,
+        master_port=port,
+        rings=rings,
+        lanes=lanes or (_own_address(address),),
+        backend=backend,
+        job_dir=Path(env.get("TESTBED_JOB_DIR", ".")),
+        timeout_s=timeout_s,
+        gpu=gpu,
+    )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int | None, problems: list[str]) -> int:
+    text = env.get(name, "" if default is None else str(default))
+    try:
+        return int(text)
+    except ValueError:
+        problems.append(f"{name}: {text!r}: not a whole number" if name in env else f"{name}: missing")
+        return -1
+
+
+def _rings(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[tuple[int, ...], ...]:
+    natural = tuple(range(max(world, 0)))
+    orders = _json_list(env, "TESTBED_RINGS", problems)
+    rings: list[tuple[int, ...]] = []
+    for k, order in enumerate(orders):
+        if not isinstance(order, list) or any(type(rank) is not int for rank in order) or sorted(order) != list(natural):
+            problems.append(f"TESTBED_RINGS[{k}]: {json.dumps(order)}: does not name each of the {world} ranks once")
+        else:
+            rings.append(tuple(order))
+    return tuple(rings) or (natural,)
+
+
+def _lanes(env: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:
+    lanes = _json_list(env, "TESTBED_LANES", problems)
+    problems += [f"TESTBED_LANES[{k}]: {lane!r}: not an address" for k, lane in enumerate(lanes) if not isinstance(lane, str)]
+    return tuple(str(lane) for lane in lanes)
+
+
+def _json_list(env: Mapping[str, str], name: str, problems: list[str]) -> list[object]:
+    try:
+        value = json.loads(env.get(name) or "[]")
+    except ValueError as error:
+        problems.append(f"{name}: not JSON: {error}")
+        return []
+    if not isinstance(value, list):
+        problems.append(f"{name}: not a JSON list")
+        return []
+    return value
+
+
+def _own_address(other: str) -> str:
+    """Return the local address from which `other` is reached; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((other, 9))
+        except OSError as error:
+            raise BadPlace([f"MASTER_ADDR: {other!r}: {error}"]) from error
+        return str(probe.getsockname()[0])

@@ -1,0 +1,112 @@
+"""What both workloads do around their loop: read the place, meet, run, leave; and say what went wrong in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from workloads.accord import Accord
+from workloads.place import BadPlace, Place, read_place
+from workloads.records import Records
+
+OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
+
+
+class Job:
+    """A rank that has met the others."""
+
+    def __init__(self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, started: dict[str, Any]) -> None:
+        self.place, self.torch, self.rings, self.accord, self.records = place, torch, rings, accord, records
+        self.started = started
+        self.iteration = 0  # the one under way, for the message when it fails
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given, so that host time means something."""
+        if self.rings.backend == "nccl":
+            self.torch.cuda.synchronize(self.rings.device)
+
+
+def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
+    """Run `work` as this rank of the job and end the process; `work` returns what the summary shall say.
+
+    Ends by `os._exit`: communicators whose peers are gone must not be torn down in order, and a finished rank owes nobody the
+    second that unloading torch takes.
+    """
+    try:
+        place = read_place(os.environ)
+    except BadPlace as error:
+        _end(USAGE, f"{name}: {error}")
+    who = f"{name}: rank {place.rank} on {platform.node()}"
+    started_s = time.monotonic()
+    from workloads.eager import import_torch
+
+    torch = import_torch()
+    imported_s = time.monotonic()
+    from workloads.rings import Rings
+
+    job = None
+    summary: dict[str, Any] = {"workload": name, "ok": False}
+    records = Records(place.job_dir, place.rank)
+    try:
+        rings = Rings(place, torch)
+        accord = Accord(rings.store, place.rank, place.world)
+        hosts = accord.gather("hosts", platform.node())
+        accord.heed_signals()
+        started = {
+            "import_s": round(imported_s - started_s, 3),
+            "meet_s": round(time.monotonic() - imported_s, 3),
+            "backend": rings.backend,
+            "world": place.world,
+            "rings": [list(order) for order in place.rings],
+            "hosts": hosts,
+            "torch": torch.__version__,
+        }
+        summary |= started
+        job = Job(place, torch, rings, accord, records, started)
+        summary |= work(job)
+        accord.farewell()
+        summary["ok"] = True
+        records.summary(summary)
+        _end(OK)
+    except ValueError as error:
+        code, message = USAGE, f"{who}: {error}"
+        if job is not None:
+            with contextlib.suppress(RuntimeError):  # where all ranks found the same fault, rank 0 must not leave first
+                job.accord.farewell(within_s=2.0)
+    except OSError as error:
+        code, message = FAILED, f"{who}: {error}"
+    except Exception as error:
+        where = f"iteration {job.iteration}" if job is not None else "meeting the other ranks"
+        if _about_a_peer(error, torch):
+            code, message = LOST_PEER, f"{who}: {where}: lost a peer, or waited {place.timeout_s:g} s for one: {_first_line(error)}"
+        else:
+            code, message = FAILED, f"{who}: {where}: {traceback.format_exc()}"
+    records.summary(summary | {"error": message, "exit_code": code})
+    _end(code, message)
+
+
+def _about_a_peer(error: Exception, torch: Any) -> bool:
+    """Say whether `error` is torch's word for a peer that is gone or silent; gloo raises plain RuntimeError."""
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    words = ("connection", "connect", "timed out", "timeout", "socket", "nccl", "broken pipe", "peer")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+def _end(code: int, message: str = "") -> NoReturn:
+    if message:
+        print(message, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

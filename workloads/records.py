@@ -1,0 +1,54 @@
+"""What a job leaves behind: one JSON line per iteration while it runs, one summary when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from workloads.rings import bus_factor
+
+ITERATIONS = "iterations.jsonl"
+SUMMARY = "summary.json"
+
+
+class Records:
+    """The record files of a job in `directory`; only rank 0 writes."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self._directory = directory
+        self._file = None
+        if rank == 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = (directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
+
+    def iteration(self, record: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+
+    def summary(self, record: dict[str, Any]) -> None:
+        """Write the summary whole or not at all."""
+        if self._file is not None:
+            unfinished = self._directory / (SUMMARY + ".unfinished")
+            unfinished.write_text(json.dumps(record, indent=2) + "\n")
+            unfinished.replace(self._directory / SUMMARY)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+def rates(size_bytes: int, seconds: float, world: int) -> dict[str, float]:
+    """Return algbw and busbw (Gbit/s, to be held against a link's rate) of one all-reduce of `size_bytes`."""
+    algbw = size_bytes * 8 / 1e9 / seconds if seconds > 0 else 0.0
+    return {"algbw_gbps": round(algbw, 6), "busbw_gbps": round(algbw * bus_factor(world), 6)}
+
+
+class Clock:
+    """Wall time from one anchor, so that a stepped clock never bends a duration."""
+
+    def __init__(self) -> None:
+        self._anchor_ns = time.time_ns() - time.monotonic_ns()
+
+    def wall_ns(self, monotonic_ns: int) -> int:
+        return self._anchor_ns + monotonic_ns
