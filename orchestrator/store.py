@@ -320,10 +320,11 @@ class Store:
             for r in rows
         ]
 
-    def expected_seconds(self, lab: str, verb: str) -> dict[str, float]:
+    def expected_seconds(self, inventory: str | Path, verb: str) -> dict[str, float]:
         """Usual seconds per phase: the median over the last five good runs whose summary has `phases` ({name: seconds})."""
         rows = self._read(
-            "SELECT summary FROM runs WHERE lab=? AND verb=? AND status='ok' ORDER BY started DESC LIMIT 5", (lab, verb)
+            "SELECT summary FROM runs WHERE inventory=? AND verb=? AND status='ok' ORDER BY started DESC LIMIT 5",
+            (str(inventory), verb),
         )
         seen: dict[str, list[float]] = {}
         for row in rows:

@@ -1,0 +1,251 @@
+"""One invocation of the command line: the options every verb has, how results and errors leave, how the engine is run."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+
+import typer
+
+from optics.errors import Missing, TestbedError, TimedOut, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.cli.engine import Engine
+    from orchestrator.reports import Json, PhaseTime
+    from orchestrator.settings import Settings
+    from orchestrator.store import Store
+    from orchestrator.telemetry.progress import Progress
+
+T = TypeVar("T")
+
+API = "testbed/v1"
+GRACE_S = 15.0
+"""The engine keeps its own deadline; this much later (s) the command line stops it from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a verb returns: `data` for `--json`, `text` for people; `code` and `exit_code` when it is not a plain success."""
+
+    data: Mapping[str, Json]
+    text: str = ""
+    code: str = "OK"
+    exit_code: int = 0
+    message: str = ""
+    hint: str = ""
+    ok: bool = True
+
+
+class Usage(TestbedError):
+    """The command line is wrong; the message names the flag."""
+
+    code = "E-USAGE"
+    exit_code = 2
+
+
+@dataclass
+class Call:
+    """The options every verb has, wherever on the line they stood."""
+
+    verb: str = ""
+    inventory: str | None = None
+    json: bool = False
+    no_color: bool = False
+    yes: bool = False
+    timeout: str | None = None
+    started: PhaseTime | None = None
+    """How long the emulated lab took to start, if this call started it."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        from orchestrator.settings import load
+
+        return load({"inventory": self.inventory, "timeout": self.timeout})
+
+    @property
+    def colour(self) -> bool:
+        """Whether stdout gets colours: a terminal, and nobody said no (https://no-color.org)."""
+        return sys.stdout.isatty() and not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    @property
+    def unicode(self) -> bool:
+        return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        """Open the run store for the command."""
+        from orchestrator.store import Store
+
+        with Store(self.settings.store_path) as store:
+            yield store
+
+    def progress(self, expected: Mapping[str, float] | None = None) -> Progress:
+        from orchestrator.telemetry.progress import progress_for
+
+        colour = not self.no_color and not os.environ.get("NO_COLOR")
+        return progress_for(sys.stderr, json=self.json, colour=colour, expected=expected)
+
+    def note(self, text: str) -> None:
+        """Tell the operator something on stderr, unless a program is listening."""
+        if not self.json:
+            print(text, file=sys.stderr, flush=True)
+
+    def confirm(self, question: str) -> None:
+        """Ask before something that cannot be taken back. Raises: Usage - no terminal to ask on, and no `--yes`."""
+        if self.yes:
+            return
+        if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise Usage(f"{self.verb} asks before it acts and there is no terminal to ask on", hint="add --yes")
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise KeyboardInterrupt
+
+    def work(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: object, lab: bool = False, **options: object) -> T:
+        """Run one function of the engine on the chosen inventory with store, progress and deadline.
+
+        lab: start the emulated lab first if the inventory is one and it does not run.
+        """
+        settings = self.settings
+        with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.verb)) as progress:
+            if lab:
+                self.started = start_lab(settings, progress) or self.started
+            call = function(
+                settings.inventory,
+                *arguments,
+                progress=progress,
+                store=store,
+                settings=settings,
+                timeout_s=settings.timeout_s,
+                **options,
+            )
+            try:
+                return self._run(call)
+            except Unreachable as error:
+                if is_stopped_lab(settings.inventory):
+                    raise Unreachable("the emulated lab is not running", hint="testbed lab start") from error
+                raise
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`. The first Ctrl-C or SIGTERM asks it to finish or take back the step in hand, a second one stops at once."""
+        import asyncio
+        import signal
+
+        limit = self.settings.timeout_s + GRACE_S
+
+        async def bounded() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            try:
+                async with asyncio.timeout(limit):
+                    return await work
+            except TimeoutError as error:
+                if isinstance(error, TestbedError):
+                    raise
+                raise TimedOut(f"{self.verb}: not finished after {limit:.0f} s", hint="testbed status says what is") from error
+
+        try:
+            return asyncio.run(bounded())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+
+def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
+    """Start the emulated lab if the inventory is one and it does not run yet; return how long that took."""
+    from orchestrator import labproc
+    from orchestrator.reports import PhaseTime
+
+    if not is_stopped_lab(settings.inventory):
+        return None
+    progress.phase("lab", "starting the emulated lab")
+    started = labproc.start(settings.inventory, min(labproc.START_S, settings.timeout_s))
+    detail = f"started: {labproc.about(labproc.ask(settings.inventory, 'status'))}"
+    progress.done("lab", detail, started.seconds)
+    return PhaseTime("lab", started.seconds, detail)
+
+
+def is_stopped_lab(inventory: Path) -> bool:
+    """Whether the inventory is one of an emulated lab that does not run now."""
+    from orchestrator import labproc
+
+    return labproc.is_emulated(inventory) and not labproc.is_running(inventory)
+
+
+def engine() -> Engine:
+    """The executor, imported when a verb needs it. Raises: Missing - one of its libraries is not installed."""
+    from importlib import import_module
+
+    try:
+        return cast("Engine", import_module("orchestrator.engine"))
+    except ModuleNotFoundError as error:
+        raise Missing(
+            f"the Python package {error.name} is not installed", hint=f"{sys.executable} -m pip install {error.name}"
+        ) from error
+
+
+def _inventories(incomplete: str) -> list[str]:
+    return [str(p.parent) for p in Path("inventory").glob("*/devices.yml") if str(p.parent).startswith(incomplete)]
+
+
+Inventory = Annotated[
+    str | None,
+    typer.Option(
+        "--inventory", "-i", metavar="DIR", help="Lab to use, a directory.", show_default=False, autocompletion=_inventories
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, errors too.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (also: NO_COLOR, or not a terminal).")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="TIME", help="Longest time it may take: 90s, 2m.", show_default=False)
+]
+
+COMMON: Mapping[str, tuple[Any, Any]] = {
+    "inventory": (Inventory, None),
+    "json": (AsJson, False),
+    "no_color": (NoColor, False),
+    "yes": (Yes, False),
+    "timeout": (Timeout, None),
+}
+
+
+def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
+    """Register a verb: a function of a `Call` and its own options, to which the common options are added.
+
+    The help text shows the examples first, one command a line.
+    """
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    help_text = f"{short}\n\n\b\nExamples:\n{lines}" + (f"\n\n{more.strip()}" if more else "")
+
+    def register(function: Callable[..., Result]) -> Callable[..., Result]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        def run(ctx: typer.Context, **given: Any) -> Result:
+            call = Call(ctx.command_path.partition(" ")[2])
+            root = ctx.find_root().obj or {}
+            for option in COMMON:
+                setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
+            return function(call, **given)
+
+        parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+        parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        parameters += [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for option, (kind, default) in COMMON.items()
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__name__ = function.__name__
+        app.command(name, help=help_text, short_help=short)(run)
+        return function
+
+    return register

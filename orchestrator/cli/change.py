@@ -1,0 +1,121 @@
+"""The verbs that change the lab: `up`, `down`; and `plan`, which says what `up` would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, engine, verb
+
+
+def _plans(incomplete: str) -> list[str]:
+    folder = Path(incomplete).parent if "/" in incomplete else Path()
+    found = [*folder.glob("*.json"), *(Path("examples").glob("*.json") if not incomplete or folder == Path() else [])]
+    folders = [f"{p}/" for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")] if folder.is_dir() else []
+    return sorted(p for p in [*map(str, found), *folders] if p.startswith(incomplete))
+
+
+Topology = Annotated[
+    Path | None,
+    typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", show_default=False, autocompletion=_plans),
+]
+
+
+def _wanted(path: Path | None, call: Call) -> Path:
+    if path is None:
+        raise Usage(f"{call.verb}: no plan given", hint=f"testbed {call.verb} --topology examples/ring-12.json")
+    if not path.is_file():
+        from difflib import get_close_matches
+
+        from optics.errors import BadFile
+
+        near = get_close_matches(str(path), _plans(f"{path.parent}/" if path.parent != Path() else ""), 1)
+        raise BadFile([f"{path}: no such file" + (f"; did you mean {near[0]}?" if near else "")])
+    return path
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "up",
+        "Bring a plan up: switch, link, route, verify, launch its job.",
+        examples="""
+testbed up --topology examples/ring-12.json
+testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
+testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
+testbed up --plan saved.json                        exactly the saved plan, or refuse
+""",
+        more="Circuits that stay are not touched, circuits of others never. The emulated lab is started if it does not run.",
+    )
+    def up(
+        call: Call,
+        topology: Topology = None,
+        plan: Annotated[
+            Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False)
+        ] = None,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
+        job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
+    ) -> Result:
+        from orchestrator.cli import render, saved
+
+        if plan is not None and topology is not None:
+            raise Usage("up: --topology and --plan exclude each other")
+        kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
+        path = kept.topology if kept else _wanted(topology, call)
+        if kept is not None:
+            saved.check(kept, call.work(engine().plan, path, lab=True))
+        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job)
+        return Result(report.to_json(), render.up(report, call.colour, call.started))
+
+    @verb(
+        root,
+        "plan",
+        "Show what `up` would change, port by port. Never writes.",
+        examples="""
+testbed plan --topology examples/torus-3x4.json
+testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
+testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
+""",
+    )
+    def plan(
+        call: Call,
+        topology: Topology = None,
+        out: Annotated[
+            Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)
+        ] = None,
+        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False,
+    ) -> Result:
+        from orchestrator.cli import render, saved
+
+        path = _wanted(topology, call)
+        report = call.work(engine().plan, path)
+        hint = ""
+        if out is not None:
+            saved.keep(out, path, report)
+            hint = f"testbed up --plan {out}"
+        differs = exit_code and not report.nothing_to_do
+        return Result(
+            report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
+        )
+
+    @verb(
+        root,
+        "down",
+        "Stop the job, take down what is ours, restore the hosts.",
+        examples="""
+testbed down
+testbed down --yes      do not ask (needed without a terminal)
+""",
+        more="Circuits of others stay. The emulated lab keeps running: `testbed lab stop` ends it.",
+    )
+    def down(call: Call) -> Result:
+        from orchestrator.cli import render
+
+        call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
+        report = call.work(engine().down)
+        text = render.down(report, call.colour)
+        if report.left:
+            return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, f"{len(report.left)} things are left for hands", ok=False)
+        return Result(report.to_json(), text)

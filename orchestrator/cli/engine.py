@@ -1,0 +1,88 @@
+"""What the command line asks of the engine, as a type: `orchestrator.engine` has these functions.
+
+Every function raises an error of `optics.errors`; `timeout_s` bounds the whole call. Cancelling one makes it finish or take
+back the step in hand and then raise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from orchestrator.reports import DownReport, JobLogs, JobStatus, PlanReport, StatusReport, UpReport, VerifyReport
+from orchestrator.settings import Settings
+from orchestrator.store import Store
+from orchestrator.telemetry.progress import Progress
+
+
+class Engine(Protocol):
+    """The verbs that touch the lab."""
+
+    async def up(
+        self,
+        inventory: Path,
+        plan_path: Path,
+        *,
+        dry_run: bool,
+        launch_job: bool,
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
+    ) -> UpReport:
+        """Bring the plan up; with `dry_run` read and compute everything and write nothing."""
+        ...
+
+    async def plan(
+        self, inventory: Path, plan_path: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> PlanReport:
+        """The diff between the plan and the lab; writes nothing."""
+        ...
+
+    async def down(self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
+        """Stop the job, take down what is ours, restore the hosts."""
+        ...
+
+    async def status(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> StatusReport:
+        """The lab as it answers now; what does not answer is in the report, not an error."""
+        ...
+
+    async def verify(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> VerifyReport:
+        """The verification ladder against the current plan."""
+        ...
+
+    async def job_launch(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> JobStatus:
+        """Launch the job of the current plan."""
+        ...
+
+    async def job_status(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> JobStatus:
+        """The job as its ranks report it now."""
+        ...
+
+    async def job_logs(
+        self,
+        inventory: Path,
+        *,
+        lines: int,
+        host: str | None,
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
+    ) -> JobLogs:
+        """The last lines each rank wrote."""
+        ...
+
+    async def job_stop(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> JobStatus:
+        """Stop the job and say how it ended."""
+        ...

@@ -1,0 +1,52 @@
+"""`testbed job`: launch, watch and stop the job of the current plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.reports import JobStatus
+
+
+def _result(report: JobStatus) -> Result:
+    from orchestrator.cli import render
+
+    text = render.job(report)
+    if report.state == "failed":
+        return Result(report.to_json(), text, "E-JOB-FAILED", 1, f"job {report.name} failed", "testbed job logs", ok=False)
+    return Result(report.to_json(), text)
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(name="job", help="The job of the current plan.", no_args_is_help=True, rich_markup_mode=None)
+    root.add_typer(app)
+
+    @verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")
+    def launch(call: Call) -> Result:
+        return _result(call.work(engine().job_launch))
+
+    @verb(app, "status", "Show the job as its ranks report it now.", examples="testbed job status\ntestbed job status --json")
+    def status(call: Call) -> Result:
+        return _result(call.work(engine().job_status))
+
+    @verb(
+        app,
+        "logs",
+        "Print the last lines each rank wrote.",
+        examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200",
+    )
+    def logs(
+        call: Call,
+        lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
+        host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", show_default=False)] = None,
+    ) -> Result:
+        from orchestrator.cli import render
+
+        report = call.work(engine().job_logs, lines=lines, host=host)
+        return Result(report.to_json(), render.logs(report))
+
+    @verb(app, "stop", "Stop the job.", examples="testbed job stop")
+    def stop(call: Call) -> Result:
+        return _result(call.work(engine().job_stop))

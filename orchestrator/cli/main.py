@@ -1,0 +1,165 @@
+"""The command `testbed`: build the app, run one verb, print its result or error, exit with its code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from optics.errors import BadFile, TestbedError
+from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Result, Timeout, Yes
+
+EXIT_CODES = {
+    0: "done, or nothing to do",
+    1: "unexpected: a fault of this program",
+    2: "wrong usage, or this machine lacks something",
+    3: "bad plan or inventory",
+    4: "locked by somebody else",
+    5: "device or host unreachable",
+    6: "failed and rolled back",
+    7: "failed half way, or not verified: hands needed",
+    8: "differences exist (only with --exit-code)",
+    9: "refused by an interlock (foreign circuit, tag-out, power limit)",
+    130: "interrupted",
+}
+
+_HELP = """Run a reconfigurable optical GPU lab: plan, switch the light, commit host routes, train.
+
+\b
+Examples:
+  testbed up --topology examples/topoopt-12.json    bring a plan up and run its job
+  testbed plan --topology examples/torus-3x4.json   what would change, port by port
+  testbed status                                    the lab as it answers now
+  testbed show last                                 where the milliseconds of the last run went
+  testbed down                                      take down what is ours
+
+\b
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked, 5 unreachable,
+6 rolled back, 7 hands needed, 8 differences, 9 interlock, 130 interrupted.
+"""
+
+
+def app() -> typer.Typer:
+    """Build the app. The modules of the verbs are cheap to import; what they need is imported when they run."""
+    from orchestrator.cli import change, doctor, job, lab, look, runs, words
+
+    # Rich help costs about 100 ms per start; plain help is the same text.
+    root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
+
+    @root.callback(invoke_without_command=True, help=_HELP)
+    def options(
+        ctx: typer.Context,
+        inventory: Inventory = None,
+        json: AsJson = False,
+        no_color: NoColor = False,
+        yes: Yes = False,
+        timeout: Timeout = None,
+    ) -> None:
+        given = {"inventory": inventory, "json": json, "no_color": no_color, "yes": yes, "timeout": timeout}
+        ctx.obj = {name: given[name] for name in COMMON}
+        if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
+            print(ctx.get_help())
+
+    for module in (change, look, job, runs, lab, doctor, words):
+        module.register(root)
+    return root
+
+
+def envelope(result: Result) -> str:
+    """The one JSON object of `--json`."""
+    body = {
+        "api": API,
+        "ok": result.ok,
+        "code": result.code,
+        "message": result.message,
+        "hint": result.hint,
+        "data": dict(result.data),
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def failure(error: BaseException) -> Result:
+    """Turn any error into what is printed and the exit code."""
+    if isinstance(error, BadFile):
+        return Result({"problems": list(error.problems)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
+    if isinstance(error, TestbedError):
+        return Result({}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return Result(
+            {}, "", "E-INTERRUPTED", 130, "interrupted", "testbed status says what is, testbed history what was done", ok=False
+        )
+    if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context is not None else "testbed --help"
+        return Result({}, "", "E-USAGE", 2, error.format_message(), hint, ok=False)
+    return Result({}, "", "E-UNEXPECTED", 1, f"{type(error).__name__}: {error}", _traceback(error), ok=False)
+
+
+def _traceback(error: BaseException) -> str:
+    """Keep the traceback of a fault of ours where the operator can send it from; return what to do."""
+    import tempfile
+    import traceback
+
+    lines = "".join(traceback.format_exception(error))
+    if os.environ.get("TESTBED_DEBUG"):
+        print(lines, file=sys.stderr)
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="testbed-crash-", suffix=".txt", delete=False, encoding="utf-8") as file:
+            file.write(lines)
+    except OSError:
+        return "run again with TESTBED_DEBUG=1 for the traceback"
+    return f"this is a fault of testbed; please report it with {file.name}"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line, print what it says, return its exit code."""
+    as_json = "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
+    try:
+        outcome: Any = get_command(app()).main(list(argv), prog_name="testbed", standalone_mode=False)
+        if isinstance(outcome, int):  # typer's Exit: --help, completion, or its own handling of Ctrl-C
+            if outcome != 130:
+                return int(outcome)
+            result = failure(KeyboardInterrupt())
+        elif isinstance(outcome, Result):
+            result = outcome
+        else:
+            return 0
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        result = failure(error)
+    if as_json:
+        print(envelope(result))
+    else:
+        if result.text:
+            print(result.text)
+        sys.stdout.flush()
+        if result.message:
+            mark = "" if result.ok else f"{result.code} "
+            print(f"{mark}{result.message}", file=sys.stderr)
+        if result.hint:
+            print(f"next: {result.hint}", file=sys.stderr)
+    sys.stdout.flush()
+    return result.exit_code
+
+
+def main() -> None:
+    """Entry point of the `testbed` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = run(sys.argv[1:])
+    except BrokenPipeError:  # `testbed history | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

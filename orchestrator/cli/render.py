@@ -1,0 +1,161 @@
+"""Reports as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, when
+from orchestrator.reports import (
+    DeviceDiff,
+    DownReport,
+    JobLogs,
+    JobStatus,
+    PhaseTime,
+    PlanReport,
+    StatusReport,
+    UpReport,
+    VerifyReport,
+)
+
+
+def _phases(phases: Iterable[PhaseTime]) -> list[str]:
+    return [phase_line(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
+
+
+def _counts(report: PlanReport | UpReport | DownReport) -> str:
+    words = f"{report.kept} kept, {report.removed} broken, {report.made} made"
+    return words + (f", {report.foreign} foreign left alone" if report.foreign else "")
+
+
+def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
+    lines = []
+    for device in diff:
+        dark = f"   dark {ms_text(device.dark_ms_expected)} expected" if device.dark_ms_expected is not None else ""
+        foreign = f" !{len(device.foreign)}" if device.foreign else ""
+        lines.append(f"  {device.device:<8} ={len(device.kept)} -{len(device.removed)} +{len(device.made)}{foreign}{dark}")
+        for sign, tone, names in (("-", "red", device.removed), ("+", "green", device.made), ("!", "yellow", device.foreign)):
+            for start in range(0, len(names), 6):
+                lines.append(paint(f"    {sign} {'  '.join(names[start : start + 6])}", tone, colour))
+    return lines
+
+
+def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
+    """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
+    lines = [*_phases([started] if started else []), *_phases(report.phases), *report.notes]
+    if report.dry_run:
+        return "\n".join([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
+    if report.nothing_to_do:
+        return "\n".join([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
+    if report.dark_ms is not None:
+        expected = f" ({ms_text(report.dark_ms_expected)} expected)" if report.dark_ms_expected is not None else ""
+        after = f"link {ms_text(report.link_ms)}, commit {ms_text(report.commit_ms)}"
+        lines.append(f"  measured   dark {ms_text(report.dark_ms)}{expected}, {after}")
+    if report.pairs_total:
+        lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
+    if report.job is not None:
+        lines += [f"  {line}" for line in job(report.job).splitlines()]
+    if report.journal:
+        lines.append(f"  journal    {path_text(report.journal)}")
+    undo = f"   undo: {report.undo}" if report.undo else ""
+    return "\n".join([*lines, f"{paint('Up', 'green', colour)}: {report.plan}   run {report.run}{undo}"])
+
+
+def plan(report: PlanReport, colour: bool) -> str:
+    """The diff, device by device, and what it costs."""
+    lines = _diff(report.diff, colour)
+    if report.circuits:
+        worst = max(report.circuits, key=lambda c: c.loss_db)
+        lines.append(f"  loss       at most {worst.loss_db:.1f} dB expected ({worst.circuit})")
+    if report.routes:
+        lines.append(f"  routes     {report.routes} on {report.hosts} hosts")
+    if report.jobs_affected:
+        lines.append(f"  jobs       affected: {listed(report.jobs_affected)}")
+    lines += [f"  note       {note}" for note in report.notes]
+    if report.nothing_to_do:
+        return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
+    dark = f"; dark {ms_text(report.dark_ms_expected)} expected" if report.dark_ms_expected is not None else ""
+    return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
+
+
+def down(report: DownReport, colour: bool) -> str:
+    """What was taken away and what is left."""
+    lines = [*_phases(report.phases), *report.notes]
+    if report.nothing_to_do:
+        return "\n".join([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
+    if report.job_stopped:
+        lines.append(f"  job        {report.job_stopped} stopped")
+    if report.left:
+        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {what}" for i, what in enumerate(report.left, 1))]
+    foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
+    hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
+    return "\n".join([*lines, f"Down: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
+
+
+def status(report: StatusReport, colour: bool) -> str:
+    """Devices, hosts, job and what differs from the plan."""
+    lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
+    if report.plan:
+        since = f", since {when(report.since)}" if report.since is not None else ""
+        lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")
+    else:
+        lines.append("plan     nothing is up")
+    if report.locked_by:
+        lines.append(f"locked   by {report.locked_by}")
+    devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
+    for d in report.devices:
+        counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
+        devices.append((d.name, "ok" if d.ok else "FAIL", d.driver, *counts, d.identity if d.ok else d.error))
+    hosts: list[Sequence[str]] = [("host", "", "generation", "ports up")]
+    for h in report.hosts:
+        generation = "-" if h.generation is None else str(h.generation)
+        hosts.append((h.name, "ok" if h.ok else "FAIL", generation, f"{h.up}/{h.planned}", h.error))
+    for table in (devices, hosts):
+        if len(table) > 1:
+            lines += columns(table)
+    if report.job is not None:
+        lines += job(report.job).splitlines()
+    if report.drift:
+        lines += [paint("Differs from the plan:", "yellow", colour), *(f"  {what}" for what in report.drift)]
+    elif report.plan and report.ok:
+        lines.append(paint("As planned", "green", colour))
+    return "\n".join(lines)
+
+
+def verify(report: VerifyReport, colour: bool) -> str:
+    """The ladder, one rung a line, with the evidence below a rung that failed."""
+    lines = []
+    for rung in report.rungs:
+        lines.append(f"  {mark(rung.ok, colour)} {phase_line(rung.name, rung.detail, rung.seconds).lstrip()}")
+        if not rung.ok:
+            lines += [f"         {line}" for line in rung.evidence]
+    lines += report.notes
+    passed = sum(r.ok for r in report.rungs)
+    return "\n".join([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.rungs)} rungs"])
+
+
+def job(report: JobStatus) -> str:
+    """One job in one or two lines."""
+    if report.state == "none":
+        return "job        none"
+    words = [f"{report.name}: {report.state}"]
+    if report.ranks:
+        words.append(f"{report.ranks} ranks")
+    words += [word for word in (report.workload, report.backend) if word]
+    line = f"job        {', '.join(words)}"
+    if report.iterations:
+        line += f"   {report.iterations} iterations"
+    if report.iteration_ms is not None:
+        line += f"   iteration {ms_text(report.iteration_ms)}"
+    if report.busbw_mbps is not None:
+        line += f"   busbw {report.busbw_mbps:.0f} MB/s"
+        if report.busbw_expected_mbps is not None:
+            line += f" of {report.busbw_expected_mbps:.0f} expected"
+    failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
+    if failed:
+        line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
+    return line + (f"\n           {report.detail}" if report.detail else "")
+
+
+def logs(report: JobLogs) -> str:
+    """Every rank's last lines, each with the rank before it, as `tail` of many files reads best."""
+    return "\n".join(f"{rank}: {line}" for rank, lines in report.lines.items() for line in lines)

@@ -1,0 +1,60 @@
+"""A saved plan: `plan -o FILE` keeps it, `up --plan FILE` applies exactly that or refuses because the world moved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from optics.errors import BadFile, Interlock
+from orchestrator.reports import PlanReport
+from orchestrator.settings import private_dir
+
+FORMAT = "testbed.saved-plan/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a saved plan holds; `topology` is a private copy of the plan file as it was."""
+
+    file: Path
+    topology: Path
+    fingerprint: str
+
+
+def keep(out: Path, topology: Path, report: PlanReport) -> None:
+    """Write the saved plan."""
+    body = {
+        "schema": FORMAT,
+        "topology_name": topology.name,
+        "topology": topology.read_text(encoding="utf-8"),
+        "fingerprint": report.fingerprint,
+        "report": report.to_json(),
+    }
+    out.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load(file: Path, cache: Path) -> Saved:
+    """Read a saved plan. Raises: BadFile - not one."""
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+        if body["schema"] != FORMAT:
+            raise ValueError(f"schema is {body['schema']!r}, wanted {FORMAT!r}")
+        text, name, fingerprint = str(body["topology"]), Path(str(body["topology_name"])).name, str(body["fingerprint"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFile([f"{file}: not a saved plan: {error}"], hint=f"testbed plan --topology PLAN -o {file}") from error
+    folder = private_dir(cache / "plans" / hashlib.sha256(text.encode()).hexdigest()[:12])
+    copy = folder / (name or "plan.json")
+    copy.write_text(text, encoding="utf-8")
+    return Saved(file, copy, fingerprint)
+
+
+def check(saved: Saved, now: PlanReport) -> None:
+    """Compare with a plan made now. Raises: Interlock - the lab changed since it was saved."""
+    if now.fingerprint != saved.fingerprint:
+        raise Interlock(
+            f"{saved.file}: the lab is not as it was when this plan was saved "
+            f"(now {now.kept} kept, {now.removed} broken, {now.made} made)",
+            hint=f"look again: testbed plan --topology {saved.topology.name}",
+        )

@@ -1,0 +1,58 @@
+"""Words and columns for people: durations, marks, tables. Text in, text out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from orchestrator.telemetry.progress import seconds_text
+
+__all__ = ["columns", "listed", "mark", "ms_text", "paint", "path_text", "phase_line", "seconds_text", "when"]
+
+_COLOURS = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
+
+
+def paint(text: str, colour: str, on: bool) -> str:
+    """Colour `text` (red, green, yellow, bold, dim) if `on`."""
+    return f"\033[{_COLOURS[colour]}m{text}\033[0m" if on else text
+
+
+def mark(ok: bool, on: bool) -> str:
+    """`ok` or `FAIL`, in its colour."""
+    return paint("ok  ", "green", on) if ok else paint("FAIL", "red", on)
+
+
+def ms_text(ms: float | None) -> str:
+    """Milliseconds as a person reads them; a dash if not measured."""
+    return "-" if ms is None else seconds_text(ms / 1e3)
+
+
+def when(wall_s: float | None) -> str:
+    """A wall time (s since the epoch), local."""
+    return "-" if wall_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s))
+
+
+def phase_line(name: str, detail: str, seconds: float) -> str:
+    """One line of the phase table, the same while it runs and in the report."""
+    return f"  {name:<10} {detail:<55} {seconds_text(seconds)}"
+
+
+def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
+    """Align rows of cells; trailing blanks are cut."""
+    table = [list(row) for row in rows]
+    width = [max((len(row[i]) for row in table if i < len(row)), default=0) for i in range(max(map(len, table), default=0))]
+    return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
+
+
+def listed(items: Sequence[str], most: int = 8) -> str:
+    """The first few of a list, and how many more there are."""
+    return " ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
+
+
+def path_text(path: Path | str) -> str:
+    """A path as the operator would type it: relative to here if below here, `~` for the home directory."""
+    full = Path(path).expanduser().absolute()
+    if full.is_relative_to(Path.cwd()):
+        return str(full.relative_to(Path.cwd()))
+    return f"~/{full.relative_to(Path.home())}" if full.is_relative_to(Path.home()) else str(full)

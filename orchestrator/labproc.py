@@ -1,0 +1,233 @@
+"""The emulated lab as a process beside us: start it, ask it, stop it. Known only by its command line and its control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+
+START_S = 60.0
+STOP_S = 20.0
+ASK_S = 5.0
+_LOG_TAIL = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A lab that is up. `seconds`: how long it took, 0 if it was up already."""
+
+    state_dir: Path
+    pid: int
+    seconds: float
+    already: bool
+
+
+def is_emulated(inventory: Path) -> bool:
+    """Whether the inventory is one of an emulated lab."""
+    return (inventory / "emulator.yml").is_file()
+
+
+def state_dir(inventory: Path) -> Path:
+    """Where the lab of this inventory keeps its key, log and control socket: the directory of the hosts' SSH key.
+
+    Raises: BadFile - hosts.yml cannot be read.
+    """
+    import yaml
+
+    path = inventory.resolve() / "hosts.yml"
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadFile([f"{path}: {error}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
+    key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
+    return (inventory.resolve() / Path(key).expanduser()).parent
+
+
+def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
+    """Ask the running lab one question on its control socket.
+
+    Raises: Unreachable - it does not run. TimedOut, Garbled - it does not answer properly. TestbedError - it said no.
+    """
+    folder = state_dir(inventory)
+    deadline = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout_s)
+        try:
+            _connect(link, folder)
+            link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            heard = b""
+            while b"\n" not in heard:
+                link.settimeout(max(0.01, deadline - time.monotonic()))
+                piece = link.recv(65536)
+                if not piece:
+                    break
+                heard += piece
+        except TimeoutError as error:
+            raise TimedOut(
+                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {folder / 'lab.log'}"
+            ) from error
+        except OSError as error:
+            raise Unreachable(f"the emulated lab is not running ({folder / 'control.sock'})", hint="testbed lab start") from error
+    try:
+        answer = json.loads(heard)
+        fine = answer["ok"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Garbled(f"emulated lab: asked {op!r}, answered {heard[:200]!r}") from error
+    if not fine:
+        raise TestbedError(f"emulated lab: {op}: {answer.get('error', 'refused')}")
+    return dict(answer)
+
+
+def is_running(inventory: Path) -> bool:
+    """Whether the lab answers on its control socket."""
+    try:
+        ask(inventory, "status", 2.0)
+    except Unreachable:
+        return False
+    except TestbedError:
+        return True
+    return True
+
+
+def about(status: Mapping[str, Any]) -> str:
+    """A lab's size in words, from its answer to `status`."""
+    hosts, devices, fibres = (len(status.get(what, ())) for what in ("hosts", "devices", "fibres"))
+    return f"emulated ({hosts} hosts, {devices} devices, {fibres} fibres)"
+
+
+def start(inventory: Path, timeout_s: float = START_S) -> Started:
+    """Start the lab and wait until it is ready; it puts itself into the background and outlives this process.
+
+    Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
+    Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's own words.
+    """
+    inventory = inventory.resolve()
+    if not is_emulated(inventory):
+        raise Missing(
+            f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
+        )
+    folder = state_dir(inventory)
+    if is_running(inventory):
+        return Started(folder, _pid(inventory), 0.0, True)
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "emulators", str(inventory)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except BaseException as error:
+        with suppress(TestbedError):
+            stop(inventory, 5.0)
+        if isinstance(error, subprocess.TimeoutExpired):
+            log = folder / "lab.log"
+            raise TimedOut(f"emulated lab: not ready after {timeout_s:.0f} s\n{_tail(log)}", hint=f"see {log}") from None
+        raise
+    if ended.returncode == 0:
+        return Started(folder, _pid(inventory), time.monotonic() - began, False)
+    words = ended.stderr.strip().removeprefix("error: ") or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
+    if ended.returncode == 2:
+        raise Missing(f"emulated lab: {words}", hint="testbed doctor says what this machine lacks and what still works")
+    if ended.returncode == 3:
+        raise BadFile(words.splitlines())
+    if ended.returncode == 4:
+        raise Locked(f"emulated lab: {words}", hint="testbed lab status")
+    raise TestbedError(f"emulated lab: {words}", hint=f"see {folder / 'lab.log'}")
+
+
+def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
+    """Stop the lab and wait until its process is gone; False if it did not run.
+
+    Raises: TestbedError - it is still there after SIGKILL.
+    """
+    folder = state_dir(inventory)
+    try:
+        pid = _pid(inventory)
+        ask(inventory, "stop", timeout_s)
+    except Unreachable:
+        pid = _pid_from_file(folder)
+        if not pid:
+            return False
+    except TestbedError:
+        pid = _pid_from_file(folder)
+    if not pid or _gone(pid, timeout_s):
+        return True
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if not _gone(pid, 5.0):
+        raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
+    return True
+
+
+def _connect(link: socket.socket, folder: Path) -> None:
+    path = folder / "control.sock"
+    if len(os.fsencode(path)) < 100:  # sun_path holds 108 bytes (unix(7))
+        link.connect(str(path))
+        return
+    handle = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        link.connect(f"/proc/self/fd/{handle}/control.sock")
+    finally:
+        os.close(handle)
+
+
+def _pid(inventory: Path) -> int:
+    return int(ask(inventory, "status").get("pid") or _pid_from_file(state_dir(inventory)))
+
+
+def _pid_from_file(folder: Path) -> int:
+    """The lab's process by its pid file, 0 if that process is gone or is another one."""
+    try:
+        pid = int((folder / "lab.pid").read_text(encoding="ascii"))
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return 0
+    return pid if b"emulators" in command else 0
+
+
+def _gone(pid: int, timeout_s: float) -> bool:
+    """Wait until process `pid` is gone or a zombie."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return True
+        if stat[stat.rfind(")") + 2] in "ZX":
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+    except OSError:
+        lines = []
+    return "\n".join(f"  {line}" for line in lines) or "  (it said nothing)"
+
+
+def _find(content: object, key: str) -> str:
+    """The first value of `key` anywhere in nested mappings."""
+    if not isinstance(content, Mapping):
+        return ""
+    if isinstance(content.get(key), str):
+        return str(content[key])
+    return next((found for value in content.values() if (found := _find(value, key))), "")
