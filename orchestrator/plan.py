@@ -1,0 +1,100 @@
+"""What the user asked for: the content of a plan file, checked. Frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from optics import Db, HostName, HostPort, LinkKind
+
+LinkEnd: TypeAlias = HostPort | HostName
+"""A host port, or a host alone whose port is still to be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLink:
+    """One link of the plan. `place` is where it stands in the file, for complaints (`links[3]`)."""
+
+    a: LinkEnd
+    b: LinkEnd
+    kind: LinkKind = LinkKind.DUPLEX
+    place: str = field(default="", compare=False)
+
+    @property
+    def hosts(self) -> tuple[HostName, HostName]:
+        return host_of(self.a), host_of(self.b)
+
+    def __str__(self) -> str:
+        return f"{self.a} {'--' if self.kind is LinkKind.DUPLEX else '->'} {self.b}"
+
+
+def host_of(end: LinkEnd) -> HostName:
+    return end.host if isinstance(end, HostPort) else end
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The program that runs on the hosts. `ranks[i]` is the host of rank i; each ring is an order of all ranks' hosts.
+
+    args: options of the workload. env: added to its environment as it is.
+    """
+
+    name: str
+    workload: Literal["train", "allreduce"]
+    ranks: tuple[HostName, ...]
+    rings: tuple[tuple[HostName, ...], ...] = ()
+    args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRoute:
+    """Traffic from `source` to `target` goes through `via`, in order; on one lane, or on all of them (None)."""
+
+    source: HostName
+    target: HostName
+    via: tuple[HostName, ...]
+    lane: int | None = None
+
+    @property
+    def path(self) -> tuple[HostName, ...]:
+        return (self.source, *self.via, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails."""
+
+    link_up_timeout_s: float = 15.0
+    max_loss_db: Db = 6.3
+    neighbours: bool = True
+    all_pairs: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionPolicy:
+    """How to get there. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed commit."""
+
+    drain: bool = True
+    revert_after_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing."""
+
+    name: str
+    links: tuple[WantedLink, ...]
+    job: Job | None = None
+    routes: tuple[FixedRoute, ...] = ()
+    acceptance: Acceptance = Acceptance()
+    transition: TransitionPolicy = TransitionPolicy()
+    description: str = ""
+    sha256: str = ""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def rings(self) -> tuple[tuple[HostName, ...], ...]:
+        return self.job.rings if self.job else ()

@@ -1,0 +1,391 @@
+"""Reads a plan file (`testbed.plan/1`) against a lab: every mistake at once, each with its line and column."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from optics import BadFile, Circuit, HostName, HostPort, LinkKind
+from orchestrator.circuits import circuit
+from orchestrator.filecheck import Edge, attempt, check, show
+from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
+from orchestrator.lab import Lab, Name
+from orchestrator.paths import ring_steps
+from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, TransitionPolicy, WantedLink, host_of
+
+SCHEMA_ID = "testbed.plan/1"
+_END = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:p[0-9]{1,3})?$"
+_BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
+
+End = Annotated[str, Field(pattern=_END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+Scalar = (
+    Annotated[bool, Field()]
+    | Annotated[int, Field(ge=-_BIG, le=_BIG)]
+    | Annotated[float, Field()]
+    | Annotated[str, Field(max_length=4096)]
+)
+
+
+class LinkEdge(Edge):
+    """A link between two host ports; without ports the program chooses them, `count` of them in parallel."""
+
+    a: End
+    b: End
+    kind: Literal["duplex", "simplex"] = "duplex"
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class JobEdge(Edge):
+    """What runs on the hosts once the links are up."""
+
+    name: Name
+    workload: Literal["train", "allreduce"]
+    ranks: Annotated[list[str], Field(min_length=1, description="the host of rank 0, of rank 1, ...")]
+    rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
+        default_factory=list
+    )
+    args: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], Scalar] = Field(default_factory=dict)
+    env: dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$")], Annotated[str, Field(pattern=r"^[^\x00\n]{0,4096}$")]
+    ] = Field(default_factory=dict)
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+
+
+class RouteEdge(Edge):
+    """A path that traffic from `src` to `dst` must take instead of a shortest one."""
+
+    src: str
+    dst: str
+    via: list[str]
+    lane: Annotated[int, Field(ge=0, le=63)] | None = None
+
+
+class AcceptanceEdge(Edge):
+    """When the change counts as done."""
+
+    link_up_timeout_s: Annotated[Seconds, Field(description="every link has carrier within this time")] = 15.0
+    max_loss_db: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=60,
+            description="largest loss of a circuit; the default is the channel insertion loss of 25GBASE-LR, IEEE 802.3cc",
+        ),
+    ] = 6.3
+    neighbours: Annotated[bool, Field(description="each port must reach the planned port")] = True
+    all_pairs: Annotated[bool, Field(description="each pair of hosts must be reachable in the planned number of hops")] = True
+
+
+class TransitionEdge(Edge):
+    """How to get from the live map to this one."""
+
+    drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
+    revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that nobody confirmed in this time")] = 30.0
+
+
+class PlanEdge(Edge):
+    """Which host ports should be linked, and what should then run."""
+
+    schema_url: Annotated[str, Field(alias="$schema")] = ""
+    schema_id: Annotated[Literal["testbed.plan/1"], Field(alias="schema")]
+    name: Name
+    description: Annotated[str, Field(max_length=4096)] = ""
+    links: Annotated[list[LinkEdge], Field(min_length=1, max_length=8192)]
+    job: JobEdge | None = None
+    routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
+    acceptance: AcceptanceEdge = AcceptanceEdge()
+    transition: TransitionEdge = TransitionEdge()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a plan file, as committed in docs/reference/plan.schema.json."""
+    schema = PlanEdge.model_json_schema(by_alias=True)
+    for part in [schema, *schema.get("$defs", {}).values()]:
+        part["title"] = part["title"].removesuffix("Edge")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{SCHEMA_ID.replace('/', ':')}", **schema}
+
+
+def read_plan(text: str, filename: str, lab: Lab) -> Plan:
+    """The plan `text` describes, checked against `lab`.
+
+    Links between bare hosts keep their bare ends; `circuits.assign_ports` chooses the ports.
+    Raises: BadFile - everything wrong with it, in the order of the file.
+    """
+    document = read_json(text, filename)
+    problems, notes = Problems(document), Problems(document)
+    edge = check(PlanEdge, document.value, problems)
+    raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}
+    checker = _Checker(lab, problems, notes)
+    links = checker.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
+    job = checker.job(raw.get("job"))
+    routes = checker.routes(raw.get("routes"))
+    if problems or edge is None:
+        raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
+    return Plan(
+        name=edge.name,
+        links=links,
+        job=job,
+        routes=routes,
+        acceptance=Acceptance(**edge.acceptance.model_dump()),
+        transition=TransitionPolicy(**edge.transition.model_dump()),
+        description=edge.description,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        warnings=tuple(notes.lines()),
+    )
+
+
+class _Checker:
+    """What the schema cannot say: names that exist, ports used once, rings and routes that follow links."""
+
+    def __init__(self, lab: Lab, problems: Problems, notes: Problems) -> None:
+        self.lab, self.problems, self.notes = lab, problems, notes
+        self.complete = True  # every link could be read, so a missing one is truly missing
+        self.edges: Counter[tuple[HostName, HostName]] = Counter()
+
+    def known_host(self, name: str, path: Path) -> bool:
+        if name in self.lab.hosts:
+            return True
+        hosts = self.lab.hosts
+        self.problems.add(path, f"host {name} is not in the lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}")
+        return False
+
+    # links
+
+    def links(self, raw: Any, max_loss_db: float) -> tuple[WantedLink, ...]:
+        wanted: list[WantedLink] = []
+        sides: dict[tuple[HostPort, str], int] = {}
+        for index, item in enumerate(raw if isinstance(raw, list) else ()):
+            path: Path = ("links", index)
+            edge = attempt(LinkEdge, item)
+            ends = (self.end(edge.a, (*path, "a")), self.end(edge.b, (*path, "b"))) if edge else (None, None)
+            a, b = ends
+            if edge is None or a is None or b is None:
+                self.complete = False
+                continue
+            duplex = edge.kind == "duplex"
+            if host_of(a) == host_of(b):
+                self.problems.add(path, f"both ends are at {host_of(a)}; a link joins two hosts")
+                continue
+            if edge.count > 1 and isinstance(a, HostPort) | isinstance(b, HostPort):
+                self.problems.add((*path, "count"), f"{edge.count} parallel links need bare hosts, but a port is named")
+            for end, key, roles in ((a, "a", ("sends", "receives")), (b, "b", ("receives", "sends"))):
+                for role in roles if duplex else roles[:1]:
+                    if isinstance(end, HostPort):
+                        if (end, role) in sides:
+                            self.problems.add((*path, key), f"port {end} is used already, by links[{sides[end, role]}]")
+                            break
+                        sides[end, role] = index
+            if isinstance(a, HostPort) and isinstance(b, HostPort):
+                self.light(a, b, path, duplex, max_loss_db)
+            for _ in range(edge.count):
+                wanted.append(WantedLink(a, b, LinkKind(edge.kind), f"links[{index}]"))
+            pair = (host_of(a), host_of(b))
+            self.edges[pair] += edge.count
+            if duplex:
+                self.edges[pair[::-1]] += edge.count
+        self.degrees(wanted)
+        return tuple(wanted)
+
+    def end(self, text: str, path: Path) -> LinkEnd | None:
+        name, _, port_text = text.partition(":p")
+        if not self.known_host(name, path):
+            return None
+        if not port_text:
+            return name
+        number, ports = int(port_text), self.lab.hosts[name].ports
+        port = HostPort(name, number)
+        if number not in ports:
+            listed = ", ".join(f"p{n}" for n in ports)
+            self.problems.add(
+                path, f"{name} has no port p{port_text} (it has {listed}){did_you_mean(f'p{number}', [f'p{n}' for n in ports])}"
+            )
+            return None
+        if port not in self.lab.fibres:
+            self.problems.add(path, f"no fibre is attached to {port}")
+            return None
+        return port
+
+    def light(self, a: HostPort, b: HostPort, path: Path, duplex: bool, max_loss_db: float) -> None:
+        """Both ports are on one device, and the loss is within the plan's limit."""
+        at_a, at_b = self.lab.fibres[a], self.lab.fibres[b]
+        if at_a.device != at_b.device:
+            self.problems.add(path, f"no fibre path: {a} is on {at_a.device}, {b} is on {at_b.device}")
+            return
+        ways: list[Circuit] = [circuit(a, b, self.lab)] + ([circuit(b, a, self.lab)] if duplex else [])
+        worst = max(ways, key=lambda way: way.loss_db)
+        if worst.loss_db > max_loss_db:
+            self.problems.add(
+                path,
+                f"{worst} loses {worst.loss_db:.1f} dB, more than acceptance.max_loss_db = {max_loss_db:g} "
+                f"(fibres {at_a.loss_db:.1f} + {at_b.loss_db:.1f}, {at_a.device} {self.lab.insertion_loss_db(at_a.device):.1f})",
+            )
+
+    def degrees(self, wanted: list[WantedLink]) -> None:
+        """No host has more links than ports with fibres; transmitters and receivers are counted apart."""
+        sends: Counter[HostName] = Counter()
+        receives: Counter[HostName] = Counter()
+        blame: dict[HostName, str] = {}
+        fibred = Counter(port.host for port in self.lab.fibres)
+        for link in wanted:
+            a, b = link.hosts
+            for sender, receiver in [(a, b), (b, a)] if link.kind is LinkKind.DUPLEX else [(a, b)]:
+                sends[sender] += 1
+                receives[receiver] += 1
+            for host in (a, b):
+                if max(sends[host], receives[host]) > fibred[host]:
+                    blame.setdefault(host, link.place)
+        for host, place in blame.items():
+            index = int(re.sub(r"\D", "", place))
+            has = f"{fibred[host]} port{'s' if fibred[host] != 1 else ''} with a fibre"
+            self.problems.add(("links", index), f"{host} is in {max(sends[host], receives[host])} links but has {has}")
+
+    # job
+
+    def job(self, raw: Any) -> Job | None:
+        edge = attempt(JobEdge, raw) if raw is not None else None
+        if edge is None:
+            return None
+        known = True
+        ranks: dict[str, int] = {}
+        for index, host in enumerate(edge.ranks):
+            path: Path = ("job", "ranks", index)
+            known &= self.known_host(host, path)
+            if host in ranks:
+                self.problems.add(path, f"host {host} is rank {ranks[host]} already; one rank per host")
+                known = False
+            ranks.setdefault(host, index)
+        if known and self.complete:
+            self.reachable(edge.ranks)
+        whole = [self.ring(order, index, edge.ranks, known) for index, order in enumerate(edge.rings)]
+        if all(whole) and self.complete:
+            self.disjoint(edge.rings)
+        return Job(
+            name=edge.name,
+            workload=edge.workload,
+            ranks=tuple(edge.ranks),
+            rings=tuple(tuple(order) for order in edge.rings),
+            args=dict(edge.args),
+            env=dict(edge.env),
+            backend=edge.backend,
+        )
+
+    def ring(self, order: list[str], index: int, ranks: list[str], known: bool) -> bool:
+        """A ring visits every rank once and each of its steps is a link; the first missing link of each ring is named."""
+        path: Path = ("job", "rings", index)
+        good = True
+        seen: dict[str, int] = {}
+        for at, host in enumerate(order):
+            if host not in self.lab.hosts:
+                good &= self.known_host(host, (*path, at))
+            elif host not in ranks:
+                self.problems.add((*path, at), f"{host} is not a rank of the job")
+                good = False
+            elif host in seen:
+                self.problems.add((*path, at), f"the ring visits {host} twice, first at position {seen[host]}")
+                good = False
+            seen.setdefault(host, at)
+        missing = [host for host in ranks if host not in seen]
+        if good and known and missing:
+            few = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
+            self.problems.add(path, f"the ring visits {len(seen)} of {len(ranks)} ranks; missing: {few}")
+            good = False
+        if not good or not self.complete:
+            return False
+        for at, (host, follower) in enumerate(ring_steps(order)):
+            if not self.edges[host, follower]:
+                one_way = "; the link there goes the other way" if self.edges[follower, host] else ""
+                self.problems.add((*path, at), f"the ring steps from {host} to {follower}, but no link joins them{one_way}")
+                good = False
+        return good
+
+    def disjoint(self, rings: list[list[str]]) -> None:
+        """Note rings that share a link in one direction: they still work, each slower."""
+        used: dict[tuple[HostName, HostName], list[int]] = {}
+        for index, order in enumerate(rings):
+            for step in ring_steps(order):
+                used.setdefault(step, []).append(index)
+        for (host, follower), users in used.items():
+            has = self.edges[host, follower]
+            if len(users) > has:
+                listed = ", ".join(str(user) for user in users)
+                links = f"{has} link{'s' if has != 1 else ''}"
+                self.notes.add(("job", "rings", users[-1]), f"rings {listed} all step from {host} to {follower} over {links}")
+                return
+
+    def reachable(self, ranks: list[str]) -> None:
+        onward: dict[HostName, list[HostName]] = {}
+        for a, b in self.edges:
+            onward.setdefault(a, []).append(b)
+        for index, host in enumerate(ranks):
+            seen, open_ = {host}, [host]
+            while open_:
+                fresh = [b for b in onward.get(open_.pop(), ()) if b not in seen]
+                seen.update(fresh)
+                open_ += fresh
+            lost = [other for other in ranks if other not in seen]
+            if lost:
+                few = ", ".join(lost[:4]) + (", ..." if len(lost) > 4 else "")
+                self.problems.add(("job", "ranks", index), f"{host} cannot reach {few} over the links of this plan")
+                return
+
+    # routes
+
+    def routes(self, raw: Any) -> tuple[FixedRoute, ...]:
+        fixed: list[FixedRoute] = []
+        chosen: dict[tuple[HostName, HostName, int], tuple[HostName, int]] = {}
+        for index, item in enumerate(raw if isinstance(raw, list) else ()):
+            path: Path = ("routes", index)
+            edge = attempt(RouteEdge, item)
+            if edge is None:
+                continue
+            places: list[Path] = [(*path, "src"), *((*path, "via", at) for at in range(len(edge.via))), (*path, "dst")]
+            hops = [edge.src, *edge.via, edge.dst]
+            known = [self.known_host(host, place) for host, place in zip(hops, places, strict=True)]  # every one, for its complaint
+            if not all(known):
+                continue
+            twice = next((at for at, host in enumerate(hops) if host in hops[:at]), None)
+            if twice is not None:
+                self.problems.add(places[twice], f"the route visits {hops[twice]} twice")
+                continue
+            if self.complete and not self.follows(hops, places):
+                continue
+            host = self.lab.hosts[edge.src]
+            lanes = host.lanes
+            if edge.lane is not None and host.forwarding == "npar-rdma":
+                self.problems.add((*path, "lane"), "npar-rdma relays cannot tell lanes apart; leave the lane out")
+                continue
+            if edge.lane is not None and edge.lane >= lanes:
+                self.problems.add((*path, "lane"), f"wanted a lane of 0..{lanes - 1}, got {show(edge.lane)}")
+                continue
+            for lane in range(lanes) if edge.lane is None else (edge.lane,):
+                clash = self.clash(hops, lane, index, chosen)
+                if clash:
+                    self.problems.add(path, clash)
+                    break
+            fixed.append(FixedRoute(edge.src, edge.dst, tuple(edge.via), edge.lane))
+        return tuple(fixed)
+
+    def clash(
+        self, hops: list[str], lane: int, index: int, chosen: dict[tuple[HostName, HostName, int], tuple[HostName, int]]
+    ) -> str:
+        """Hosts route by destination, so two routes to one target must leave each host they share alike."""
+        target = hops[-1]
+        for host, follower in pairwise(hops):
+            other, by = chosen.setdefault((host, target, lane), (follower, index))
+            if other != follower:
+                return f"{host} cannot send traffic for {target} to {follower}: routes[{by}] sends it to {other}"
+        return ""
+
+    def follows(self, hops: list[str], places: list[Path]) -> bool:
+        for at, (host, follower) in enumerate(pairwise(hops)):
+            if not self.edges[host, follower]:
+                self.problems.add(places[at + 1], f"the route steps from {host} to {follower}, but no link joins them")
+                return False
+        return True
