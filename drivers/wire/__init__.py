@@ -1,0 +1,1 @@
+"""Public grammars as data: bytes in, values out; no socket, no clock."""

@@ -1,0 +1,157 @@
+"""What a Calient switch's connection table means, and which commands turn it into the wanted one. Values in, values out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from drivers.wire import tl1
+from optics import Garbled
+
+_AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[a-z]?){2}")
+Pair = tuple[str, str]
+"""Light enters at the first AID, leaves at the second."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Connection:
+    """One row of RTRV-CRS, or one to be made. AS, OS, OC: administrative state, operating state, operating condition."""
+
+    source: str
+    destination: str
+    two_way: bool
+    name: str
+    group: str
+    admin: str = ""
+    oper: str = ""
+    condition: str = ""
+
+    @property
+    def aid(self) -> str:
+        return f"{self.source},{self.destination}"
+
+    @property
+    def kind(self) -> str:
+        return "2WAY" if self.two_way else "1WAY"
+
+    @property
+    def pairs(self) -> frozenset[Pair]:
+        """The directed circuits it carries: a two-way connection is two."""
+        there = (self.source, self.destination)
+        return frozenset({there, there[::-1]}) if self.two_way else frozenset({there})
+
+    @property
+    def engaged(self) -> bool:
+        """Activated, whether or not the mirrors have arrived; the opposite is reserved (`AS=UMA`)."""
+        return self.admin == "IS"
+
+    @property
+    def active(self) -> bool:
+        return self.admin == "IS" and self.oper == "IS"
+
+    @property
+    def healthy(self) -> bool:
+        return self.active and self.condition == "OK"
+
+    @property
+    def state(self) -> str:
+        return f"AS={self.admin},OS={self.oper},OC={self.condition}"
+
+
+def make(source: str, destination: str, two_way: bool, group: str) -> Connection:
+    """A connection under the name the switch gives it by default: `in-out` two-way, `in>out` one-way (Quali, pynt)."""
+    return Connection(source, destination, two_way, f"{source}{'-' if two_way else '>'}{destination}", group)
+
+
+def parse(row: str) -> Connection:
+    """Read a row by its keys; the name need not derive from the ports (MonALISA). Raises: Garbled."""
+    found = tl1.parse_row(row)
+    if found["CONNTYPE"] not in ("1WAY", "2WAY"):
+        raise Garbled(f"row {found.name!r}: CONNTYPE={found['CONNTYPE']}")
+    for key in ("SRCPORT", "DSTPORT"):
+        if not is_aid(found[key]):
+            raise Garbled(f"row {found.name!r}: {key}={found[key]}")
+    return Connection(
+        found["SRCPORT"],
+        found["DSTPORT"],
+        found["CONNTYPE"] == "2WAY",
+        found["CONNNAME"],
+        found["GRPNAME"],
+        found["AS"],
+        found["OS"],
+        found["OC"],
+    )
+
+
+def is_aid(label: str) -> bool:
+    """Whether `label` is a port of this family: `1.1.1` (S-series), `0.1b.1` (PXC)."""
+    return _AID.fullmatch(label) is not None
+
+
+def natural(label: str) -> tuple[tuple[int, str], ...]:
+    """Sort key that puts `1.10.1` after `1.2.1`."""
+    return tuple((int(digits or 0), rest) for digits, rest in re.findall(r"(\d*)([^.\d]*)\.?", label))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to send, in this order; commands within one list do not depend on each other.
+
+    `refused`: wanted circuits that are not tried, with the reason.
+    """
+
+    cancel: tuple[Connection, ...] = ()
+    delete: tuple[Connection, ...] = ()
+    enter: tuple[Connection, ...] = ()
+    activate: tuple[Connection, ...] = ()
+    wanted: frozenset[Pair] = frozenset()
+    refused: dict[Pair, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.cancel or self.delete or self.enter or self.activate)
+
+
+def work(rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pair], group: str) -> Work:
+    """Return the commands that remove and add these circuits, given the table as it is.
+
+    - a->b and b->a together become one two-way connection: half the commands.
+    - Removing one half of a two-way connection recreates the other half one-way: it goes dark for one switching time. The switch
+      has no way to halve a connection.
+    - A reserved connection carries no light but holds its ports. Reserved by us (`group`): finished if it is what is wanted,
+      deleted if it is in the way, left alone otherwise. Reserved or held by others: the circuit is refused, naming the holder.
+    """
+    rows = sorted(rows)
+    drop = [row for row in rows if row.pairs & remove]
+    kept_halves = {pair for row in drop if row.active for pair in row.pairs - remove}
+    wanted = add | kept_halves
+    standing = [row for row in rows if row not in drop]
+    missing = wanted - {pair for row in standing if row.engaged for pair in row.pairs}
+    ours = [row for row in standing if not row.engaged and row.group == group]
+    activate = [row for row in ours if row.pairs <= missing]
+    missing -= {pair for row in activate for pair in row.pairs}
+    refused: dict[Pair, str] = {}
+    leftovers: list[Connection] = []
+    for pair in sorted(missing):
+        for row in standing:
+            if row in activate or row in leftovers or not any(pair[0] == a or pair[1] == b for a, b in row.pairs):
+                continue
+            if row in ours:
+                leftovers.append(row)
+            else:
+                port = pair[0] if any(pair[0] == a for a, _ in row.pairs) else pair[1]
+                refused[pair] = f"port {port} is held by connection {row.name!r} of group {row.group!r} ({row.state})"
+    missing -= refused.keys()
+    enter: list[Connection] = []
+    for a, b in sorted(missing, key=lambda pair: (natural(pair[0]), natural(pair[1]))):
+        both = a != b and (b, a) in missing
+        if not both or natural(a) < natural(b):
+            enter.append(make(a, b, both, group))
+    return Work(
+        tuple(row for row in drop if row.engaged),
+        (*drop, *leftovers),
+        tuple(enter),
+        (*activate, *enter),
+        frozenset(wanted),
+        refused,
+    )

@@ -1,0 +1,52 @@
+"""From the inventory's address to a link."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+from drivers.link.base import Link
+from optics import BadFile
+
+FORMS = "tcp://host:port, visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
+
+
+def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
+    """Return the link for `address`, not yet connected; `who` is the name error messages use.
+
+    Raises: BadFile - the address has none of the known forms.
+    """
+    scheme, _, rest = address.partition("://")
+    try:
+        if scheme == "tcp":
+            parts = urlsplit(address)
+            if not parts.hostname or not parts.port or parts.path.strip("/") or parts.query:
+                raise ValueError("a host and a port are needed, and nothing else")
+            from drivers.link.tcp import TcpLink
+
+            return TcpLink(who, address, timeout_s, host=parts.hostname, port=parts.port)
+        if scheme == "visa":
+            resource, _, query = rest.partition("?")
+            backend = _only(query, "backend", "@py")
+            if not resource:
+                raise ValueError("a VISA resource name is needed")
+            from drivers.link.visa import VisaLink
+
+            return VisaLink(who, address, timeout_s, resource=resource, backend=backend)
+        if scheme == "serial":
+            path, _, query = rest.partition("?")
+            baud = int(_only(query, "baud", "38400"))
+            if not path.startswith("/"):
+                raise ValueError("a device path is needed (three slashes)")
+            from drivers.link.serial import SerialLink
+
+            return SerialLink(who, address, timeout_s, path=path, baud=baud)
+        raise ValueError("unknown form")
+    except ValueError as error:
+        raise BadFile([f"{who}: address {address!r}: {error}; known forms: {FORMS}"]) from None
+
+
+def _only(query: str, key: str, default: str) -> str:
+    given = parse_qs(query, keep_blank_values=True)
+    if unknown := sorted(set(given) - {key}):
+        raise ValueError(f"unknown parameter {unknown[0]!r}, known is {key!r}")
+    return given.get(key, [default])[-1]

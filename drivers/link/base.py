@@ -1,0 +1,103 @@
+"""A link: bytes to one device and back, one question at a time, never waiting for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from optics import TimedOut, Unreachable
+
+LONGEST = 20
+"""An exchange may last this many silences (`timeout_s`) in all: a slow dump keeps talking and is let finish, a device that only
+sends unsolicited messages is not listened to for ever."""
+
+
+class Dropped(TimedOut):
+    """The connection ended before the answer came; what was sent may have been done or not."""
+
+
+class Link(ABC):
+    """Bytes to and from the device `who` at `address`.
+
+    A concrete link knows how to open, write, read what has come and close; the deadline, the lock and the words of the errors are
+    here, so every transport has the same manners.
+    """
+
+    def __init__(self, who: str, address: str, timeout_s: float) -> None:
+        self.who = who
+        self.address = address
+        self.timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether the connection is open as far as this side can know without asking."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect. Raises: Unreachable - no connection within timeout_s (s); nothing was sent."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close; safe to call twice and on a link that never opened."""
+
+    @abstractmethod
+    async def _write(self, data: bytes) -> None:
+        """Send `data`. Raises OSError when the connection is known to be gone."""
+
+    @abstractmethod
+    async def _read(self, silence_s: float) -> bytes:
+        """Return what has come, b"" at the end of the stream. Raises TimeoutError after `silence_s` (s) without a byte."""
+
+    @abstractmethod
+    async def _discard(self) -> None:
+        """Drop what came before the next question: a late or repeated answer must not be taken for the next one."""
+
+    async def exchange(
+        self,
+        data: bytes,
+        complete: Callable[[bytes], bool],
+        *,
+        question: str,
+        timeout_s: float | None = None,
+        discard: bool = False,
+    ) -> None:
+        """Send `data`, then feed what comes to `complete` until it returns True.
+
+        `question` is what error messages call it (no secrets). `timeout_s` is the longest silence (s). `discard` drops bytes that
+        came before the question, for grammars whose answers carry no tag.
+        Raises: Unreachable - the link is not open. Dropped - it ended before the answer. TimedOut - silence.
+        """
+        silence_s = self.timeout_s if timeout_s is None else timeout_s
+        async with self._lock:
+            if not self.alive:
+                raise Unreachable(f"{self.who}: not connected to {self.address}")
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            heard = b""
+            try:
+                if discard:
+                    await self._discard()
+                await self._write(data)
+                while True:
+                    left_s = began + LONGEST * silence_s - loop.time()
+                    chunk = await self._read(max(0.0, min(silence_s, left_s)))
+                    if not chunk:
+                        await self.close()
+                        raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{question}"')
+                    heard = (heard + chunk)[-120:]
+                    if complete(chunk):
+                        return
+            except TimeoutError as error:
+                if isinstance(error, TimedOut):
+                    raise
+                last = f"; last heard {heard!r}" if heard else ""
+                took_s = loop.time() - began
+                raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s{last}') from None
+            except OSError as error:
+                if isinstance(error, Unreachable):
+                    raise
+                await self.close()
+                raise Dropped(f'{self.who}: connection to {self.address} broke at "{question}": {error}') from error

@@ -1,0 +1,49 @@
+"""RS-232 and USB serial lines: `serial:///dev/ttyUSB0?baud=38400` (8N1, the Polatis default)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drivers.link.blocking import BlockingLink
+from optics import Missing, Unreachable
+
+
+class SerialLink(BlockingLink):
+    """A serial line through pyserial."""
+
+    def __init__(self, who: str, address: str, timeout_s: float, *, path: str, baud: int) -> None:
+        super().__init__(who, address, timeout_s)
+        self._path = path
+        self._baud = baud
+        self._line: Any = None
+
+    def _open(self) -> None:
+        try:
+            import serial  # heavy and only here: an operator without serial devices never pays for it
+        except ImportError as error:
+            raise Missing(f"{self.who}: {self.address} needs pyserial", hint="pip install pyserial") from error
+        try:
+            self._line = serial.Serial(self._path, self._baud, timeout=0, write_timeout=self.timeout_s, exclusive=True)
+        except (OSError, ValueError) as error:  # SerialException is an OSError; ValueError is a baud rate the line cannot do
+            raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
+
+    def _close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+    def _send(self, data: bytes) -> None:
+        self._line.write(data)
+
+    def _receive(self, silence_s: float) -> bytes | None:
+        self._line.timeout = silence_s
+        first: bytes = self._line.read(1)
+        if not first:
+            return None
+        return first + bytes(self._line.read(self._line.in_waiting))
+
+    def _forget(self) -> None:
+        self._line.reset_input_buffer()
+
+    def _ended(self) -> bool:
+        return self._line is None

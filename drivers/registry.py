@@ -1,0 +1,130 @@
+"""From the inventory's `driver:` to a device object.
+
+A third party adds a driver by an entry point in its own distribution, no change here:
+
+    [project.entry-points."testbed.drivers"]
+    acme-rest = "acme_testbed.driver:AcmeRest"
+
+The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning) and takes a `DeviceConfig` and
+the `Traits` to go by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, cast
+
+from drivers.api import CircuitSwitch
+from optics import BadFile, DeviceConfig, Traits
+
+GROUP = "testbed.drivers"
+
+_BUILT_IN: Mapping[str, str] = {
+    "calient-tl1": "drivers.calient_tl1:CalientTl1",
+    "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
+}
+
+
+class Driver(Protocol):
+    """A driver class."""
+
+    TRAITS: Traits
+    OPTIONS: Mapping[str, str]
+
+    def __call__(self, config: DeviceConfig, traits: Traits) -> CircuitSwitch: ...
+
+
+def known_drivers() -> tuple[str, ...]:
+    """Names an inventory may use, third-party ones included."""
+    return tuple(sorted({*_BUILT_IN, *_third_party()}))
+
+
+def driver_class(name: str) -> Driver:
+    """Import and return the class of driver `name`. Raises: BadFile - no such driver, or a third party's cannot be imported."""
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        return cast(Driver, getattr(import_module(module), attribute))
+    entry = _third_party().get(name)
+    if entry is None:
+        raise BadFile([f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"])
+    try:
+        found = entry.load()
+    except Exception as error:  # somebody else's module may fail in any way
+        raise BadFile([f"driver: {name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"]) from error
+    if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
+        raise BadFile([f"driver: {name!r} ({entry.value}) has no {' and no '.join(lacking)}"])
+    return cast(Driver, found)
+
+
+def open_device(config: DeviceConfig) -> CircuitSwitch:
+    """Return the device of `config`; nothing is sent before its first question.
+
+    Raises: BadFile - unknown driver, trait or option, or a value of the wrong kind; all of the device's problems at once.
+    """
+    where = f"devices.{config.name}"
+    try:
+        driver = driver_class(config.driver)
+    except BadFile as error:
+        raise BadFile([f"{where}.{problem}" for problem in error.problems]) from error
+    problems = [
+        f"{where}.options.{key}: {config.driver} has no such option{_meant(key, driver.OPTIONS)}"
+        for key in config.options
+        if key not in driver.OPTIONS
+    ]
+    traits, wrong = _traits(driver.TRAITS, config.traits)
+    problems += [f"{where}.traits.{text}" for text in wrong]
+    if problems:
+        raise BadFile(problems)
+    try:
+        return driver(config, traits)
+    except BadFile as error:
+        raise BadFile([f"{where}: {problem.removeprefix(config.name + ': ')}" for problem in error.problems]) from None
+    except ValueError as error:
+        raise BadFile([f"{where}.options: {error}"]) from error
+
+
+def driver_traits(config: DeviceConfig) -> Traits:
+    """The numbers to plan with: the driver's own, overridden by the inventory's. Raises: BadFile."""
+    traits, wrong = _traits(driver_class(config.driver).TRAITS, config.traits)
+    if wrong:
+        raise BadFile([f"devices.{config.name}.traits.{text}" for text in wrong])
+    return traits
+
+
+def _third_party() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _traits(own: Traits, overrides: Mapping[str, Any]) -> tuple[Traits, list[str]]:
+    names = [field.name for field in fields(Traits)]
+    wrong = [f"{key}: no such trait{_meant(key, names)}" for key in overrides if key not in names]
+    good: dict[str, Any] = {}
+    for key, value in overrides.items():
+        if key in names:
+            if fault := _fault(key, value):
+                wrong.append(f"{key}: {fault}, not {value!r}")
+            else:
+                good[key] = value
+    return replace(own, **good), wrong
+
+
+def _fault(key: str, value: object) -> str:
+    """What is wrong with a trait's value, empty when nothing is."""
+    if key == "at_once":
+        fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+        return "" if fine else "a whole number of at least 1, or null for no limit"
+    if key in ("settle_s", "insertion_loss_db"):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        fine = number and cast(float, value) >= 0 and not (key == "settle_s" and value == 0)
+        return "" if fine else ("seconds above 0" if key == "settle_s" else "decibel, 0 or more")
+    return "" if isinstance(value, bool) else "true or false"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,65 @@
+"""The frame every `apply` shares: marks of time, and rounds that begin by reading: a lost answer is never retried blindly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from optics import DeviceName, Garbled, Outcome, Setting, TimedOut, Unreachable
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+ROUNDS = 3
+"""A device that loses its answer three times in one change is not obeying."""
+
+
+@dataclass(slots=True)
+class Marks(Generic[K]):
+    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: what the device said, this round."""
+
+    sent_ns: int = 0
+    broken_ns: int = 0
+    acked_ns: int = 0
+    writes: int = 0
+    words: dict[K, str] = field(default_factory=dict)
+
+    def write(self, commands: int = 1) -> None:
+        """Note that `commands` which could change the device are about to be sent."""
+        self.sent_ns = self.sent_ns or time.monotonic_ns()
+        self.writes += commands
+
+    def broke(self) -> None:
+        self.broken_ns = self.broken_ns or time.monotonic_ns()
+
+    def acknowledged(self) -> None:
+        self.acked_ns = time.monotonic_ns()
+
+    def outcome(self, device: DeviceName, observed: frozenset[Setting], settled_ns: int, failed: Mapping[Setting, str]) -> Outcome:
+        sent_ns = self.sent_ns or self.acked_ns  # nothing was sent: nothing took time
+        broken_ns = self.broken_ns or sent_ns
+        words = dict(sorted(failed.items()))
+        return Outcome(device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, words)
+
+
+async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
+    """Run `attempt`, which reads the device and sends what is missing, until it ends without a lost answer.
+
+    A lost or unreadable answer leaves open whether the command was executed; the next round reads and decides from what is. A round
+    that failed before it sent anything is not repeated: then the device does not answer at all.
+    Raises: what the last attempt raised; an Unreachable after commands were sent becomes a TimedOut, which claims less.
+    """
+    for left in reversed(range(ROUNDS)):
+        before = marks.writes
+        marks.words.clear()
+        try:
+            return await attempt()
+        except (TimedOut, Garbled, Unreachable) as error:
+            if marks.writes > before and left:
+                continue
+            if isinstance(error, Unreachable) and marks.writes:
+                raise TimedOut(f"{error}; commands were sent before, what they did is not known") from error
+            raise
+    raise AssertionError("unreachable: the last round returns or raises")

@@ -1,0 +1,1 @@
+"""How a conversation in one grammar goes: login, tags, retries, reconnection. Between `link` (bytes) and the drivers (meaning)."""

@@ -1,0 +1,73 @@
+"""A conversation in SCPI: one line out, one line back; no tags, so a session that lost count is closed, never resynchronised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from drivers.link import Dropped, Link
+from drivers.wire import scpi
+from optics import Garbled
+
+T = TypeVar("T")
+
+
+class ScpiSession:
+    """Ask one device questions; connects when needed.
+
+    pace_s: least time (s) between two lines. R. Polster's Polatis client waits 0.1 s "because the firmware on the switch is not
+    stable enough to support commands executed at high-speeds"; newer units need none.
+    """
+
+    def __init__(self, link: Link, pace_s: float = 0.0) -> None:
+        self._link = link
+        self._pace_s = pace_s
+        self._free_at = 0.0
+
+    async def ask(self, line: str, parse: Callable[[str], T], *, again: bool = True) -> T:
+        """Send `line`, return its answer read by `parse`.
+
+        `again`: the line changes nothing, so it may be asked once more when the connection ends under it (an idle session, say).
+        Raises: Unreachable, TimedOut, Garbled. After any of them the connection is closed, because a late answer would be taken for
+        the next one.
+        """
+        try:
+            return await self._once(line, parse)
+        except Dropped:
+            if not again:
+                raise
+        return await self._once(line, parse)
+
+    async def _once(self, line: str, parse: Callable[[str], T]) -> T:
+        if not self._link.alive:
+            await self._link.open()
+        await self._pace()
+        lines = scpi.Lines()
+        answers: list[str] = []
+
+        def complete(data: bytes) -> bool:
+            answers.extend(lines.feed(data))
+            return bool(answers)
+
+        try:
+            await self._link.exchange(line.encode("ascii") + b"\n", complete, question=line, discard=True)
+            return parse(answers[0])
+        except Garbled as error:
+            await self._link.close()
+            raise Garbled(f'{self._link.who}: answer to "{line}": {error}') from error
+        except BaseException:
+            await self._link.close()
+            raise
+
+    async def _pace(self) -> None:
+        if not self._pace_s:
+            return
+        loop = asyncio.get_running_loop()
+        wait_s = self._free_at - loop.time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        self._free_at = loop.time() + self._pace_s
+
+    async def close(self) -> None:
+        await self._link.close()

@@ -1,0 +1,192 @@
+"""A conversation in TL1: login, correlation tags, batches, retries of what was surely not done, keep-alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from drivers.link import Dropped, Link
+from drivers.wire import tl1
+from optics import Garbled, Refused, TestbedError
+
+NOT_YET = frozenset({"PLNA", "SARB"})
+"""Denials that mean "not executed, try later": login not active (also for some 100 ms after ACT-USER: pynt's Calient driver sleeps
+0.5 s there) and all resources busy."""
+TRIES = 8
+FIRST_WAIT_S = 0.02
+"""Waits between tries double: 2.5 s in all."""
+KEEP_ALIVE_S = 30.0
+"""MonALISA asks after 60 s of idleness, "otherwise the connection will be lost"; half of that leaves room for a slow answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A TL1 command without its tag; `again` marks one that changes nothing and may be repeated after a lost connection."""
+
+    verb: str
+    aid: str = ""
+    blocks: tuple[str, ...] = ()
+    again: bool = False
+
+    def __str__(self) -> str:
+        """How error messages call it; payload blocks of user commands hold the password and are left out."""
+        shown = () if self.verb.endswith("-USER") else self.blocks
+        return tl1.command(self.verb, self.aid, "", *shown)
+
+
+def retrieve(verb: str, aid: str = "", *blocks: str) -> Command:
+    return Command(verb, aid, blocks, again=True)
+
+
+def _denial(reply: tl1.Reply | None) -> str:
+    return "" if reply is None or reply.completed else reply.error
+
+
+class Tl1Session:
+    """Ask one device questions; connects and logs in when needed, again after an idle session was dropped.
+
+    window: how many commands may be under way at once. Answers find their command by tag, whatever comes between them.
+    """
+
+    def __init__(self, link: Link, user: str, password: str, *, window: int = 16, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        self._link = link
+        self._user = user
+        self._password = password
+        self._window = window
+        self._keep_alive_s = keep_alive_s
+        self._parser = tl1.Parser()
+        self._tag = 0
+        self._turn = asyncio.Lock()
+        self._used_at = 0.0
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def ask(self, command: Command) -> tl1.Reply:
+        """Return the completed answer. Raises: Refused - denied, in the device's words; and as `batch`."""
+        (reply,) = await self.batch([command])
+        if not reply.completed:
+            raise Refused(f'{self._link.who} refused "{command}": {reply.words}')
+        return reply
+
+    async def batch(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+        """Send commands that do not depend on each other, return their answers in the order of the commands, denied ones too.
+
+        A command denied with "not now" was not executed and is sent again, for at most about 2.5 s.
+        Raises: Unreachable, TimedOut, Garbled - then any of the commands may have been executed; Refused - the login was.
+        """
+        try:
+            return await self._batch(commands)
+        except Dropped:
+            if not all(command.again for command in commands):
+                raise
+        return await self._batch(commands)
+
+    async def _batch(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+        async with self._turn:
+            if not self._link.alive:
+                await self._start()
+            return await self._patient(commands)
+
+    async def _patient(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+        replies: list[tl1.Reply | None] = [None] * len(commands)
+        waiting = list(range(len(commands)))
+        wait_s = FIRST_WAIT_S
+        for attempt in range(TRIES):
+            for at in range(0, len(waiting), self._window):
+                part = waiting[at : at + self._window]
+                for i, reply in zip(part, await self._exchange([commands[i] for i in part]), strict=True):
+                    replies[i] = reply
+            waiting = [i for i in waiting if _denial(replies[i]) in NOT_YET]
+            if not waiting or attempt == TRIES - 1:
+                break
+            await asyncio.sleep(wait_s)
+            wait_s *= 2
+            if attempt >= 2 and any(_denial(replies[i]) == "PLNA" for i in waiting):
+                await self._log_in()  # the session itself was taken away
+        return [reply for reply in replies if reply is not None]
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+        """One write with all `commands`, their answers by tag."""
+        tags = [self._next_tag() for _ in commands]
+        data = "".join(tl1.command(c.verb, c.aid, tag, *c.blocks) + "\n" for c, tag in zip(commands, tags, strict=True))
+        question = str(commands[0]) + (f" (and {len(commands) - 1} more)" if len(commands) > 1 else "")
+        missing = set(tags)
+        answers: dict[str, tl1.Reply] = {}
+
+        def complete(chunk: bytes) -> bool:
+            for message in self._parser.feed(chunk):
+                if isinstance(message, tl1.Unreadable):
+                    raise Garbled(f"not a TL1 message: {message.text[:160]!r}")
+                if isinstance(message, tl1.Reply):
+                    # Tag 0 says that the device could not read ours; with one question under way it can only mean that one.
+                    tag = tags[0] if message.ctag == "0" and len(tags) == 1 else message.ctag
+                    if tag in missing:
+                        missing.discard(tag)
+                        answers[tag] = message
+                    elif message.ctag == "0":
+                        raise Garbled(f"one of {len(tags)} answers has no tag: {message.words}")
+            return not missing
+
+        try:
+            await self._link.exchange(data.encode("ascii"), complete, question=question)
+        except Garbled as error:
+            await self._link.close()
+            raise Garbled(f'{self._link.who}: answer to "{question}": {error}') from error
+        except BaseException:
+            await self._link.close()  # whatever is still under way must not meet the next question
+            raise
+        self._used_at = asyncio.get_running_loop().time()
+        return [answers[tag] for tag in tags]
+
+    def _next_tag(self) -> str:
+        self._tag = self._tag % 999_999 + 1  # six digits: the longest tag every TL1 agent takes
+        return str(self._tag)
+
+    async def _start(self) -> None:
+        await self._link.open()
+        self._parser = tl1.Parser()
+        await self._log_in()
+        # Alarms that interrupt the polling of crosspoints (Lawo VSM); a device that does not know the command may say so.
+        await self._patient([Command("INH-MSG")])
+        if self._keeper is None and self._keep_alive_s > 0:
+            self._keeper = asyncio.create_task(self._keep(), name=f"keep-alive {self._link.who}")
+
+    async def _log_in(self) -> None:
+        try:
+            login = Command("ACT-USER", tl1.quoted(self._user), (tl1.quoted(self._password),))
+        except ValueError as error:
+            await self._link.close()
+            raise Refused(f"{self._link.who}: user name or password cannot be sent over TL1: {error}") from None
+        (reply,) = await self._exchange([login])
+        # A denial with this text is how Calient switches greet a user they still know (Quali cloudshell-L1-calient).
+        known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray))
+        if not reply.completed and not known:
+            await self._link.close()
+            raise Refused(f'{self._link.who} refused "ACT-USER" of user {self._user!r}: {reply.words}')
+
+    async def _keep(self) -> None:
+        """Ask for a header whenever the session has been idle; a session lost meanwhile is made again by the next question."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(0.01, self._used_at + self._keep_alive_s - loop.time()))
+            if self._link.alive and loop.time() >= self._used_at + self._keep_alive_s:
+                with suppress(TestbedError):
+                    async with self._turn:
+                        await self._exchange([Command("RTRV-HDR")])
+            elif not self._link.alive:
+                self._used_at = loop.time()
+
+    async def close(self) -> None:
+        """Log out, without waiting long for the answer, and close."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeper
+        async with self._turn:
+            if self._link.alive:
+                with suppress(TestbedError, TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._exchange([Command("CANC-USER", tl1.quoted(self._user))])
+            await self._link.close()

@@ -1,0 +1,54 @@
+"""Wait for the device's own word: poll, tightly where the change is expected, never past a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from optics import Traits
+
+T = TypeVar("T")
+
+LEAST_PATIENCE_S = 2.0
+"""A device is given this long (s) to report even when its datasheet promises milliseconds."""
+_TIGHT_S = 0.0015
+_SPARSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T]):
+    """The last report, whether it was the wanted one, when it came (ns, monotonic) and how long (s) was watched."""
+
+    report: T
+    done: bool
+    at_ns: int
+    watched_s: float
+
+
+def patience_s(traits: Traits, option: str | None = None) -> float:
+    """How long (s) to wait for a report: the option `patience_s` where given, else ten times the promised settling."""
+    return float(option) if option is not None else max(LEAST_PATIENCE_S, 10 * traits.settle_s)
+
+
+async def watch(read: Callable[[], Awaitable[T]], done: Callable[[T], bool], *, expected_s: float, patience_s: float) -> Seen[T]:
+    """Poll `read` until `done` holds or `patience_s` (s) is over; the deadline is not an error here, the caller knows the words.
+
+    The pause between polls is the smaller of an eighth of the time waited (so a device faster or slower than promised is noticed
+    within 13 %) and a quarter of the distance to `expected_s`, and at least as long as the last answer took (a slow dump is not
+    asked for back to back).
+    """
+    began = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        report = await read()
+        now = time.monotonic()
+        waited = now - began
+        if done(report):
+            return Seen(report, True, time.monotonic_ns(), waited)
+        if waited >= patience_s:
+            return Seen(report, False, time.monotonic_ns(), waited)
+        pause = min(waited / 8, abs(expected_s - waited) / 4, _SPARSE_S)
+        await asyncio.sleep(min(max(pause, _TIGHT_S, now - asked), patience_s - waited))
