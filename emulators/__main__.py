@@ -15,6 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulators.config import BadInventory, LabConfig, read_config
+from emulators.fabric.build import CannotBuild, Fabric
+from emulators.fabric.containment import contain, remove
+from emulators.fabric.doors import listen
+from emulators.fabric.linux import leave, own_namespace
+from emulators.fabric.needs import missing
+from emulators.fabric.sshd import ensure_keys
+from emulators.lab import Doors, Lab, run, take_priority
 
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
@@ -43,12 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = read_config(options.inventory)
         with_hosts = config.with_hosts and not options.devices_only
-        missing = _missing() if with_hosts else []
+        lacks = missing() if with_hosts else []
         if options.check:
-            print("\n".join(missing) if missing else "this machine can run the emulated lab")
-            return EXIT_MISSING if missing else 0
-        if missing:
-            raise CannotStart("; ".join(missing) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
+            print("\n".join(lacks) if lacks else "this machine can run the emulated lab")
+            return EXIT_MISSING if lacks else 0
+        if lacks:
+            raise CannotStart("; ".join(lacks) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
         return _start(config, with_hosts, options.foreground, options.ready_fd)
     except BadInventory as problem:
         print(f"error: {problem}", file=sys.stderr)
@@ -56,12 +63,6 @@ def main(arguments: list[str] | None = None) -> int:
     except CannotStart as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.status
-
-
-def _missing() -> list[str]:
-    from emulators.fabric.needs import missing
-
-    return missing()
 
 
 def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
@@ -87,14 +88,14 @@ def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int 
         return serve(lambda: tell(ready_fd) if ready_fd is not None else None)
     here, there = os.pipe()
     if os.fork() == 0:
-        status = 1
-        try:
+
+        def stay() -> int:
             os.close(here)
             os.setsid()
             _log_to(config.state / "lab.log")
-            status = serve(lambda: tell(there))
-        finally:
-            os._exit(status)
+            return serve(lambda: tell(there))
+
+        leave(stay)
     os.close(there)
     _wait(here, config)
     if ready_fd is not None:
@@ -112,12 +113,6 @@ def _serve(
     folder: int,
     ready: Callable[[], None],
 ) -> int:
-    from emulators.fabric.build import CannotBuild, Fabric
-    from emulators.fabric.containment import contain, remove
-    from emulators.fabric.linux import own_namespace
-    from emulators.fabric.sshd import ensure_keys
-    from emulators.lab import Doors, Lab, run, take_priority
-
     if not hosts:
         try:
             run(lambda: Lab(config, Doors(devices, {}, control, None, os.getpid()), None).run(ready))
@@ -158,8 +153,6 @@ def _lock(state: Path) -> int:
 
 
 def _bind(name: str, port: int) -> socket.socket:
-    from emulators.lab import listen
-
     try:
         return listen(port)
     except OSError as problem:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from emulators.config import DeviceConfig, LabConfig
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host
+from emulators.fabric.doors import listen
 from emulators.server import DeviceServer, device_from_config
 
 BANNER_DEADLINE_S = 20.0
@@ -250,13 +251,6 @@ def settings(device: DeviceConfig) -> dict[str, object]:
     """What emulator.yml says of a device, and the login devices.yml expects of it."""
     login = {"username": device.username, "password": device.password} if device.driver.endswith("-tl1") else {}
     return {k: v for k, v in login.items() if v is not None} | dict(device.overrides)
-
-
-def listen(port: int) -> socket.socket:
-    """Listen on a loopback port of the network namespace this thread is in. Raises: OSError."""
-    listener = socket.create_server(("127.0.0.1", port), backlog=128)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 def take_priority() -> None:

@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from emulators.config import LabConfig
@@ -119,14 +120,7 @@ class Fabric:
             linux.unshare(linux.NEW_PID)
             pid = os.fork()
             if pid == 0:
-                status = 1
-                try:
-                    os.setsid()
-                    linux.close_all_but({theirs.fileno(), doors[name].fileno(), machine_proc})
-                    live(plan, theirs, doors[name], machine_proc)
-                    status = 0
-                finally:
-                    os._exit(status)
+                linux.leave(partial(live, plan, theirs, doors[name], machine_proc))
             linux.setns(own_pids, linux.NEW_PID)
             theirs.close()
             hosts[name] = Host(name, pid, ours)

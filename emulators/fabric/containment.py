@@ -30,12 +30,12 @@ def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[]
     if pid == 0:
         os.close(there)
         linux.die_with_parent(signal.SIGKILL)
-        status = 1
-        try:
+
+        def inside() -> int:
             _isolate()
-            status = root(lambda: _watch(here, traces))
-        finally:
-            os._exit(status)
+            return root(lambda: _watch(here, traces))
+
+        linux.leave(inside)
     os.close(here)
     surrender()
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulators.fabric import linux
+from emulators.fabric.doors import listen
 from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
 from emulators.fabric.sshd import SERVER
 
@@ -36,8 +37,10 @@ class HostPlan:
     cpus: frozenset[int]
 
 
-def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_proc: int) -> None:
+def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_proc: int) -> int:
     """Be the host until the lab ends. Speaks JSON over `control`: made, up, and how to shut or open the front door."""
+    os.setsid()
+    linux.close_all_but({control.fileno(), door.fileno(), machine_proc})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # first process of its pid namespace: the kernel buries the dead
     gc.freeze()
     try:
@@ -50,8 +53,9 @@ def live(plan: HostPlan, control: socket.socket, door: socket.socket, machine_pr
         _tell(control, up=True)
     except OSError as problem:
         _tell(control, error=f"host {plan.name}: {problem}")
-        return
+        return 1
     _keep_doors(control, door, inner_door)
+    return 0
 
 
 def _tell(control: socket.socket, **words: object) -> None:
@@ -87,13 +91,7 @@ def _connect(plan: HostPlan) -> socket.socket:
     netlink = Netlink()
     netlink.send(messages)
     netlink.close()
-    return _listen((source, 22))
-
-
-def _listen(at: tuple[str, int]) -> socket.socket:
-    listener = socket.create_server(at, backlog=128)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+    return listen(22, source)
 
 
 def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.socket) -> None:

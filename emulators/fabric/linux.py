@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 NEW_NS = 0x00020000
 NEW_UTS = 0x04000000
@@ -51,6 +54,18 @@ def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> 
 def die_with_parent(signal_number: int) -> None:
     """Ask the kernel for `signal_number` when the parent process ends; 0 withdraws it."""
     _call("prctl", PR_SET_PDEATHSIG, ctypes.c_ulong(signal_number), 0, 0, 0)
+
+
+def leave(body: Callable[[], int]) -> NoReturn:
+    """Run `body` in a forked child and end the process with its status, never returning into the parent's code."""
+    status = 1
+    try:
+        status = body()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def close_all_but(keep: set[int]) -> None:

@@ -33,10 +33,7 @@ def missing() -> list[str]:
     here, there = os.pipe()
     pid = os.fork()
     if pid == 0:
-        try:
-            os.write(there, "\n".join(_kernel_lacks()).encode())
-        finally:
-            os._exit(0)
+        linux.leave(lambda: os.write(there, "\n".join(_kernel_lacks()).encode()))
     os.close(there)
     with os.fdopen(here) as answers:
         lacks += answers.read().split("\n")
