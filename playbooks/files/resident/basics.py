@@ -1,0 +1,100 @@
+"""What every part of the committer needs: places, refusals, small files, checked numbers."""
+
+import hashlib
+import json
+import os
+import subprocess
+
+VERSION = 1
+VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: facts, workloads, jobs
+RUN = os.environ.get("TESTBED_RUN", "/run/testbed")  # does not: what the kernel holds would be gone as well
+SOCKET = RUN + "/committer.sock"
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "committer.py")
+
+
+class Failure(Exception):
+    """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, failed."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+def refused(message):
+    return Failure("refused", message)
+
+
+def bad(message):
+    return Failure("bad-request", message)
+
+
+def read(path, default=""):
+    try:
+        with open(path) as f:
+            return f.read()
+    except OSError:
+        return default
+
+
+def read_json(path):
+    try:
+        return json.loads(read(path, "null"))
+    except ValueError:
+        return None
+
+
+def write(path, text):
+    """Replace a file in one step, readable by root only: a reader sees the old content or the new, never half."""
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, text.encode()) if len(text) < 65536 else write_all(fd, text.encode())
+    finally:
+        os.close(fd)
+    os.rename(path + ".new", path)
+
+
+def write_all(fd, data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def directories():
+    for path in (VAR, VAR + "/jobs", VAR + "/workloads", RUN, RUN + "/generations"):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def own_sha():
+    """Return what identifies this very committer: a digest of its files, by name."""
+    digest = hashlib.sha256()
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for path in [PROGRAM, *sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".py"))]:
+        with open(path, "rb") as f:
+            digest.update(os.path.basename(path).encode() + b"\0" + f.read())
+    return digest.hexdigest()
+
+
+def integer(request, key, least):
+    value = request.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise bad(f"{key}: a whole number >= {least} is needed, got {value!r}")
+    return value
+
+
+def number(request, key, default):
+    value = request.get(key, default)
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 86400:
+        raise bad(f"{key}: seconds from 0 to 86400 are needed, got {value!r}")
+    return value
+
+
+def execute(argv, tolerate=False):
+    if not argv:
+        return
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)
+    if done.returncode and not tolerate:
+        raise Failure(
+            "failed", "{}: {}".format(" ".join(argv), done.stdout.decode(errors="replace").strip() or f"exit {done.returncode}")
+        )

@@ -1,0 +1,104 @@
+"""One peer of the daemon: lines in, lines out."""
+
+import array
+import json
+import os
+import select
+import socket
+
+LINE_LIMIT = 1 << 20
+BACKLOG_LIMIT = 8 << 20
+
+
+class Client:
+    """One peer: lines in, lines out, through one or two descriptors."""
+
+    def __init__(self, server, rfd, wfd, hold=None):
+        self.server, self.rfd, self.wfd, self.hold = server, rfd, wfd, hold
+        self.inbox, self.outbox = b"", b""
+        self.watching = self.closed = self.blocked = False
+        self.counting = None
+        self.files = []
+        for fd in (rfd, wfd):
+            os.set_blocking(fd, False)
+        server.register(rfd, self.readable)
+        if hold is not None:
+            server.register(hold.fileno(), lambda _: self.close())
+
+    def readable(self, _):
+        try:
+            data = self.first_read() if self.hold is None and not self.inbox else os.read(self.rfd, 1 << 18)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return None
+        *lines, self.inbox = (self.inbox + data).split(b"\n")
+        for line in lines:
+            if len(line) > LINE_LIMIT:
+                return self.overlong()
+            if line.strip() and not self.closed:
+                self.server.handle(self, line)
+        if len(self.inbox) > LINE_LIMIT:
+            self.overlong()
+        return None
+
+    def first_read(self):
+        """A line on the Unix socket may carry the descriptors of an attaching process."""
+        s = socket.socket(fileno=os.dup(self.rfd))
+        try:
+            data, ancillary, _, _ = s.recvmsg(1 << 16, socket.CMSG_SPACE(8))
+        finally:
+            s.close()
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+                self.files += fds
+        return data
+
+    def overlong(self):
+        self.send({"id": None, "ok": False, "code": "bad-request", "error": f"a line is longer than {LINE_LIMIT} bytes"})
+        self.close()
+
+    def send(self, message):
+        if self.closed:
+            return
+        self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if len(self.outbox) > BACKLOG_LIMIT:
+            self.close()
+        elif not self.blocked:
+            self.flush(0)
+
+    def flush(self, _):
+        try:
+            while self.outbox:
+                self.outbox = self.outbox[os.write(self.wfd, self.outbox) :]
+        except BlockingIOError:
+            if not self.blocked:
+                self.blocked = True
+                self.server.register(self.wfd, self.flush, select.EPOLLOUT)
+            return
+        except OSError:
+            self.close()
+            return
+        if self.blocked:
+            self.blocked = False
+            self.server.unregister(self.wfd)
+
+    def close(self):
+        if self.closed:
+            return
+        self.closed = True
+        if self.blocked:
+            self.server.unregister(self.wfd)
+        if self.hold is not None:
+            self.server.unregister(self.hold.fileno())
+        self.server.unregister(self.rfd)
+        for fd in {self.rfd, self.wfd, *self.files}:
+            os.close(fd)
+        if self.hold is not None:
+            self.hold.close()
+        self.server.clients.discard(self)

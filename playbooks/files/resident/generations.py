@@ -1,0 +1,303 @@
+"""Route generations: staged in tables nobody looks at, made active by one rule."""
+
+import contextlib
+import json
+import os
+import struct
+import time
+
+from resident.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
+from resident.netlink import (
+    CREATE,
+    DELNEIGH,
+    DELROUTE,
+    DELRULE,
+    EXCL,
+    NEWNEIGH,
+    NEWROUTE,
+    NEWRULE,
+    REPLACE,
+    TABLE_BASE,
+    TABLES,
+    metrics_attribute,
+    must,
+    neighbour_message,
+    route_message,
+    routes_of,
+    rule_message,
+    rule_tables,
+)
+
+
+class Generations:
+    """Route generations in kernel tables; the kernel's rule is the truth about which one is active, the state file is the story.
+
+    `events(dict)` is called for what clients should hear; `timer(ns, fn)` and `cancel(handle)` run the timed revert.
+    """
+
+    def __init__(self, nl, interfaces, events, timer, cancel):
+        self.nl, self.interfaces, self.events, self.timer, self.cancel = nl, interfaces, events, timer, cancel
+        self.staged = {}  # generation -> request, with "order" = how many were staged before it
+        self.active = self.previous = None
+        self.pending = None  # {"to": generation or None, "at_ns": monotonic}
+        self.handle = None
+        self.armed = None
+
+    # -- state
+
+    def path(self, generation):
+        return f"{RUN}/generations/{generation}.json"
+
+    def save(self):
+        write(RUN + "/state.json", json.dumps({"active": self.active, "previous": self.previous, "pending": self.pending}))
+
+    def load(self):
+        """Take up what an earlier committer of this boot left, trusting the kernel over the file; a revert that is due is done."""
+        for name in os.listdir(RUN + "/generations"):
+            request = read_json(RUN + "/generations/" + name) if name.endswith(".json") else None
+            if request:
+                self.staged[request["generation"]] = request
+        state = read_json(RUN + "/state.json") or {}
+        self.active, self.previous, self.pending = state.get("active"), state.get("previous"), state.get("pending")
+        tables = rule_tables(self.nl)
+        actual = next((g for g in self.staged if self.table(g) == tables[-1]), None) if tables else None
+        if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
+            self.active, self.pending = actual, None
+            self.previous = None if self.previous == actual else self.previous
+        for table in tables[:-1]:  # died between the two halves of a flip: keep the newer rule
+            self.nl.send([(DELRULE, 0, rule_message(table))])
+        self.previous = self.previous if self.previous in self.staged else None
+        if self.pending:
+            self.schedule()
+        self.save()
+
+    def schedule(self):
+        if self.handle is not None:
+            self.cancel(self.handle)
+            self.handle = None
+        if self.pending:
+            self.handle = self.timer(self.pending["at_ns"], lambda: self.revert("nobody confirmed in time"))
+
+    def table(self, generation):
+        return TABLE_BASE + generation % TABLES
+
+    def summary(self):
+        left = None if not self.pending else max(0.0, (self.pending["at_ns"] - time.monotonic_ns()) / 1e9)
+        return {
+            "active": self.active,
+            "previous": self.previous,
+            "pending": None if left is None else {"generation": self.active, "to": self.pending["to"], "in_s": round(left, 3)},
+            "staged": sorted(self.staged),
+            "armed": None if not self.armed else self.armed["generation"],
+        }
+
+    # -- staging
+
+    def stage(self, request):
+        generation = integer(request, "generation", 1)
+        routes, neighbours, commands = (request.get(k, []) for k in ("routes", "neighbours", "commands"))
+        kept = {"generation": generation, "routes": routes, "neighbours": neighbours, "commands": commands}
+        kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
+        table = self.table(generation)
+        if generation == self.active:
+            if {k: v for k, v in self.staged[generation].items() if k != "order"} == kept:
+                return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
+            raise refused(f"generation {generation} is active; stage other rules under another number")
+        for other in {self.active, self.previous, self.armed and self.armed["generation"]} - {None, generation}:
+            if self.table(other) == table:
+                raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
+        unknown = sorted(
+            {r[2] for r in routes if r[2] not in self.interfaces} | {n[2] for n in neighbours if n[2] not in self.interfaces}
+        )
+        if unknown:
+            raise refused("no interface {} on this host (it has {})".format(", ".join(unknown), ", ".join(sorted(self.interfaces))))
+        for other in [g for g in self.staged if g != generation and self.table(g) == table]:
+            self.drop(other)
+        index = {name: v["ifindex"] for name, v in self.interfaces.items()}
+        chosen = congestion_control(request.get("congctl"))
+        metrics = metrics_attribute(request.get("rto_min_ms"), chosen)
+        try:
+            self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, table).values()])
+            messages = [
+                (NEWROUTE, CREATE | REPLACE, route_message(table, d, via, index[i], source, metrics))
+                for d, via, i, source in routes
+            ]
+            near = [(NEWNEIGH, CREATE | REPLACE, neighbour_message(a, mac, index[i])) for a, mac, i in neighbours]
+        except (OSError, ValueError, struct.error) as e:
+            raise bad(f"rules of generation {generation}: {e}") from None
+        must(self.nl.send(near), lambda i: "neighbour {} {} dev {}".format(*tuple(neighbours[i])))
+        must(self.nl.send(messages), lambda i: "route {} via {} dev {} src {}".format(*tuple(routes[i])))
+        there = {(d, v, i) for d, v, i in routes_of(self.nl, table)}
+        absent = [r for r in routes if (r[0], r[1] or "", index[r[2]]) not in there]
+        if absent or len(there) != len(routes):
+            raise Failure("failed", f"table {table} reads back {len(there)} routes of {len(routes)}; missing {absent[:3]}")
+        kept["order"] = 1 + max([r.get("order", 0) for r in self.staged.values()], default=0)
+        self.staged[generation] = kept
+        write(self.path(generation), json.dumps(kept))
+        self.collect()
+        return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
+
+    def drop(self, generation):
+        """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
+        gone = self.staged.pop(generation)
+        kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
+        index = {name: v["ifindex"] for name, v in self.interfaces.items()}
+        self.nl.send([(DELROUTE, 0, body) for body in routes_of(self.nl, self.table(generation)).values()])
+        stale = [n for n in gone["neighbours"] if (n[0], n[2]) not in kept and n[2] in index]
+        self.nl.send([(DELNEIGH, 0, neighbour_message(n[0], None, index[n[2]])) for n in stale])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(generation))
+
+    def collect(self):
+        """Drop what nobody can return to: keep the active, the previous, the armed, and what was staged after the active one."""
+        armed, owed = self.armed or {}, self.pending or {}
+        kept = {self.active, self.previous, armed.get("generation"), owed.get("to")}
+        floor = self.staged[self.active]["order"] if self.active in self.staged else 0
+        for generation in [g for g, r in self.staged.items() if g not in kept and r["order"] < floor]:
+            self.drop(generation)
+
+    # -- committing
+
+    def commit(self, generation, revert_after_s=None, t_link_ns=None):
+        """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed."""
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        started = time.monotonic_ns()
+        before = self.active
+        if generation != before:
+            self.previous, self.active = before, generation
+        if revert_after_s is not None:
+            to = self.pending["to"] if generation == before and self.pending else self.previous
+            self.pending = {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
+        elif generation != before:
+            self.pending = None
+        self.save()  # before the kernel hears of it: a revert that is owed must be known to whoever comes after us
+        if generation != before:
+            try:
+                self.flip(before, generation)
+            except Exception:
+                self.active, self.pending = before, None
+                self.save()
+                raise
+        done = time.monotonic_ns()
+        self.schedule()
+        if self.armed and self.armed["generation"] == generation:
+            self.disarm()
+        event = {"generation": generation, "previous": self.previous, "t_commit_ns": done, "took_us": (done - started) // 1000}
+        if t_link_ns is not None:
+            event["t_link_ns"] = t_link_ns
+        if generation != before:
+            self.events(dict(event, event="committed"))
+        return event
+
+    def flip(self, old, new):
+        """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
+        leave = self.staged[old]["commands"] if old in self.staged else []
+        enter = self.staged[new]["commands"] if new is not None else []
+        for command in reversed([c for c in leave if c not in enter]):
+            execute(command.get("undo"), tolerate=True)
+        for command in [c for c in enter if c not in leave]:
+            execute(command.get("undo"), tolerate=True)
+            execute(command["do"])
+        messages = []
+        if new is not None:
+            messages.append((NEWRULE, CREATE | EXCL, rule_message(self.table(new))))
+        if old is not None:
+            messages.append((DELRULE, 0, rule_message(self.table(old))))
+        must(self.nl.send(messages), lambda i: "rule of generation %s" % (new if i == 0 else old))
+
+    def confirm(self, generation):
+        if generation != self.active:
+            raise refused(f"generation {generation} is not active; {self.active} is")
+        had, self.pending = self.pending is not None, None
+        self.schedule()
+        self.save()
+        self.collect()
+        return {"generation": generation, "was_pending": had}
+
+    def revert(self, reason="asked"):
+        """Go back to the generation that was active before the last commit."""
+        to = self.pending["to"] if self.pending else self.previous
+        if not self.pending and self.previous is None:
+            raise refused(f"nothing to go back to: generation {self.active} is active and none before it is kept")
+        came_from, self.active, self.previous, self.pending = self.active, to, None, None
+        self.schedule()
+        self.save()
+        self.flip(came_from, to)
+        event = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
+        self.events(dict(event, event="reverted"))
+        return event
+
+    def clear(self):
+        """Remove every generation and the selecting rule: the host forwards nothing of ours any more."""
+        self.disarm()
+        self.pending = None
+        self.schedule()
+        if self.active is not None:
+            self.flip(self.active, None)
+        self.active = self.previous = None
+        self.save()
+        gone = sorted(self.staged)
+        for generation in gone:
+            self.drop(generation)
+        return {"dropped": gone}
+
+    # -- arming
+
+    def arm(self, request):
+        """Commit by ourselves as soon as every listed interface has carrier.
+
+        Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
+        number of times its carrier came up tells the new from the old even when both changes arrive as one event.
+        """
+        generation = integer(request, "generation", 1)
+        names = request.get("when_up")
+        if not isinstance(names, list) or not names:
+            raise bad("when_up: at least one interface is needed; with nothing to wait for use commit")
+        unknown = [n for n in names if n not in self.interfaces]
+        if unknown:
+            raise refused("no interface {} on this host".format(", ".join(map(str, unknown))))
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        deadline_s = number(request, "deadline_s", 60.0)
+        self.disarm()
+        fresh = request.get("fresh", True)
+        wait = {n: self.interfaces[n]["ups"] if fresh else -1 for n in names}
+        at = time.monotonic_ns() + int(deadline_s * 1e9)
+        self.armed = {"generation": generation, "wait": wait, "revert_after_s": number(request, "revert_after_s", None)}
+        self.armed["handle"] = self.timer(at, self.expired)
+        reply = {"generation": generation, "waiting": self.waiting()}
+        self.carrier(None)
+        return reply
+
+    def disarm(self):
+        if self.armed:
+            self.cancel(self.armed["handle"])
+        was, self.armed = self.armed, None
+        return {"generation": was and was["generation"]}
+
+    def waiting(self):
+        return [
+            n for n, ups in self.armed["wait"].items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)
+        ]
+
+    def expired(self):
+        event = {"event": "expired", "generation": self.armed["generation"], "missing": self.waiting()}
+        self.armed = None
+        self.events(event)
+
+    def carrier(self, t_link_ns):
+        """Called on every link event, and once when armed."""
+        if self.armed and not self.waiting():
+            generation, revert = self.armed["generation"], self.armed["revert_after_s"]
+            self.disarm()
+            try:
+                self.commit(generation, revert, t_link_ns or time.monotonic_ns())
+            except Failure as e:
+                self.events({"event": "failed", "generation": generation, "error": str(e)})
+
+
+def congestion_control(wanted):
+    """Return `wanted` when this kernel has it, else nothing: a route naming an absent one would be refused."""
+    have = read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
+    return wanted if wanted in have else None

@@ -1,0 +1,165 @@
+"""Programs run for the operator: started, watched, stopped, read."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from resident.basics import VAR, bad, integer, number, read, read_json, refused, write
+
+TAIL_LIMIT = 256 << 10
+JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+# The shell stays between us and the job so that its exit status is written down even when no committer runs at that moment.
+JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
+
+
+def start_time(pid):
+    """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
+
+
+class Jobs:
+    """Programs started for the operator, each in a session of its own; they outlive the committer and are found again by it."""
+
+    def __init__(self, server):
+        self.server = server
+        self.children = {}
+        self.watched = {}
+        for name in sorted(os.listdir(VAR + "/jobs")):
+            self.watch(name)
+
+    def directory(self, request):
+        name = request.get("name")
+        if not isinstance(name, str) or not JOB_NAME.match(name):
+            raise bad(f"name: letters, digits, dot, dash and underscore are allowed, got {name!r}")
+        return VAR + "/jobs/" + name
+
+    def start(self, request):
+        where = self.directory(request)
+        argv, env = request.get("argv"), request.get("env", {})
+        if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
+            raise bad("argv: a list of words is needed")
+        if not isinstance(env, dict) or not all(isinstance(v, str) for v in env.values()):
+            raise bad("env: a mapping of words to words is needed")
+        if self.state(where)["state"] == "running":
+            raise refused("job {} is already running (pid {})".format(request["name"], self.state(where)["pid"]))
+        shutil.rmtree(where, ignore_errors=True)
+        os.makedirs(where, mode=0o700)
+        log = request.get("log") or "log"
+        cwd = request.get("cwd") or where
+        environment = dict(os.environ, TESTBED_JOB_DIR=where, **env)
+        with open(os.path.join(where, log), "ab") as out:
+            try:
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", JOB_SHELL, where + "/exit", *argv],
+                    cwd=cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as e:
+                raise refused("job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)) from None
+        try:
+            os.setpriority(os.PRIO_PROCESS, child.pid, 0)  # the committer runs at a higher priority than what it starts
+            if request.get("cpus"):
+                os.sched_setaffinity(child.pid, request["cpus"])
+        except OSError:
+            pass
+        self.children[request["name"]] = child
+        spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv, "log": log}
+        write(where + "/job.json", json.dumps(spec))
+        self.watch(request["name"])
+        return {"name": request["name"], "pid": child.pid, "directory": where}
+
+    def state(self, where):
+        spec = read_json(where + "/job.json")
+        if spec is None:
+            return {"state": "absent"}
+        code = read(where + "/exit").strip()
+        found = {"pid": spec["pid"], "log": spec["log"], "directory": where}
+        if spec["born"] is not None and start_time(spec["pid"]) == spec["born"]:
+            return dict(found, state="running")
+        return dict(found, state="exited", code=int(code)) if code.isdigit() else dict(found, state="killed")
+
+    def status(self, request):
+        if request.get("name") is None:
+            return {"jobs": {n: self.state(VAR + "/jobs/" + n) for n in sorted(os.listdir(VAR + "/jobs"))}}
+        return dict(self.state(self.directory(request)), name=request["name"])
+
+    def watch(self, name):
+        """Hear of the end of a job through a pidfd, which works for processes that are not our children too."""
+        state = self.state(VAR + "/jobs/" + name)
+        if state["state"] != "running" or name in self.watched:
+            return
+        try:
+            fd = os.pidfd_open(state["pid"])
+        except (OSError, AttributeError):
+            return
+        self.watched[name] = fd
+        self.server.register(fd, lambda _: self.ended(name))
+
+    def ended(self, name):
+        fd = self.watched.pop(name)
+        self.server.unregister(fd)
+        os.close(fd)
+        child = self.children.pop(name, None)
+        if child is not None:
+            child.wait()
+        self.server.broadcast(dict(self.state(VAR + "/jobs/" + name), event="job", name=name, t_ns=time.monotonic_ns()))
+
+    def stop(self, request, answer):
+        """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone."""
+        where = self.directory(request)
+        state = self.state(where)
+        if state["state"] != "running":
+            return answer(dict(state, name=request["name"]))
+        give_up = time.monotonic_ns() + int(number(request, "grace_s", 5.0) * 1e9)
+        pid, born = state["pid"], start_time(state["pid"])
+
+        def signal_group(number):
+            with contextlib.suppress(OSError):
+                os.killpg(pid, number)
+
+        def look(killed=False):
+            if start_time(pid) != born:
+                signal_group(signal.SIGKILL)  # what the job left behind in its session
+                return answer(dict(self.state(where), name=request["name"], killed=killed))
+            now = time.monotonic_ns()
+            if now >= give_up and not killed:
+                signal_group(signal.SIGKILL)
+                killed = True
+            self.server.timer(now + 5_000_000, lambda: look(killed))
+            return None
+
+        signal_group(signal.SIGTERM)
+        return look()
+
+    def tail(self, request):
+        """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative offset counts from the end."""
+        where = self.directory(request)
+        state = self.state(where)
+        name = request.get("file") or state.get("log") or "log"
+        path = os.path.realpath(os.path.join(where, name))
+        if not path.startswith(os.path.realpath(where) + "/"):
+            raise refused(f"file {name} is not in the job's directory")
+        limit = min(integer(dict(limit=TAIL_LIMIT, **{k: v for k, v in request.items() if k == "limit"}), "limit", 1), TAIL_LIMIT)
+        offset = request.get("offset", 0)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return {"data": "", "offset": 0, "size": 0, "state": state["state"]}
+        try:
+            size = os.fstat(fd).st_size
+            offset = max(0, size + offset) if offset < 0 else min(offset, size)
+            data = os.pread(fd, limit, offset)
+        finally:
+            os.close(fd)
+        whole = data[: data.rfind(b"\n") + 1] or data  # whole lines, so that no character is cut in two
+        return {"data": whole.decode("utf-8", "replace"), "offset": offset + len(whole), "size": size, "state": state["state"]}

@@ -1,0 +1,151 @@
+"""Path probes: is every lane address reachable, and over how many links."""
+
+import os
+import socket
+import struct
+import time
+
+from resident.basics import bad, integer, number
+
+PROBE_PORT = 7187
+
+
+class Rounds:
+    """Ask many at once, ask again those that stay silent after 4, 8, 16... ms, answer when all are known or time is up."""
+
+    def __init__(self, server, timeout_s, ask, missing, finish):
+        self.server, self.ask, self.missing, self.finish = server, ask, missing, finish
+        self.end = time.monotonic_ns() + int(timeout_s * 1e9)
+        self.pause = 4_000_000
+        self.over = False
+        self.round()
+
+    def round(self):
+        if self.over:
+            return
+        now = time.monotonic_ns()
+        if now >= self.end or not self.missing():
+            self.close()
+            return
+        self.ask(self.missing())
+        self.server.timer(min(self.end, now + self.pause), self.round)
+        self.pause = min(2 * self.pause, 64_000_000)
+
+    def heard(self):
+        if not self.over and not self.missing():
+            self.close()
+
+    def close(self):
+        self.over = True
+        self.finish()
+
+
+class Probes:
+    """Path probes: a UDP echo that tells how often the packet was forwarded, from the TTL it arrived with."""
+
+    HEAD = struct.Struct("=4sQ")
+
+    def __init__(self, server):
+        self.server = server
+        self.echoes = []
+        self.lanes = []
+        self.asked = {}
+        self.nonce = int.from_bytes(os.urandom(4), "big") << 32
+        self.socket = self.udp("0.0.0.0", 0)
+        server.register(self.socket.fileno(), self.answers)
+
+    def udp(self, address, port):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        s.setsockopt(socket.SOL_IP, 15, 1)  # IP_FREEBIND: the address may come later
+        s.setsockopt(socket.SOL_IP, 12, 1)  # IP_RECVTTL
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        s.bind((address, port))
+        return s
+
+    def listen(self, lanes):
+        """Answer probes on the lane addresses and nowhere else."""
+        if lanes == self.lanes:
+            return
+        for s in self.echoes:
+            self.server.unregister(s.fileno())
+            s.close()
+        self.lanes, self.echoes = lanes, [self.udp(a, PROBE_PORT) for a in lanes]
+        for s in self.echoes:
+            self.server.register(s.fileno(), lambda _, s=s: self.echo(s))
+
+    @staticmethod
+    def ttl(ancillary):
+        for level, kind, data in ancillary:
+            if level == socket.SOL_IP and kind == socket.IP_TTL:
+                return struct.unpack_from("=i", data)[0]
+        return 0
+
+    def echo(self, s):
+        name = self.server.host.encode()[:40]
+        for _ in range(64):
+            try:
+                data, ancillary, _, sender = s.recvmsg(256, 64)
+                if len(data) >= 64 and data[:4] == b"TBq1":  # the answer is never longer than the question
+                    s.sendto(b"TBa1" + data[4:12] + bytes([self.ttl(ancillary) & 255]) + name, sender)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue
+
+    def probe(self, request, answer):
+        targets = request.get("targets")
+        if not isinstance(targets, list) or not all(isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets):
+            raise bad("targets: a list of {address, hops} is needed")
+        ttl = min(integer(dict({"ttl": 64}, **request), "ttl", 1), 255)
+        results = [{"address": t["address"], "ok": False} for t in targets]
+        right = [False] * len(targets)
+        mine = []
+
+        def ask(missing):
+            self.socket.setsockopt(socket.SOL_IP, socket.IP_TTL, ttl)
+            for i in missing:
+                self.nonce += 1
+                mine.append(self.nonce)
+                self.asked[self.nonce] = (heard, i, time.monotonic_ns(), ttl)
+                try:
+                    self.socket.sendto(self.HEAD.pack(b"TBq1", self.nonce).ljust(64, b"\0"), (targets[i]["address"], PROBE_PORT))
+                except OSError as e:
+                    results[i]["error"] = e.strerror
+
+        def heard(i, rtt_ns, hops, back, name):
+            wanted = targets[i].get("hops")
+            results[i] = {
+                "address": targets[i]["address"],
+                "ok": True,
+                "hops": hops,
+                "back_hops": back,
+                "rtt_us": rtt_ns // 1000,
+                "host": name,
+            }
+            right[i] = wanted is None or wanted == hops
+            rounds.heard()
+
+        def finish():
+            for nonce in mine:
+                self.asked.pop(nonce, None)
+            answer({"results": results, "ok_count": sum(r["ok"] for r in results)})
+
+        rounds = Rounds(
+            self.server, number(request, "timeout_s", 0.5), ask, lambda: [i for i, r in enumerate(right) if not r], finish
+        )
+
+    def answers(self, _):
+        for _ in range(128):
+            try:
+                data, ancillary, _, _ = self.socket.recvmsg(256, 64)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue
+            now = time.monotonic_ns()
+            if len(data) < 13 or data[:4] != b"TBa1":
+                continue
+            entry = self.asked.pop(struct.unpack_from("=Q", data, 4)[0], None)
+            if entry:
+                heard, i, sent, ttl = entry
+                heard(i, now - sent, ttl - data[12] + 1, 64 - self.ttl(ancillary) + 1, data[13:].decode("utf-8", "replace"))

@@ -1,0 +1,117 @@
+"""Make the host ready for the fabric: links, addresses, sysctls; idempotent, and everything is read back."""
+
+import json
+import os
+import socket
+import struct
+
+from resident.basics import VAR, Failure, directories, read, refused, write
+from resident.netlink import (
+    CREATE,
+    EXCL,
+    FENCE_PREF,
+    GETADDR,
+    GETRULE,
+    NEWADDR,
+    NEWLINK,
+    NEWRULE,
+    REPLACE,
+    U32,
+    Rtnl,
+    address_message,
+    attrs,
+    fence_message,
+    link_message,
+    links,
+    must,
+    u32,
+)
+
+
+def sysctl_path(key):
+    return "/proc/sys/" + "/".join(part.replace("//", ".") for part in key.replace("\\.", "//").split("."))
+
+
+def set_sysctl(key, value):
+    """Set one sysctl when it differs; return (changed, value read back, error)."""
+    path = sysctl_path(key)
+    now = read(path, None)
+    if now is None:
+        return False, None, f"this kernel has no {key}"
+    if now.split() == str(value).split():
+        return False, now.strip(), ""
+    error = ""
+    try:
+        fd = os.open(path, os.O_WRONLY)  # not open().write(): its error comes at close and is easily lost
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
+    except OSError as e:
+        error = e.strerror
+    after = read(path).strip()
+    if not error and after.split() != str(value).split():
+        error = f"reads back {after}"
+    return after != now.strip(), after, error
+
+
+def provision(facts):
+    """Make this host as `facts` say; return what changed, the sysctls read back, and notes on what this kernel cannot do."""
+    directories()
+    nl = Rtnl()
+    changed, notes = [], []
+    have = links(nl)
+    device = facts.get("host_device")
+    if device and device not in have:
+        must(
+            nl.send([(NEWLINK, CREATE | EXCL, link_message(name=device, kind="bridge", up=True))]),
+            lambda i: f"add bridge {device}",
+        )
+        changed.append(f"bridge {device} added")
+        have = links(nl)
+    missing = [p["interface"] for p in facts["ports"] if p["interface"] not in have]
+    missing += [p["eth"] for p in facts["ports"] if p.get("eth") and p["eth"] not in have]
+    if missing:
+        raise refused("no interface {} on this host (it has {})".format(", ".join(missing), ", ".join(sorted(have))))
+    todo = []
+    for port in facts["ports"]:
+        for name in filter(None, (port["interface"], port.get("eth"))):
+            mtu = port.get("mtu")
+            if mtu and have[name]["mtu"] != mtu:
+                todo.append((f"mtu {mtu} on {name}", NEWLINK, 0, link_message(have[name]["ifindex"], mtu=mtu)))
+            if not have[name]["up"]:
+                todo.append((f"{name} up", NEWLINK, 0, link_message(have[name]["ifindex"], up=True)))
+    if device and not have[device]["up"]:
+        todo.append((f"{device} up", NEWLINK, 0, link_message(have[device]["ifindex"], up=True)))
+    wanted = [(device, a) for a in facts.get("lanes", ()) if device]
+    wanted += [(p["interface"], p["address"]) for p in facts["ports"] if p.get("address")]
+    held = set()
+    for data in nl.dump(GETADDR, struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0)):
+        a = attrs(data, 8)
+        if 2 in a:
+            held.add((struct.unpack_from("=I", data, 4)[0], socket.inet_ntoa(a[2])))
+    for name, address in wanted:
+        if (have[name]["ifindex"], address) not in held:
+            todo.append((f"{address} on {name}", NEWADDR, CREATE | REPLACE, address_message(have[name]["ifindex"], address)))
+    prefix = facts.get("node_prefix")
+    if prefix and not any(
+        U32.unpack(attrs(d, 12).get(6, u32(0)))[0] == FENCE_PREF
+        for d in nl.dump(GETRULE, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 0, 0, 0, 0, 0))
+    ):
+        todo.append((f"fence {prefix}", NEWRULE, CREATE | EXCL, fence_message(prefix)))
+    must(nl.send([t[1:] for t in todo]), lambda i: todo[i][0])
+    changed += [t[0] for t in todo]
+    values, wrong = {}, []
+    for key, value, needed in facts.get("sysctls", ()):
+        moved, after, error = set_sysctl(key, value)
+        values[key] = after
+        if moved:
+            changed.append(f"{key} = {after}")
+        if error:
+            (wrong if needed else notes).append(f"{key} = {value}: {error}")
+    if wrong:
+        raise Failure("failed", "sysctl " + "; ".join(wrong))
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    if read(VAR + "/provision.json") != text:
+        write(VAR + "/provision.json", text)
+    return {"changed": changed, "sysctls": values, "notes": notes}

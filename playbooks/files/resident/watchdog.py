@@ -1,0 +1,169 @@
+"""Starting, watching and stopping the daemon."""
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+from resident.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
+from resident.calls import alive, call
+from resident.daemon import Server
+from resident.jobs import start_time
+
+
+def child(heartbeat):
+    """Serve until told to stop."""
+    import gc
+
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -15)  # a commit must not queue behind the job's computing
+    except OSError:
+        pass
+    server = Server(heartbeat)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(server, "running", False))
+    server.listen()
+    gc.freeze()
+    server.run()
+
+
+def serve():
+    """Be the watchdog: run the daemon in a child and start another when it dies or shows no sign of life for 15 s."""
+    directories()
+    lock = os.open(RUN + "/committer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.stderr.write("committer: another one runs here\n")
+        return 75
+    write(RUN + "/committer.pid", f"{os.getpid()}\n")
+    stopping = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignoring it is inherited, and would hide the exit status of every child
+    pause = 0.02
+    while not stopping:
+        r, w = os.pipe()
+        os.set_inheritable(lock, False)
+        pid = os.fork()
+        if pid == 0:
+            os.close(r)
+            os.close(lock)
+            try:
+                child(w)
+                os._exit(0)
+            except BaseException:
+                import traceback
+
+                sys.stderr.write(traceback.format_exc())
+                sys.stderr.flush()
+                os._exit(1)
+        os.close(w)
+
+        def stop(*_, pid=pid):
+            stopping.append(1)
+            os.kill(pid, signal.SIGTERM)
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        began = time.monotonic()
+        while True:
+            ready, _, _ = select.select([r], [], [], 15.0)
+            if not ready:
+                os.kill(pid, signal.SIGKILL)
+            elif os.read(r, 4096):
+                continue
+            break
+        os.close(r)
+        os.waitpid(pid, 0)
+        if not stopping:
+            pause = 0.02 if time.monotonic() - began > 10 else min(2 * pause, 2.0)
+            sys.stderr.write(f"committer: the daemon ended, starting it again in {pause:.2f} s\n")
+            sys.stderr.flush()
+            time.sleep(pause)
+    for name in (SOCKET, RUN + "/committer.pid"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+    return 0
+
+
+def watchdog_pid():
+    pid = int(read(RUN + "/committer.pid").strip() or 0)
+    return pid if pid and start_time(pid) is not None else None
+
+
+UNIT = """[Unit]
+Description=Route committer of the optical testbed
+After=network-online.target
+
+[Service]
+ExecStartPre=-{python} -S -E {file} boot
+ExecStart={python} -S -E {file} serve
+KillMode=process
+Restart=always
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def start():
+    """Make sure that the daemon of this very file runs; an older one is replaced, and the new one takes up its state."""
+    directories()
+    gate = os.open(RUN + "/start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(gate, fcntl.LOCK_EX)
+    there = alive()
+    if there and there["committer"] == own_sha():
+        call([{"op": "reload"}])
+        return {"pid": there["pid"], "started": False}
+    stop()
+    if read("/proc/1/comm").strip() == "systemd" and shutil.which("systemctl") and VAR == "/var/lib/testbed":
+        write("/etc/systemd/system/testbed-committer.service", UNIT.format(python=sys.executable, file=PROGRAM))
+        execute(["systemctl", "daemon-reload"])
+        execute(["systemctl", "enable", "--now", "testbed-committer.service"])
+    else:
+        daemonise()
+    give_up = time.monotonic() + 10
+    while time.monotonic() < give_up:
+        there = alive()
+        if there:
+            return {"pid": there["pid"], "started": True}
+        time.sleep(0.005)
+    stop()
+    raise Failure(
+        "failed", "the daemon does not answer on {} after 10 s: {}".format(SOCKET, read(RUN + "/committer.log")[-500:].strip())
+    )
+
+
+def daemonise():
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    log = RUN + "/committer.log"
+    if os.path.exists(log) and os.path.getsize(log) > 1 << 20:
+        os.rename(log, log + ".1")
+    null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, target in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(fd, target)
+    os.closerange(3, 1024)
+    os._exit(serve())
+
+
+def stop():
+    """Stop the daemon; routes, rule and jobs stay as they are."""
+    pid = watchdog_pid()
+    if pid is None:
+        return {"stopped": False}
+    os.kill(pid, signal.SIGTERM)
+    give_up = time.monotonic() + 5
+    while start_time(pid) is not None:
+        if time.monotonic() > give_up:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return {"stopped": True}
