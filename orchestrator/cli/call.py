@@ -187,6 +187,8 @@ def engine() -> Engine:
     try:
         return cast("Engine", import_module("orchestrator.engine"))
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
+            raise  # ours: a fault, nothing the user could install
         raise Missing(
             f"the Python package {error.name} is not installed", hint=f"{sys.executable} -m pip install {error.name}"
         ) from error

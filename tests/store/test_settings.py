@@ -1,0 +1,84 @@
+"""Settings: the nearest word wins, and a wrong word is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from optics import BadFile
+from orchestrator.settings import Settings, duration, load
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+
+
+def user_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config" / "testbed").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "config" / "testbed" / "config.toml").write_text(text)
+
+
+def get(tmp_path: Path, flags: dict[str, str | None] | None = None, env: dict[str, str] | None = None) -> Settings:
+    return load(flags, env=env or {}, cwd=tmp_path)
+
+
+def test_flag_beats_environment_beats_project_beats_user_beats_default(tmp_path: Path) -> None:
+    seen = [get(tmp_path)]
+    user_file(tmp_path, 'timeout = "10s"')
+    seen.append(get(tmp_path))
+    (tmp_path / "testbed.toml").write_text("timeout = 20")
+    seen.append(get(tmp_path))
+    env = {"TESTBED_TIMEOUT": "30s"}
+    seen.append(get(tmp_path, env=env))
+    seen.append(get(tmp_path, {"timeout": "40s", "inventory": None}, env))
+    assert [s.timeout_s for s in seen] == [300.0, 10.0, 20.0, 30.0, 40.0]
+    user, project = str(tmp_path / "config/testbed/config.toml"), str(tmp_path / "testbed.toml")
+    assert [s.origins["timeout"] for s in seen] == ["default", user, project, "environment", "flag"]
+
+
+def test_directories_follow_xdg_and_can_be_moved(tmp_path: Path) -> None:
+    settings = get(tmp_path)
+    assert settings.store_path == tmp_path / "data/testbed/testbed.sqlite3"
+    assert settings.run_dir("2026-11-21-0001") == tmp_path / "state/testbed/runs/2026-11-21-0001"
+    moved = get(tmp_path, env={"TESTBED_DATA_DIR": str(tmp_path / "d"), "TESTBED_LOCK_DIR": str(tmp_path / "l")})
+    assert moved.store_path.parent == tmp_path / "d" and moved.lock_path("emulated") == tmp_path / "l/emulated.lock"
+
+
+def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
+    (tmp_path / "testbed.toml").write_text('inventory = "labs/mine"')
+    assert get(tmp_path).inventory == tmp_path / "labs/mine"
+
+
+def test_the_default_inventory_is_the_emulated_one(tmp_path: Path) -> None:
+    assert get(tmp_path).inventory.parts[-2:] == ("inventory", "emulated")
+    (tmp_path / "inventory/emulated").mkdir(parents=True)
+    assert get(tmp_path).inventory == tmp_path / "inventory/emulated"
+
+
+def test_all_problems_of_all_files_come_at_once(tmp_path: Path) -> None:
+    user_file(tmp_path, "inventroy = 'x'\ntimeout = true")
+    (tmp_path / "testbed.toml").write_text("timeout = ")
+    with pytest.raises(BadFile) as caught:
+        get(tmp_path)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 3
+    assert "did you mean inventory?" in text and "timeout: wanted" in text and "testbed.toml" in text
+
+
+def test_a_wrong_timeout_says_where_it_came_from(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="environment: timeout: 'soon' is not a duration"):
+        get(tmp_path, env={"TESTBED_TIMEOUT": "soon"})
+
+
+@pytest.mark.parametrize(("words", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), (" 1.5 s", 1.5)])
+def test_durations_are_read_with_their_unit(words: str, seconds: float) -> None:
+    assert duration(words) == seconds
+
+
+@pytest.mark.parametrize("words", ["", "s", "-1s", "0", "nan", "inf", "1e99h", "5 days"])
+def test_what_is_no_duration_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        duration(words)

@@ -1,0 +1,216 @@
+"""The run store: what it was told survives, and what is told about dead runs is the truth."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from optics import CrossConnect, Locked, Port, TestbedError
+from orchestrator.store import Store, lab_key
+
+A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
+B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "data" / "testbed.sqlite3", durable=False) as opened:
+        yield opened
+
+
+def test_only_its_owner_may_read_the_store(store: Store) -> None:
+    store.new_run("up", "emulated")
+    for path in store.path.parent.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+
+
+def test_runs_are_numbered_by_the_day(store: Store) -> None:
+    first, second = store.new_run("up", "emulated"), store.new_run("down", "emulated")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d-0001", first.id) and second.id == f"{first.id[:-1]}2"
+
+
+def test_a_run_is_found_by_its_ending_and_as_the_last(store: Store) -> None:
+    first, second = store.new_run("up", "emulated", plan_name="ring-12"), store.new_run("down", "emulated")
+    found = store.get("0001")
+    assert found is not None and found.id == first.id and found.plan_name == "ring-12"
+    last = store.get("last")
+    assert last is not None and last.id == second.id
+    assert store.get("000") is None and store.get("") is None and store.get("nine") is None
+    assert [r.id for r in store.history()] == [second.id, first.id]
+    assert store.history("another lab") == []
+
+
+def test_a_step_is_on_disk_before_its_effect(store: Store) -> None:
+    run = store.new_run("up", "emulated")
+    with run.step("device", "ocs1", "apply", intent=[A], inverse=[]) as step:
+        with Store(store.path) as other:
+            (seen,) = other.steps(run.id)
+        assert seen.state == "doing" and seen.intent == [
+            {"ingress": {"device": "ocs1", "label": "1"}, "egress": {"device": "ocs1", "label": "17"}}
+        ]
+        step.result({"writes": 2})
+    (after,) = store.steps(run.id)
+    assert (after.state, after.result, after.error) == ("done", {"writes": 2}, "") and after.seconds is not None
+
+
+def test_a_failed_step_keeps_the_error(store: Store) -> None:
+    run = store.new_run("up", "emulated")
+    with pytest.raises(TestbedError), run.step("device", "ocs1", "apply"):
+        raise TestbedError("ocs1 refused: -200, port in use")
+    (seen,) = store.steps(run.id)
+    assert (seen.state, seen.error) == ("failed", "TestbedError: ocs1 refused: -200, port in use")
+
+
+def test_parallel_steps_begin_in_one_commit(store: Store) -> None:
+    run = store.new_run("up", "emulated")
+    steps = run.plan_all([("device", name, "apply", None, None) for name in ("ocs1", "ocs2")])
+    assert [s.state for s in store.steps(run.id)] == ["planned", "planned"]
+    run.begin_all(steps)
+    assert [s.state for s in store.steps(run.id)] == ["doing", "doing"]
+    steps[1].end()
+    steps[0].end("the device was silent")
+    assert [(s.state, s.error) for s in store.steps(run.id)] == [("failed", "the device was silent"), ("done", "")]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (None, "ok", 0),
+        (Locked("locked by ann"), "failed", 4),
+        (RuntimeError("a fault"), "failed", 1),
+        (KeyboardInterrupt(), "interrupted", 130),
+    ],
+)
+def test_a_run_ends_with_its_status_whatever_leaves_it(store: Store, error: BaseException | None, status: str, code: int) -> None:
+    try:
+        with store.new_run("up", "emulated"):
+            if error is not None:
+                raise error
+    except BaseException as caught:
+        assert caught is error
+    record = store.get("last")
+    assert record is not None and (record.status, record.exit_code) == (status, code) and record.ended is not None
+
+
+def test_what_is_ours_is_remembered_per_lab(store: Store) -> None:
+    store.own("emulated", "r", [A, B])
+    store.own("emulated", "r", [A])
+    assert store.owned("emulated") == {A, B} and store.owned("other") == frozenset()
+    store.disown("emulated", [A])
+    assert store.owned("emulated") == {B}
+
+
+def test_the_current_plan_is_what_was_set_last(store: Store) -> None:
+    assert store.current("emulated") is None
+    for name, generation in (("ring", 3), ("torus", 4)):
+        store.set_current("emulated", "r", plan_name=name, plan_sha="s", plan_text="{}", links=[A], generation=generation)
+    current = store.current("emulated")
+    assert current is not None and (current.plan_name, current.generation) == ("torus", 4)
+    store.clear_current("emulated")
+    assert store.current("emulated") is None
+
+
+def test_a_generation_is_never_given_twice(store: Store) -> None:
+    given: list[int] = []
+
+    def take() -> None:
+        with Store(store.path, durable=False) as own:
+            given.extend(own.next_generation("emulated") for _ in range(20))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(given) == list(range(1, 81)) and store.next_generation("other") == 1
+
+
+def test_jobs_are_kept_with_their_state(store: Store) -> None:
+    job = store.add_job("emulated", "r", "ddp-mlp", {"ranks": ["gpu01"]})
+    store.set_job(job, "failed", "rank 3 ended with 1", ended=True)
+    record = store.latest_job("emulated")
+    assert record is not None and (record.name, record.state, record.spec) == ("ddp-mlp", "failed", {"ranks": ["gpu01"]})
+    assert record.ended is not None and store.latest_job("other") is None
+
+
+def test_the_usual_time_of_a_phase_is_the_median_of_good_runs(store: Store) -> None:
+    for seconds, status in ((1.0, "ok"), (9.0, "failed"), (2.0, "ok"), (3.0, "ok")):
+        store.new_run("up", "emulated", inventory="inv").finish(status, summary={"phases": {"stage": seconds}})
+    assert store.expected_seconds("inv", "up") == {"stage": 2.0} and store.expected_seconds("inv", "down") == {}
+
+
+def test_a_killed_writer_leaves_a_store_that_tells_what_may_have_happened(tmp_path: Path) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    program = """
+import sys, pathlib
+from orchestrator.store import Store
+store = Store(pathlib.Path(sys.argv[1]))
+run = store.new_run("up", "emulated")
+n = 0
+while True:
+    with run.step("device", f"ocs{n}", "apply"):
+        print(n, flush=True)
+    n += 1
+"""
+    writer = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    begun = -1
+    for line in writer.stdout:
+        begun = int(line)
+        if begun == 20:
+            writer.send_signal(signal.SIGKILL)
+    writer.stdout.close()
+    writer.wait()
+    with Store(path) as store:
+        record = store.get("last")
+        assert record is not None and record.status == "died"
+        states = [s.state for s in store.steps(record.id)]
+        # Everything told is there; at most the last two are open (begun, and planned but not begun).
+        assert len(states) >= begun + 1 >= 21
+        assert set(states[:begun]) == {"done"} and set(states[begun + 1 :]) <= {"planned", "doing"}
+        assert store.next_generation("emulated") == 1
+
+
+def test_a_run_of_this_process_is_running_and_of_a_reused_pid_is_dead(store: Store) -> None:
+    run = store.new_run("up", "emulated")
+    alive = store.get(run.id)
+    assert alive is not None and alive.status == "running"
+    with sqlite3.connect(store.path) as db:
+        db.execute("UPDATE runs SET process='another life'")
+    db.close()
+    dead = store.get(run.id)
+    assert dead is not None and dead.status == "died"
+
+
+def test_a_file_that_is_no_store_is_named_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    path.write_bytes(b"these are notes, not a database\n" * 200)
+    with pytest.raises(TestbedError, match=re.escape(str(path))) as caught:
+        Store(path)
+    assert "mv " in caught.value.hint and path.read_bytes().startswith(b"these are notes")
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    Store(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version=99")
+    db.close()
+    with pytest.raises(TestbedError, match="newer testbed"):
+        Store(path)
+
+
+def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:
+    assert lab_key("emulated", ["b", "a"]) == lab_key("emulated", ["a", "b"]) != lab_key("emulated", ["a", "c"])
+    assert os.sep not in lab_key("../lab one", ["a"])

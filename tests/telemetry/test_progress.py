@@ -1,0 +1,72 @@
+"""Progress: lines without a terminal, a table with one, silence for programs."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+
+from orchestrator.telemetry.progress import Lines, LiveTable, Silent, progress_for, seconds_text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_each_finished_phase_is_one_plain_line() -> None:
+    out = io.StringIO()
+    with progress_for(out) as progress:
+        assert isinstance(progress, Lines)
+        progress.phase("stage", "132 routes")
+        progress.update("stage", 3, 12)
+        progress.done("stage", "132 routes on 12 hosts", 1.1)
+        progress.note("a job is running: it will be drained")
+    assert out.getvalue().splitlines() == [
+        f"stage      {'132 routes on 12 hosts':<55} 1.1 s",
+        "a job is running: it will be drained",
+    ]
+
+
+def test_a_long_phase_says_where_it_is() -> None:
+    out = io.StringIO()
+    progress = Lines(out, every_s=0.0)
+    progress.phase("link")
+    progress.update("link", 47, 48, "gpu03:p2 is dark")
+    assert out.getvalue() == "link       47/48 gpu03:p2 is dark\n"
+
+
+def test_a_closed_stream_does_not_stop_a_change() -> None:
+    out = io.StringIO()
+    out.close()
+    Lines(out).note("nobody hears this")
+
+
+def test_for_a_program_nothing_is_said() -> None:
+    out = Terminal()
+    progress = progress_for(out, json=True)
+    assert isinstance(progress, Silent)
+    progress.phase("stage")
+    progress.done("stage")
+    assert out.getvalue() == ""
+
+
+def test_on_a_terminal_the_table_shows_phase_share_and_usual_time() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+        progress = progress_for(stream, expected={"switch": 0.05})
+        assert isinstance(progress, LiveTable)
+        with progress:
+            progress.phase("stage", "[/bold] is no markup")
+            progress.done("stage", "", 1.1)
+            progress.phase("switch", "ocs1 12/12")
+            progress.update("switch", 2, 4)
+            progress.note("a [note]")
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert "✓ stage" in shown and "[/bold] is no markup" in shown and "a [note]" in shown
+    assert "2/4 ocs1 12/12" in shown and "of about 50 ms" in shown
+
+
+def test_durations_have_the_unit_that_suits_them() -> None:
+    assert [seconds_text(s) for s in (0.0004, 0.031, 0.5, 2.14, 185)] == ["0.4 ms", "31 ms", "500 ms", "2.1 s", "3 min 05 s"]
