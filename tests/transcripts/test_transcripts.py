@@ -1,0 +1,133 @@
+"""What devices are known to have said, played back over a socket: first to the parsers, then to the drivers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from drivers.api import CircuitSwitch, PowerMeter
+from drivers.registry import open_device
+from drivers.wire import tl1
+from optics import Change, CrossConnect, DeviceConfig, Identity, Port
+from tests.transcripts import player as transcripts
+from tests.transcripts.player import GRADES, Player, names, read_transcript
+
+PIECES = [None, 7, 1]
+
+
+@asynccontextmanager
+async def played(name: str, driver: str, piece: int | None) -> AsyncIterator[tuple[CircuitSwitch, Player]]:
+    async with Player(read_transcript(name), piece) as player:
+        config = DeviceConfig("ocs1", driver, f"tcp://127.0.0.1:{player.port}", "user", "password", timeout_s=2.0)
+        device = open_device(config)
+        try:
+            yield device, player
+        finally:
+            await device.close()
+
+
+def circuit(a: str, b: str) -> CrossConnect:
+    return CrossConnect(Port("ocs1", a), Port("ocs1", b))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_transcript_states_its_source_and_its_grade(name: str) -> None:
+    transcript = read_transcript(name)
+    assert transcript.grade in GRADES
+    assert len(transcript.source) > 20
+    assert all(exchange.answer for exchange in transcript.exchanges)
+
+
+def test_a_transcript_without_a_grade_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.txt").write_text("# source: somewhere public, long enough\n> A;\n< ;\n")
+    monkeypatch.setattr(transcripts, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="no grade"):
+        read_transcript("x")
+
+
+@pytest.mark.parametrize("name", [name for name in names() if read_transcript(name).tl1])
+@pytest.mark.parametrize("piece", PIECES)
+async def test_every_tl1_transcript_is_read_as_one_answer_per_question(name: str, piece: int | None) -> None:
+    transcript = read_transcript(name)
+    async with Player(transcript, piece) as player:
+        reader, writer = await asyncio.open_connection("127.0.0.1", player.port)
+        parser = tl1.Parser()
+        for exchange in transcript.exchanges:
+            writer.write(exchange.question.encode())
+            answers: list[tl1.Reply] = []
+            async with asyncio.timeout(5):
+                while not answers:
+                    messages = parser.feed(await reader.read(4096))
+                    assert not [m for m in messages if isinstance(m, tl1.Unreadable)]
+                    answers += [m for m in messages if isinstance(m, tl1.Reply)]
+            written = [line.strip()[1:-1] for _, lines in exchange.answer for line in lines if line.strip().startswith('"')]
+            assert len(answers) == 1
+            assert answers[0].completed
+            assert [row for row in written if "LOS" not in row] == list(answers[0].rows)
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_calient_driver_identifies_the_captured_switch(piece: int | None) -> None:
+    async with Player(read_transcript("calient-inventory", "calient-login"), piece) as player:
+        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "zpollock", "password"))
+        labels = ("1.1.1", "1.1.2", "1.2.1", "6.1.1")
+        try:
+            assert await device.identify() == Identity("Calient", "S162", "C00002227", "6.0-3", labels, labels)
+            # Both captured connections are reserved: they hold ports and carry no light.
+            assert await device.read() == frozenset()
+            assert isinstance(device, PowerMeter)
+            assert await device.power([Port("ocs1", "1.1.1")]) == {}
+        finally:
+            await device.close()
+        assert player.asked[0].startswith("ACT-USER::zpollock:")
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_calient_driver_makes_and_breaks_the_recorded_circuit(piece: int | None) -> None:
+    async with Player(read_transcript("calient-circuit", "calient-login"), piece) as player:
+        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "user", "password"))
+        wanted = frozenset({circuit("1.1.1", "1.1.2")})
+        try:
+            made = await device.apply(Change("ocs1", add=wanted))
+            assert (made.observed, made.failed, made.writes) == (wanted, {}, 2)
+            broken = await device.apply(Change("ocs1", remove=wanted))
+            assert (broken.observed, broken.failed, broken.writes) == (frozenset(), {}, 2)
+        finally:
+            await device.close()
+        steps = [question.split(":")[0] for question in player.asked if "-CRS" in question and "RTRV" not in question]
+        assert steps == ["ENT-CRS", "ACT-CRS", "CANC-CRS", "DLT-CRS"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_polatis_driver_reads_what_polatis_switches_say(piece: int | None) -> None:
+    async with played("polatis-scpi", "polatis-scpi", piece) as (device, _):
+        identity = await device.identify()
+        assert (identity.vendor, identity.model, identity.serial, identity.firmware) == (
+            "Polatis",
+            "N-VST-192x192-LA1-DMHNV-701",
+            "001705",
+            "6.5.1.7",
+        )
+        assert (identity.ingress[0], identity.ingress[-1], identity.egress[0], identity.egress[-1]) == ("1", "192", "193", "384")
+        wanted = frozenset({circuit("1", "193"), circuit("2", "194"), circuit("3", "195")})
+        outcome = await device.apply(Change("ocs1", add=wanted))
+        assert (outcome.observed, outcome.failed, outcome.writes) == (wanted, {}, 1)
+        assert isinstance(device, PowerMeter)
+        assert await device.power([Port("ocs1", "193"), Port("ocs1", "194")]) == {
+            Port("ocs1", "193"): -29.55,
+            Port("ocs1", "194"): -30.05,
+        }
+
+
+async def test_the_map_of_a_polatis_switch_is_parallel_by_position() -> None:
+    async with played("polatis-ost", "polatis-scpi", None) as (device, player):
+        assert await device.read() == {circuit("1", "19"), circuit("2", "18"), circuit("3", "22")}
+        assert isinstance(device, PowerMeter)
+        assert await device.power([Port("ocs1", "19")]) == {}  # I-OST: no meters, and none asked
+        assert not [question for question in player.asked if "pmon" in question]
