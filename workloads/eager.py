@@ -28,6 +28,7 @@ def import_torch(threads: int = 1) -> Any:
     """Return torch, imported once, using `threads` CPU threads per process."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else a line for every peer whose address has no name
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=0, help="width of the model (0: the usual one)")
     parser.add_argument("--lr", type=float, default=0.0, help="learning rate (0: the model's usual)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--bucket-mb", type=float, default=4.0, help="gradients sent together, MiB (default 4)")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="gradients sent together, MiB (default 25)")
     parser.add_argument("--checkpoint-every", type=int, default=100, help="iterations between checkpoints; 0: only when stopped")
     parser.add_argument("--checkpoint-dir", type=Path, help="default: TESTBED_CHECKPOINT_DIR, else TESTBED_JOB_DIR")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint common to all ranks")

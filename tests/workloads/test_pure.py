@@ -1,0 +1,73 @@
+"""The parts of the workloads that are plain values: splitting, sizes, the table, the checkpoint in common."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.accord import common
+from workloads.allreduce import HEADER, row, size, sizes
+from workloads.records import rates
+from workloads.rings import bus_factor, pieces
+
+
+@given(st.integers(0, 10**9), st.integers(1, 64))
+def test_pieces_cover_everything_once_in_order_and_differ_by_one_at_most(length: int, parts: int) -> None:
+    cut = pieces(length, parts)
+    assert len(cut) == parts
+    assert [begin for begin, _ in cut] == [0, *(end for _, end in cut[:-1])]
+    assert cut[-1][1] == length
+    lengths = [end - begin for begin, end in cut]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_ring_of_twelve_carries_eleven_sixths_of_the_size() -> None:
+    # planning anchor: 10^9 B over 12 ranks in 0.1467 s is algbw 6.818 GB/s and busbw 12.5 GB/s
+    assert bus_factor(12) == pytest.approx(11 / 6)
+    measured = rates(10**9, 0.146666667, 12)
+    assert measured["algbw_gbps"] == pytest.approx(8 * 6.818182, rel=1e-6)
+    assert measured["busbw_gbps"] == pytest.approx(8 * 12.5, rel=1e-6)
+    assert bus_factor(1) == 0
+
+
+def test_sizes_are_those_of_nccl_tests() -> None:
+    assert [size(text) for text in ("8", "64K", "64M", "1G", "64MB")] == [8, 65536, 67108864, 1073741824, 67108864]
+    assert list(sizes(8, 100, 4)) == [8, 32]
+    with pytest.raises(argparse.ArgumentTypeError, match="'64 bananas': not a size such as 8, 64K or 1G"):
+        size("64 bananas")
+
+
+def test_a_row_stands_under_its_heading() -> None:
+    line = row(
+        {
+            "size_bytes": 67108864,
+            "count": 16777216,
+            "type": "float",
+            "redop": "sum",
+            "time_us": 3987863.2,
+            "algbw_gbytes_per_s": 0.016828,
+            "busbw_gbytes_per_s": 0.030852,
+            "wrong": 0,
+        }
+    )
+    names = HEADER.splitlines()[0]
+    assert names.split()[1:] == ["size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"]
+    assert len(line) == len(names)
+    ends = [[word.end() for word in re.finditer(r"\S+", text)] for text in (names.replace("#", " ", 1), line)]
+    assert ends[0] == ends[1], "right-aligned, as nccl-tests does"
+
+
+@given(st.lists(st.sets(st.integers(1, 6)).map(sorted), min_size=1, max_size=4))
+def test_the_common_checkpoint_is_the_newest_that_all_have(kept: list[list[int]]) -> None:
+    shared = set.intersection(*map(set, kept))
+    if shared:
+        assert common(kept) == max(shared)
+    elif not any(kept):
+        assert common(kept) == 0
+    else:
+        with pytest.raises(ValueError, match="no checkpoint is common to all ranks: rank 0 has"):
+            common(kept)
