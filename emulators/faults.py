@@ -69,7 +69,8 @@ class Fault:
 
 
 _TYPES: Mapping[str, Callable[[Any], Any]] = {
-    "match": str, "after": int, "count": int, "probability": float, "seconds": float, "port": str, "db": float, "limit": int, "at_byte": int,
+    "match": str, "after": int, "count": int, "probability": float, "seconds": float,
+    "port": str, "db": float, "limit": int, "at_byte": int,
 }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def fault(kind: str, **values: object) -> Fault:
         if name not in _TYPES:
             raise ValueError(f"fault {kind}: no field {name!r}; one of {', '.join(_TYPES)}")
     try:
-        kept = {name: None if value is None else _TYPES[name](value) for name, value in values.items()}
+        kept: dict[str, Any] = {name: None if value is None else _TYPES[name](value) for name, value in values.items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"fault {kind}: {error}") from error
     made = Fault(kind, **kept)

@@ -234,7 +234,7 @@ class DeviceServer:
                 self._glass = lit
                 if self.on_glass is not None:
                     self.on_glass(self.name, lit, now)
-            self.dialect.on_light(now)
+        self.dialect.on_light(now)
         for out in self.dialect.drain():
             self._emit(out, now)
         self._rearm(now)
@@ -262,6 +262,7 @@ class DeviceServer:
 
 
 _PLANT_KEYS = frozenset({"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults"})
+_PRESET_KEYS = frozenset({"in", "out", "type", "name", "group", "active"})
 
 
 def device_from_config(
@@ -300,7 +301,7 @@ def device_from_config(
         dialect = CalientTl1(plant, seed=seed, **given)
         for row in preset:
             entry = dict(row) if isinstance(row, Mapping) else {"in": row[0], "out": row[1]}
-            if wrong := set(entry) - {"in", "out", "type", "name", "group", "active"} or {"in", "out"} - set(entry):
+            if wrong := set(entry) - _PRESET_KEYS | {"in", "out"} - set(entry):
                 raise ValueError(f"{name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown")
             entry["kind"] = str(entry.pop("type", "2WAY")).upper()
             dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
