@@ -21,7 +21,8 @@ from emulators.fabric.doors import listen
 from emulators.fabric.linux import leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_keys
-from emulators.lab import Doors, Lab, run, take_priority
+from emulators.lab import Doors, build_devices, serve, take_priority
+from emulators.server import AnyDialect
 
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config = read_config(options.inventory)
+        dialects = build_devices(config)
         with_hosts = config.with_hosts and not options.devices_only
         lacks = missing() if with_hosts else []
         if options.check:
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_MISSING if lacks else 0
         if lacks:
             raise CannotStart("; ".join(lacks) + " (devices alone need none of this: --devices-only)", EXIT_MISSING)
-        return _start(config, with_hosts, options.foreground, options.ready_fd)
+        return _start(config, dialects, with_hosts, options.foreground, options.ready_fd)
     except BadInventory as problem:
         print(f"error: {problem}", file=sys.stderr)
         return EXIT_BAD_FILE
@@ -65,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         return problem.status
 
 
-def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
+def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
     began = time.monotonic()
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     config.state.chmod(0o700)
@@ -75,17 +77,17 @@ def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int 
     hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
     control = _bind_control(config.state)
 
-    def serve(ready: Callable[[], None]) -> int:
+    def live(ready: Callable[[], None]) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        return _serve(config, devices, hosts, control, folder, ready)
+        return _live(config, dialects, devices, hosts, control, folder, ready)
 
     def tell(fd: int) -> None:
         with suppress(OSError):
             os.write(fd, b"ready\n")
 
     if foreground:
-        return serve(lambda: tell(ready_fd) if ready_fd is not None else None)
+        return live(lambda: tell(ready_fd) if ready_fd is not None else None)
     here, there = os.pipe()
     if os.fork() == 0:
 
@@ -93,7 +95,7 @@ def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int 
             os.close(here)
             os.setsid()
             _log_to(config.state / "lab.log")
-            return serve(lambda: tell(there))
+            return live(lambda: tell(there))
 
         leave(stay)
     os.close(there)
@@ -105,8 +107,9 @@ def _start(config: LabConfig, with_hosts: bool, foreground: bool, ready_fd: int 
     return 0
 
 
-def _serve(
+def _live(
     config: LabConfig,
+    dialects: dict[str, AnyDialect],
     devices: dict[str, socket.socket],
     hosts: dict[str, socket.socket],
     control: socket.socket,
@@ -115,7 +118,7 @@ def _serve(
 ) -> int:
     if not hosts:
         try:
-            run(lambda: Lab(config, Doors(devices, {}, control, None, os.getpid()), None).run(ready))
+            serve(config, dialects, Doors(devices, {}, control, None, os.getpid()), None, ready)
         finally:
             remove((folder, TRACES))
         return 0
@@ -131,7 +134,7 @@ def _serve(
             return EXIT_MISSING
         forked()
         take_priority()
-        run(lambda: Lab(config, doors, fabric).run(ready))
+        serve(config, dialects, doors, fabric, ready)
         return 0
 
     def surrender() -> None:

@@ -13,7 +13,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,20 @@ from emulators.config import LabConfig
 from emulators.fabric import linux
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand
 from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, HostPlan, live
-from emulators.fabric.netlink import End, Message, Netlink, bridge, clsact, enslave, link_state, no_redirect, redirect, shaper, veth
+from emulators.fabric.netlink import (
+    AdminWatch,
+    End,
+    Message,
+    Netlink,
+    bridge,
+    clsact,
+    enslave,
+    link_state,
+    no_redirect,
+    redirect,
+    shaper,
+    veth,
+)
 from emulators.fabric.sshd import Keys, server_config
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
@@ -30,6 +43,15 @@ BUILD_DEADLINE_S = 30.0
 
 class CannotBuild(RuntimeError):
     """The kernel or the rights of this process do not allow the fabric; the message names what is missing."""
+
+
+class PortWatch(AdminWatch):
+    """Hears of a host's ports, by number, being switched on or off."""
+
+    def read(self) -> Iterable[tuple[int, bool]]:
+        for index, up in super().read():
+            if FIRST_PORT_INDEX < index < FIRST_GLASS_INDEX:
+                yield index - FIRST_PORT_INDEX, up
 
 
 class Host:
@@ -41,6 +63,7 @@ class Host:
         self.machine_pid = 0  # as the machine sees it: for nsenter
         self.control = control
         self.door_open = True
+        self.ports: PortWatch
 
     def hear(self, deadline: float) -> dict[str, object]:
         """Wait for the host's next word. Raises: CannotBuild - it reports an error, died, or says nothing until `deadline`."""
@@ -77,12 +100,16 @@ class Fabric:
         self.glass = Glass(Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves) for f in config.fibres)
         self._index: dict[HostPort, int] = {}
         self.hosts = self._start_hosts(keys, doors, machine_proc)
-        self._lay_fibres()
+        nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
+        self._lay_fibres(nets)
         for host in self.hosts.values():
             host.control.send(b"go")
         deadline = time.monotonic() + BUILD_DEADLINE_S
-        for host in self.hosts.values():
+        for name, host in self.hosts.items():
             host.hear(deadline)
+            with linux.inside(nets[name]):
+                host.ports = PortWatch()
+            os.close(nets[name])
 
     def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
         """Make the kernel agree with the light of `device`; done when this returns."""
@@ -132,8 +159,7 @@ class Fabric:
             host.machine_pid = int(str(host.hear(deadline)["made"]))
         return hosts
 
-    def _lay_fibres(self) -> None:
-        nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
+    def _lay_fibres(self, nets: Mapping[str, int]) -> None:
         ocs = linux.new_network()
         with linux.inside(ocs):
             for scope in ("all", "default"):  # glass does not speak: no router solicitations out of its ends
@@ -168,8 +194,7 @@ class Fabric:
             lab.close()
         except OSError as problem:
             raise CannotBuild(_explain(problem)) from problem
-        for fd in (*nets.values(), ocs):
-            os.close(fd)
+        os.close(ocs)
 
 
 def host_cpus(config: LabConfig) -> frozenset[int]:

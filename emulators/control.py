@@ -1,0 +1,193 @@
+"""The lab's control socket: look at it, break it, stop it. One JSON object per line, answered by one.
+
+{"op": "status"} -> {"ok": true, ...} or {"ok": false, "error": "..."}. Ops: status, glass, writes, history {device},
+settle {device, s}, power {device, port, dbm}, faults.add {device, kind, ...}, faults.remove {device, number}, faults.list,
+fibre {name, cut}, host.sshd {host, up}, stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from emulators.fabric import linux
+from emulators.fabric.doors import listen
+from emulators.fabric.glass import HostPort
+from emulators.server import DeviceServer
+
+if TYPE_CHECKING:
+    from emulators.lab import Lab
+
+Words = dict[str, object]
+Request = Mapping[str, object]
+
+
+class BadRequest(ValueError):
+    """A control request that cannot be carried out; the message says why."""
+
+
+class Control:
+    """Answers requests about `lab`."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._started = time.monotonic()
+        self._talks: set[asyncio.Task[None]] = set()
+        self._operations: dict[str, Callable[[Request], Words]] = {
+            "status": self._status,
+            "glass": lambda _: {"glass": {name: sorted(pairs) for name, pairs in lab.glass.items()}},
+            "history": self._history,
+            "writes": lambda _: {"writes": {name: server.plant.writes for name, server in lab.servers.items()}},
+            "settle": self._settle,
+            "power": self._power,
+            "faults.add": self._add_fault,
+            "faults.remove": self._remove_fault,
+            "faults.list": lambda _: {"faults": {name: server.list_faults() for name, server in lab.servers.items()}},
+            "fibre": self._fibre,
+            "host.sshd": self._host_sshd,
+            "stop": self._stop,
+        }
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks.add(task)
+        task.add_done_callback(self._talks.discard)
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(self.answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    def hang_up(self) -> None:
+        """End all conversations."""
+        for talk in self._talks:
+            talk.cancel()
+
+    def answer(self, line: bytes) -> Words:
+        """Carry out one request."""
+        op: object = None
+        try:
+            request = json.loads(line)
+            if not isinstance(request, dict):
+                raise BadRequest("a request is a JSON object with an op")
+            op = request.get("op")
+            if op not in self._operations:
+                raise BadRequest(f"unknown op {op!r}; known: {', '.join(self._operations)}")
+            return {"ok": True, **self._operations[op](request)}
+        except KeyError as problem:
+            return {"ok": False, "error": f"{op}: {problem.args[0]} is missing"}
+        except (ValueError, TypeError, OSError) as problem:
+            return {"ok": False, "error": str(problem)}
+
+    def _status(self, _: Request) -> Words:
+        lab = self._lab
+        fabric = lab.fabric
+        sources = fabric.glass.sources if fabric else {}
+        carriers = fabric.carriers() if fabric else {}
+        hosts: dict[str, Words] = {}
+        for name, host in lab.hosts.items():
+            facts = lab.config.hosts[name]
+            hosts[name] = {
+                "ssh": f"127.0.0.1:{facts.ssh_port}",
+                "mgmt_address": facts.mgmt_address,
+                "sshd": host.door_open,
+                "pid": host.machine_pid,
+                "ports": {
+                    str(number): {
+                        "interface": interface,
+                        "light_from": "{}:p{}".format(*sources[port]) if port in sources else None,
+                        "carrier": carriers[port],
+                    }
+                    for number, interface in facts.interfaces.items()
+                    for port in (HostPort(name, number),)
+                },
+            }
+        devices = {
+            name: {
+                "driver": device.driver,
+                "address": f"tcp://127.0.0.1:{device.port}",
+                "writes": lab.servers[name].plant.writes,
+                "settle_s": lab.servers[name].plant.settle_s,
+                "lit": sorted(lab.glass[name]),
+            }
+            for name, device in lab.config.devices.items()
+        }
+        return {
+            "inventory": str(lab.config.inventory),
+            "pid": lab.doors.pid,
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "rate_bps": lab.config.rate_bps,
+            "mtu": lab.config.mtu,
+            "hosts": hosts,
+            "devices": devices,
+            "fibres": [{**asdict(f), "cut": bool(fabric and f.name in fabric.glass.cut)} for f in lab.config.fibres],
+        }
+
+    def _history(self, request: Request) -> Words:
+        """What the glass of a device did: [time (s, monotonic), what, ingress, egress]."""
+        events = self._server(request).plant.history
+        return {"history": [[event.at_s, event.what, *event.pair] for event in events]}
+
+    def _add_fault(self, request: Request) -> Words:
+        values = {k: v for k, v in request.items() if k not in ("op", "device", "kind")}
+        return {"number": self._server(request).add_fault(str(request["kind"]), **values)}
+
+    def _remove_fault(self, request: Request) -> Words:
+        self._server(request).remove_fault(int(str(request["number"])))
+        return {}
+
+    def _power(self, request: Request) -> Words:
+        """Say what light a fibre brings to an ingress port; a null `dbm` is none."""
+        dbm = request["dbm"]
+        self._server(request).set_input(str(request["port"]), None if dbm is None else float(str(dbm)))
+        return {}
+
+    def _settle(self, request: Request) -> Words:
+        seconds = float(str(request["s"]))
+        plant = self._server(request).plant
+        plant.settle_s = seconds
+        if plant.bulk_settle_s is not None:
+            plant.bulk_settle_s = float(str(request.get("bulk_s", seconds)))
+        return {"settle_s": seconds}
+
+    def _server(self, request: Request) -> DeviceServer:
+        name = str(request["device"])
+        if name not in self._lab.servers:
+            raise BadRequest(f"no device {name}; there are {', '.join(self._lab.servers)}")
+        return self._lab.servers[name]
+
+    def _fibre(self, request: Request) -> Words:
+        lab = self._lab
+        if not lab.fabric:
+            raise BadRequest("this lab has no hosts, so no fibres")
+        fibre = next((f for f in lab.config.fibres if f.name == request["name"]), None)
+        if fibre is None:
+            raise BadRequest(f"no fibre {request['name']}")
+        lab.sever(fibre, bool(request["cut"]))
+        return {"cut": sorted(lab.fabric.glass.cut)}
+
+    def _host_sshd(self, request: Request) -> Words:
+        host, up = self._lab.hosts.get(str(request["host"])), bool(request["up"])
+        if host is None or not host.pid:
+            raise BadRequest(f"no running host {request['host']}")
+        if up and not host.door_open:
+            assert self._lab.doors.machine_net is not None
+            with linux.inside(self._lab.doors.machine_net):
+                listener = listen(self._lab.config.hosts[host.name].ssh_port)
+            host.open_door(listener)
+        elif not up and host.door_open:
+            host.shut_door()
+        return {"host": host.name, "sshd": host.door_open}
+
+    def _stop(self, _: Request) -> Words:
+        asyncio.get_running_loop().call_later(0.05, self._lab.stopped.set)
+        return {"pid": self._lab.doors.pid}

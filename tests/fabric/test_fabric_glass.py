@@ -1,0 +1,68 @@
+"""What light means for host ports, without a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulators.fabric.glass import Glass, HostPort, Relight, Strand
+
+A, B, C = HostPort("a", 1), HostPort("b", 1), HostPort("c", 1)
+CABLES = tuple(Strand(f"f-{p.host}", p, "ocs1", str(n), str(16 + n)) for n, p in enumerate((A, B, C), 1))
+
+
+def pairs(*words: str) -> frozenset[tuple[str, str]]:
+    return frozenset((a, b) for a, _, b in (w.partition(">") for w in words))
+
+
+def test_a_lit_pair_lights_the_receiver_only() -> None:
+    glass = Glass(CABLES)
+    assert glass.show("ocs1", pairs("1>18")) == Relight((), (), ((A, B),), (B,))
+    assert glass.sources == {B: A}
+
+
+def test_a_broken_circuit_darkens_the_receiver_and_takes_the_redirect_away() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18", "2>17"))
+    assert glass.show("ocs1", pairs("2>17")) == Relight((B,), (A,), (), ())
+
+
+def test_light_from_another_sender_is_a_loss_of_light_in_between() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18"))
+    assert glass.show("ocs1", pairs("3>18")) == Relight((B,), (A,), ((C, B),), (B,))
+
+
+def test_unchanged_light_asks_nothing_of_the_kernel() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18", "2>17"))
+    assert glass.show("ocs1", pairs("1>18", "2>17")) == Relight((), (), (), ())
+
+
+def test_a_loop_back_plug_lights_its_own_port() -> None:
+    assert Glass(CABLES).show("ocs1", pairs("1>17")).sent == ((A, A),)
+
+
+def test_light_between_unplugged_ports_reaches_nobody() -> None:
+    assert Glass(CABLES).show("ocs1", pairs("9>18", "1>30")) == Relight((), (), (), ())
+
+
+def test_a_cut_cable_is_dark_both_ways_until_it_is_spliced() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18", "2>17", "3>19"))
+    assert glass.sever("f-a", True) == Relight((A, B), (A, B), (), ())
+    assert glass.sources == {C: C}
+    assert glass.sever("f-a", False).lit == (A, B)
+
+
+def test_cutting_an_unknown_cable_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        Glass(CABLES).sever("f-z", True)
+
+
+def test_devices_do_not_disturb_each_other() -> None:
+    other = Strand("f-a2", HostPort("a", 2), "ocs2", "1", "17")
+    glass = Glass((*CABLES, other))
+    glass.show("ocs1", pairs("1>18"))
+    glass.show("ocs2", pairs("1>17"))
+    assert glass.show("ocs2", frozenset()).darkened == (HostPort("a", 2),)
+    assert glass.sources == {B: A}
