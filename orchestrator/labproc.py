@@ -157,15 +157,14 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
     Raises: TestbedError - it is still there after SIGKILL.
     """
     folder = state_dir(inventory)
+    pid = _pid_from_file(folder)
     try:
-        pid = _pid(inventory)
-        ask(inventory, "stop", timeout_s)
+        ask(inventory, "stop", min(timeout_s, ASK_S))
     except Unreachable:
-        pid = _pid_from_file(folder)
         if not pid:
             return False
     except TestbedError:
-        pid = _pid_from_file(folder)
+        pass  # it hangs, or refuses: the signal below does not ask
     if not pid or _gone(pid, timeout_s):
         return True
     with suppress(ProcessLookupError):

@@ -61,7 +61,7 @@ testbed up --plan saved.json                        exactly the saved plan, or r
         from orchestrator.cli import render, saved
 
         if plan is not None and topology is not None:
-            raise Usage("up: --topology and --plan exclude each other")
+            raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
         if kept is not None:

@@ -1,0 +1,77 @@
+"""How long `testbed --help` takes from start to end of the process, median of 21, beside what a bare `import typer` takes.
+
+Side figures: `ansible --version`, and a second verb (`testbed history` on an empty store).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT_MS = 300.0
+ROUNDS = 21
+HEAVY = ("paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "torch")
+
+
+def times_ms(*commands: list[str], env: dict[str, str], rounds: int) -> list[list[float]]:
+    """Milliseconds per run of each command; the commands take turns, so that a busy moment hits all of them."""
+    found: list[list[float]] = [[] for _ in commands]
+    for command in commands:  # once unmeasured: byte code, page cache
+        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    for _ in range(rounds):
+        for command, times in zip(commands, found, strict=True):
+            began = time.perf_counter()
+            subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            times.append((time.perf_counter() - began) * 1e3)
+    return found
+
+
+def imported(python: str) -> list[str]:
+    """Which heavy packages building the whole command line imports."""
+    program = f"import sys, orchestrator.cli.main as m; m.app(); print(*[p for p in {HEAVY!r} if p in sys.modules])"
+    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+
+def main() -> int:
+    python = sys.executable
+    testbed = Path(python).parent / "testbed"
+    with tempfile.TemporaryDirectory() as home:
+        env = os.environ | {f"TESTBED_{name}_DIR": home for name in ("DATA", "STATE", "LOCK")}
+        help_ms, peer_ms, bare_ms, history_ms = times_ms(
+            [str(testbed), "--help"],
+            [python, "-c", "import typer"],
+            [python, "-c", "pass"],
+            [str(testbed), "history"],
+            env=env,
+            rounds=ROUNDS,
+        )
+        (ansible_ms,) = times_ms([str(Path(python).parent / "ansible"), "--version"], env=env, rounds=3)
+    heavy = imported(python)
+    value = statistics.median(help_ms)
+    print(f"testbed --help    median {value:6.1f} ms   fastest {min(help_ms):6.1f}   slowest {max(help_ms):6.1f}")
+    print(f"testbed history   median {statistics.median(history_ms):6.1f} ms")
+    print(f"import typer      median {statistics.median(peer_ms):6.1f} ms   python itself {statistics.median(bare_ms):.1f} ms")
+    print(f"ansible --version median {statistics.median(ansible_ms):6.1f} ms")
+    print(f"heavy imports     {', '.join(heavy) or 'none'}")
+    result = {
+        "name": "cli_start",
+        "value": round(value, 1),
+        "unit": "ms",
+        "limit": LIMIT_MS,
+        "ratio": round(value / LIMIT_MS, 3),
+        "peer_import_typer_ms": round(statistics.median(peer_ms), 1),
+        "peer_ansible_version_ms": round(statistics.median(ansible_ms), 1),
+        "heavy_imports": heavy,
+    }
+    print(json.dumps(result))
+    return 0 if value < LIMIT_MS and not heavy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

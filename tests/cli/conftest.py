@@ -1,0 +1,182 @@
+"""The command line under test: run in this process, with the engine replaced at its boundary and directories of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.reports import (
+    CircuitRow,
+    DeviceDiff,
+    DeviceStatus,
+    DownReport,
+    HostStatus,
+    JobLogs,
+    JobStatus,
+    PartTime,
+    PhaseTime,
+    PlanReport,
+    Rung,
+    StatusReport,
+    UpReport,
+    VerifyReport,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+JOB = JobStatus("ddp-mlp", "running", "train", "gloo", 12, 40, 41.2, 118.0, 122.0, run="2026-11-21-0007")
+DIFF = (
+    DeviceDiff("ocs1", ("1->17",), ("2->18", "3->19"), ("2->19", "3->18"), ("8->24",), 50.0),
+    DeviceDiff("ocs2", ("1->17", "2->18"), dark_ms_expected=None),
+)
+REPORTS: dict[str, Any] = {
+    "up": UpReport(
+        "2026-11-21-0007",
+        "topoopt-12",
+        "emulated",
+        phases=(
+            PhaseTime("plan", 0.05, "24 circuits: 0 kept, 0 broken, 24 made"),
+            PhaseTime("stage", 1.1, "132 routes on 12 hosts", 0.05),
+            PhaseTime("verify", 0.4, "neighbours 48/48, pairs 132/132 at planned hop counts", 1.3),
+        ),
+        parts=(PartTime("device", "ocs1", "switch", 31.0, "", 1150.0),),
+        diff=DIFF,
+        writes=8,
+        dark_ms_expected=50.0,
+        dark_ms=52.4,
+        link_ms=1.2,
+        commit_ms=3.9,
+        pairs_ok=132,
+        pairs_total=132,
+        job=JOB,
+        journal="/var/lib/testbed/runs/2026-11-21-0007/telemetry",
+        undo="testbed down",
+    ),
+    "plan": PlanReport(
+        "topoopt-12",
+        "emulated",
+        DIFF,
+        (
+            CircuitRow("gpu01:p1->gpu02:p1", ("ocs1:1->17",), 2.7, "made"),
+            CircuitRow("gpu02:p1->gpu01:p1", ("ocs1:2->18",), 2.4, "kept"),
+        ),
+        24,
+        12,
+        132,
+        50.0,
+        ("ddp-mlp",),
+        ("lane 3 of gpu07 has no second path: it will stall while dark",),
+        "f00d",
+    ),
+    "down": DownReport("2026-11-21-0008", "emulated", diff=DIFF, hosts_restored=12, hosts_total=12, job_stopped="ddp-mlp"),
+    "status": StatusReport(
+        "emulated",
+        "/srv/lab",
+        "topoopt-12",
+        "2026-11-21-0007",
+        None,
+        7,
+        24,
+        (
+            DeviceStatus("ocs1", "polatis-scpi", "tcp://127.0.0.1:1", True, "Polatis OST-16x16 SN1", 12),
+            DeviceStatus(
+                "ocs3", "calient-tl1", "tcp://127.0.0.1:2", True, "Calient S160", 12, ("1.1.8->1.2.8",), ("1.1.1->1.1.2",)
+            ),
+        ),
+        (HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4), HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4)),
+        JOB,
+        drift=("ocs3: 1.1.1->1.1.2 is missing",),
+    ),
+    "verify": VerifyReport(
+        "emulated",
+        "topoopt-12",
+        (Rung("map", True, "48 cross-connects on 4 devices", 0.03), Rung("link", True, "48/48 ports with carrier", 0.001)),
+    ),
+    "job_launch": JOB,
+    "job_status": JOB,
+    "job_stop": JobStatus("ddp-mlp", "stopped", "train", "gloo", 12, 44),
+    "job_logs": JobLogs("ddp-mlp", {"rank 0 (gpu01)": ("iteration 1", "iteration 2"), "rank 1 (gpu02)": ("iteration 1",)}),
+}
+
+
+@dataclass
+class Said:
+    """What one command line printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        body = json.loads(self.out)
+        assert list(body) == ["api", "ok", "code", "message", "hint", "data"] and body["api"] == "testbed/v1"
+        return dict(body)
+
+
+@dataclass
+class Bench:
+    """A command line with a fake engine: `answers` by function name, a report or an error; `calls` as they came."""
+
+    capsys: pytest.CaptureFixture[str]
+    home: Path
+    answers: dict[str, Any] = field(default_factory=lambda: dict(REPORTS))
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+
+    def __call__(self, *argv: object) -> Said:
+        code = main.run([str(a) for a in argv])
+        printed = self.capsys.readouterr()
+        return Said(code, printed.out, printed.err)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        async def answer(*arguments: Any, **options: Any) -> Any:
+            self.calls.append((name, arguments, options))
+            await asyncio.sleep(0)
+            options["progress"].done("plan", "computed", 0.05)
+            answer = self.answers[name]
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return answer
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    for name in ("DATA", "STATE", "LOCK"):
+        monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TESTBED_INVENTORY", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    # A lab of hardware: no emulator.yml, so nothing is started.
+    (tmp_path / "inventory" / "emulated").mkdir(parents=True)
+    (tmp_path / "plan.json").write_text('{"name": "topoopt-12"}')
+    bench = Bench(capsys, tmp_path)
+    monkeypatch.setitem(sys.modules, "orchestrator.engine", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
+    return bench
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare with golden/NAME; TESTBED_GOLDEN=write accepts what is printed now."""
+    path = GOLDEN / name
+    if os.environ.get("TESTBED_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"golden/{name} differs; TESTBED_GOLDEN=write accepts"
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    return check_golden

@@ -1,0 +1,154 @@
+"""The emulated lab as a process: started, asked, stopped, and its troubles told. Devices only, so that no root is needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+from orchestrator import labproc
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "inventory" / "emulated"
+    folder.mkdir(parents=True, exist_ok=True)
+    key = tmp_path / "lab-state" / "id_ed25519"
+    (folder / "hosts.yml").write_text(
+        f"""all:
+  vars: {{ansible_user: root, ansible_host: 127.0.0.1, ansible_ssh_private_key_file: {key}, testbed_forwarding: kernel,
+         testbed_node_prefix: "10.255", testbed_port_prefix: "10", testbed_lanes: 1, testbed_gpus: 0}}
+  hosts:
+    gpu01: {{ansible_port: {free_port()}, testbed_host_id: 1, testbed_mgmt_address: 10.254.0.1,
+            testbed_ports: {{1: {{interface: opt1}}}}}}
+"""
+    )
+    (folder / "devices.yml").write_text(
+        f'lab: emulated\ndevices:\n  ocs1: {{driver: polatis-scpi, address: "tcp://127.0.0.1:{free_port()}"}}\n'
+    )
+    (folder / "fibres.yml").write_text(
+        'fibres:\n  - {name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17", length_m: 12.0}\n'
+    )
+    (folder / "emulator.yml").write_text("hosts: false\n")
+    yield folder
+    labproc.stop(folder)
+
+
+def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
+    assert "not running" in cli("lab", "status").out
+    started = cli("lab", "start", "--json")
+    assert started.code == 0 and started.err == "" and started.json["data"]["already"] is False
+    pid = started.json["data"]["pid"]
+    assert Path(f"/proc/{pid}").exists()
+    assert cli("lab", "start", "--json").json["data"] | {"seconds": 0.0} == started.json["data"] | {"already": True, "seconds": 0.0}
+    status = cli("lab", "status", "--json").json["data"]
+    assert status["running"] is True and status["glass"] == {"ocs1": []} and status["lab"]["devices"]["ocs1"]["writes"] == 0
+    assert "0 cross-connects lit" in cli("lab", "status").out
+    assert cli("lab", "stop").out == "lab      stopped\n"
+    assert labproc._gone(pid, 0.1)
+    assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
+
+
+def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
+    said = cli("up", "-t", "plan.json")
+    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 devices, 1 fibres)" in said.err
+    assert said.out.startswith("  lab        started: emulated")
+    assert labproc.is_running(inventory)
+    assert "started" not in cli("up", "-t", "plan.json").err
+
+
+def test_only_up_starts_the_lab(cli: Any, inventory: Path) -> None:
+    cli.answers["plan"] = cli.answers["verify"] = Unreachable("ocs1: connection refused")
+    for argv in (("plan", "-t", "plan.json"), ("verify",)):
+        said = cli(*argv)
+        assert said.code == 5 and "E-UNREACHABLE the emulated lab is not running\nnext: testbed lab start\n" in said.err
+    assert not labproc.is_running(inventory)
+
+
+def test_a_lab_that_was_killed_is_not_running_and_starts_again(inventory: Path) -> None:
+    first = labproc.start(inventory)
+    os.kill(first.pid, signal.SIGKILL)
+    assert labproc._gone(first.pid, 5.0)
+    assert not labproc.is_running(inventory) and labproc.stop(inventory) is False
+    again = labproc.start(inventory)
+    assert not again.already and again.pid != first.pid
+
+
+def test_a_lab_that_hangs_is_killed_by_stop(inventory: Path) -> None:
+    started = labproc.start(inventory)
+    os.kill(started.pid, signal.SIGSTOP)
+    with pytest.raises(TimedOut, match="no answer to 'status' within 0 s"):
+        labproc.ask(inventory, "status", 0.2)
+    began = time.monotonic()
+    assert labproc.stop(inventory, 0.3) is True
+    assert labproc._gone(started.pid, 0.1) and time.monotonic() - began < 10
+
+
+def test_a_taken_port_is_named(inventory: Path) -> None:
+    port = int((inventory / "devices.yml").read_text().rsplit(":", 1)[1].split('"')[0])
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(Locked, match=f"127.0.0.1:{port}"):
+        labproc.start(inventory)
+
+
+def test_a_wrong_inventory_is_named_with_its_file(inventory: Path) -> None:
+    (inventory / "devices.yml").write_text("devices: {ocs1: {driver: polatis-scpi, address: nowhere}}\n")
+    with pytest.raises(BadFile, match=r"devices\.yml"):
+        labproc.start(inventory)
+    with pytest.raises(BadFile, match=r"hosts\.yml"):
+        labproc.state_dir(inventory / "elsewhere")
+
+
+def test_hardware_is_not_started(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="not an emulated lab"):
+        labproc.start(tmp_path)
+
+
+def test_what_the_lab_refuses_is_an_error_in_its_words(inventory: Path) -> None:
+    labproc.start(inventory)
+    with pytest.raises(TestbedError, match="no device ocs9"):
+        labproc.ask(inventory, "settle", device="ocs9", s=1)
+
+
+def test_an_answer_that_is_no_json_is_garbled(inventory: Path) -> None:
+    folder = labproc.state_dir(inventory)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "control.sock"))
+        server.listen()
+        import threading
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"who is there?\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Garbled, match="who is there"):
+            labproc.ask(inventory, "status")
+        thread.join()
+    (folder / "control.sock").unlink()
+
+
+def test_a_state_directory_with_a_long_name_is_reached(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    handle = os.open(folder, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as link:
+        server.bind(f"/proc/self/fd/{handle}/control.sock")
+        server.listen()
+        labproc._connect(link, folder)
+    os.close(handle)

@@ -1,0 +1,293 @@
+"""Every verb: its words, its JSON, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import (
+    BadFile,
+    ChangeFailed,
+    Garbled,
+    Infeasible,
+    Interlock,
+    Locked,
+    Missing,
+    NotVerified,
+    Refused,
+    TestbedError,
+    TimedOut,
+    Unreachable,
+)
+from orchestrator.cli.main import EXIT_CODES
+from orchestrator.reports import DownReport, JobStatus, PlanReport, Rung, StatusReport, UpReport, VerifyReport
+
+ENGINE_VERBS = {
+    "up": ("up", "--topology", "plan.json"),
+    "plan": ("plan", "-t", "plan.json"),
+    "down": ("down", "--yes"),
+    "status": ("status",),
+    "verify": ("verify",),
+    "job_launch": ("job", "launch"),
+    "job_status": ("job", "status"),
+    "job_logs": ("job", "logs"),
+    "job_stop": ("job", "stop"),
+}
+ERRORS = [
+    BadFile,
+    Infeasible,
+    Locked,
+    Unreachable,
+    Garbled,
+    TimedOut,
+    Refused,
+    Interlock,
+    NotVerified,
+    ChangeFailed,
+    Missing,
+    TestbedError,
+]
+
+
+@pytest.mark.parametrize("name", ENGINE_VERBS)
+def test_each_verb_prints_its_report(cli: Any, golden: Callable[[str, str], None], name: str) -> None:
+    said = cli(*ENGINE_VERBS[name])
+    assert said.code == 0 and said.err == f"plan       {'computed':<55} 50 ms\n"
+    golden(f"{name}.txt", said.out)
+
+
+@pytest.mark.parametrize("name", ENGINE_VERBS)
+def test_each_verb_prints_its_json_and_nothing_else(cli: Any, name: str) -> None:
+    said = cli(*ENGINE_VERBS[name], "--json")
+    assert said.code == 0 and said.err == "" and said.out.count("\n") == 1
+    assert said.json["ok"] is True and said.json["code"] == "OK"
+    assert said.json["data"] == json.loads(json.dumps(cli.answers[name].to_json()))
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("name", ["up", "status", "job_stop"])
+def test_an_error_has_the_same_exit_code_in_words_and_in_json(cli: Any, name: str, kind: type[TestbedError]) -> None:
+    cli.answers[name] = (
+        kind(["plan.json:5:23: no"], hint="do this") if kind is BadFile else kind("plan.json:5:23: no", hint="do this")
+    )
+    words, body = cli(*ENGINE_VERBS[name]), cli(*ENGINE_VERBS[name], "--json")
+    assert words.code == body.code == kind.exit_code in EXIT_CODES
+    assert f"{kind.code} plan.json:5:23: no\nnext: do this\n" in words.err and words.out == ""
+    assert (body.json["ok"], body.json["code"], body.json["message"], body.json["hint"]) == (
+        False,
+        kind.code,
+        "plan.json:5:23: no",
+        "do this",
+    )
+    if kind is BadFile:
+        assert body.json["data"] == {"problems": ["plan.json:5:23: no"]}
+
+
+def test_a_fault_of_ours_keeps_its_traceback_in_a_file(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    cli.answers["status"] = ZeroDivisionError("division by zero")
+    said = cli("status", "--json")
+    assert said.code == 1 and said.json["code"] == "E-UNEXPECTED" and said.json["message"] == "ZeroDivisionError: division by zero"
+    assert "Traceback" in Path(said.json["hint"].split()[-1]).read_text()
+
+
+def test_the_engine_gets_what_the_line_said(cli: Any) -> None:
+    (cli.home / "lab").mkdir()
+    cli("up", "-t", "plan.json", "--dry-run", "--no-job", "-i", "lab", "--timeout", "90s")
+    ((name, arguments, options),) = cli.calls
+    assert name == "up" and arguments == (cli.home / "lab", Path("plan.json"))
+    assert (options["dry_run"], options["launch_job"], options["timeout_s"]) == (True, False, 90.0)
+    assert options["settings"].inventory == cli.home / "lab"
+
+
+def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None:
+    cli("--timeout", "5s", "status")
+    cli("status", "--timeout", "6s")
+    cli("--timeout", "5s", "status", "--timeout", "7s")
+    cli("--timeout", "8s", "job", "status")
+    assert [options["timeout_s"] for _, _, options in cli.calls] == [5.0, 6.0, 7.0, 8.0]
+    assert cli("--json", "status").json["ok"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("upp",), "Did you mean 'up'?"),
+        (("up", "--topologie", "x"), "--topologie"),
+        (("up",), "no plan given"),
+        (("up", "-t", "plan.json", "--plan", "saved.json"), "exclude each other"),
+        (("job",), ""),
+        (("job", "logs", "--lines", "none"), "--lines"),
+        (("show", "0099"), "no run '0099'; there are none yet"),
+        (("down",), "no terminal to ask on"),
+        (("schema", "moon"), "moon"),
+    ],
+)
+def test_wrong_usage_is_two_in_words_and_in_json(cli: Any, argv: tuple[str, ...], words: str) -> None:
+    plain, body = cli(*argv), cli(*argv, "--json")
+    assert plain.code == body.code == 2 and words in plain.err and words in body.json["message"]
+    assert body.json["code"] == "E-USAGE" and body.json["hint"] and cli.calls == []
+
+
+def test_a_missing_plan_file_is_named_with_the_nearest_one(cli: Any) -> None:
+    said = cli("up", "-t", "plam.json")
+    assert said.code == 3 and said.err == "E-BAD-FILE plam.json: no such file; did you mean plan.json?\n"
+
+
+def test_down_without_a_terminal_names_the_flag(cli: Any) -> None:
+    said = cli("down")
+    assert said.code == 2 and "next: add --yes" in said.err and cli.calls == []
+
+
+def test_a_second_up_says_nothing_to_do(cli: Any) -> None:
+    cli.answers["up"] = UpReport("", "ring-12", "emulated", nothing_to_do=True, diff=cli.answers["up"].diff[1:])
+    said = cli("up", "-t", "plan.json")
+    assert said.out == "Nothing to do: ring-12 is up on emulated (2 circuits kept, 0 writes)\n" and said.code == 0
+
+
+def test_a_dry_run_says_that_nothing_was_written(cli: Any, golden: Callable[[str, str], None]) -> None:
+    cli.answers["up"] = replace(cli.answers["up"], dry_run=True, job=None, dark_ms=None)
+    golden("up-dry-run.txt", cli("up", "-t", "plan.json", "--dry-run").out)
+
+
+def test_differences_are_eight_only_when_asked_for(cli: Any) -> None:
+    assert cli("plan", "-t", "plan.json").code == 0
+    said = cli("plan", "-t", "plan.json", "--exit-code", "--json")
+    assert said.code == 8 and said.json["ok"] is True and said.json["code"] == "DIFFERENCES"
+    assert cli("status").code == 0 and cli("status", "--exit-code").code == 8
+    cli.answers["plan"] = PlanReport("ring", "emulated")
+    assert cli("plan", "-t", "plan.json", "--exit-code").code == 0
+
+
+def test_a_device_that_does_not_answer_makes_status_five(cli: Any) -> None:
+    status: StatusReport = cli.answers["status"]
+    cli.answers["status"] = replace(status, devices=(replace(status.devices[0], ok=False, error="ocs1: refused"),))
+    said = cli("status", "--json")
+    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"] == "1 do not answer: ocs1"
+    assert said.json["data"]["devices"][0]["error"] == "ocs1: refused"
+
+
+def test_a_rung_that_fails_shows_its_evidence_and_is_seven(cli: Any, golden: Callable[[str, str], None]) -> None:
+    rungs = (Rung("map", True, "4 devices", 0.03), Rung("link", False, "47/48", 2.0, ("gpu03:p2: no carrier, ocs2:19 is lit",)))
+    cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs)
+    said = cli("verify")
+    assert said.code == 7 and said.err.splitlines()[1:] == ["E-NOT-VERIFIED not verified: link", "next: testbed status"]
+    golden("verify-failed.txt", said.out)
+
+
+def test_what_down_could_not_restore_is_a_numbered_list(cli: Any) -> None:
+    cli.answers["down"] = DownReport("r", "emulated", left=("gpu03: ip rule 7000", "ocs1: 1->17"))
+    said = cli("down", "-y")
+    assert said.code == 7 and "  1. gpu03: ip rule 7000\n  2. ocs1: 1->17\n" in said.out
+
+
+def test_a_failed_job_is_told_with_its_exit_codes(cli: Any) -> None:
+    cli.answers["job_status"] = JobStatus("ddp", "failed", ranks=2, exit_codes={0: 0, 1: -9})
+    said = cli("job", "status")
+    assert said.code == 1 and "exit codes: rank 1: -9" in said.out and "next: testbed job logs" in said.err
+
+
+def test_a_saved_plan_is_applied_only_to_the_lab_it_was_made_for(cli: Any) -> None:
+    said = cli("plan", "-t", "plan.json", "-o", "saved.json")
+    assert "next: testbed up --plan saved.json" in said.err
+    (cli.home / "plan.json").unlink()
+    assert cli("up", "--plan", "saved.json").code == 0
+    name, (_, applied), _ = cli.calls[-1]
+    assert name == "up" and applied.name == "plan.json" and applied.read_text() == '{"name": "topoopt-12"}'
+    cli.answers["plan"] = replace(cli.answers["plan"], fingerprint="beef")
+    cli.calls.clear()
+    said = cli("up", "--plan", "saved.json")
+    assert said.code == 9 and "is not as it was" in said.err and [c[0] for c in cli.calls] == ["plan"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "other/1"}', '{"schema": "testbed.saved-plan/1"}'])
+def test_a_file_that_is_no_saved_plan_is_refused(cli: Any, text: str) -> None:
+    (cli.home / "saved.json").write_text(text)
+    said = cli("up", "--plan", "saved.json")
+    assert said.code == 3 and "saved.json: not a saved plan" in said.err and cli.calls == []
+
+
+def test_there_is_no_colour_without_a_terminal(cli: Any) -> None:
+    for argv in ENGINE_VERBS.values():
+        assert "\033" not in cli(*argv).out
+
+
+def test_version_names_what_it_stands_on(cli: Any) -> None:
+    said = cli("version", "--json")
+    assert {"testbed", "python", "kernel", "paramiko"} <= set(said.json["data"])
+
+
+def test_schema_prints_a_json_schema(cli: Any) -> None:
+    printed = json.loads(cli("schema", "plan").out)
+    assert printed == cli("schema", "--json").json["data"] and "$schema" in printed
+
+
+def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
+    verbs = [
+        ("up",),
+        ("plan",),
+        ("down",),
+        ("status",),
+        ("verify",),
+        ("history",),
+        ("show",),
+        ("doctor",),
+        ("schema",),
+        ("version",),
+    ]
+    verbs += [("job", v) for v in ("launch", "status", "logs", "stop")] + [("lab", v) for v in ("start", "stop", "status")]
+    for words in verbs:
+        said = cli(*words, "--help")
+        assert said.code == 0 and f"Examples:\n    testbed {' '.join(words)}" in said.out, words
+        assert said.out.index("Examples:") < said.out.index("Options:")
+    assert cli().out == cli("--help").out and cli().code == 0
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = """
+import sys
+from orchestrator.cli.main import run
+heavy = {"paramiko", "pyvisa", "ansible", "ansible_runner", "influxdb_client", "torch", "numpy", "serial", "pyroute2", "sqlite3"}
+run(["--help"])
+light = heavy | {"pydantic", "rich", "yaml", "asyncio"}
+print(sorted(light & set(sys.modules)), file=sys.stderr)
+for verb in ("up", "show", "doctor"):
+    run([verb, "--help"])
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == "[]\n[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
+    from orchestrator.settings import load
+    from orchestrator.store import Store
+
+    with Store(load().store_path) as store:
+        run = store.new_run("up", "emulated", plan_name="ring-12").id
+
+    def complete(*words: str) -> str:
+        line = " ".join(("testbed", *words))
+        env = os.environ | {
+            "_TESTBED_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": line,
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words)),
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main"], env=env, capture_output=True, text=True, check=False
+        ).stdout
+
+    assert "history" in complete("hist")
+    assert run in complete("show", run[:4])
