@@ -1,0 +1,112 @@
+"""What a host must be before routes make sense, as facts for the committer's `provision`, and the archive that installs it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import playbooks
+import workloads
+from orchestrator.lab import Host
+
+PLAYBOOKS = Path(playbooks.__path__[0])
+FILES = PLAYBOOKS / "files"
+# A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
+HOST_DEVICE = "host0"
+
+# (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
+SYSCTLS: tuple[tuple[str, str, bool], ...] = (
+    ("net.ipv4.ip_forward", "1", True),
+    ("net.ipv4.conf.all.rp_filter", "0", True),  # paths there and back may differ
+    ("net.ipv4.conf.all.send_redirects", "0", True),
+    ("net.ipv4.conf.all.accept_redirects", "0", True),
+    ("net.ipv4.conf.all.ignore_routes_with_linkdown", "0", True),  # a dark circuit is drained, not routed around by chance
+    ("net.ipv4.conf.all.arp_announce", "2", True),
+    ("net.ipv4.tcp_rto_min_us", "5000", False),  # Linux 6.12 and newer; the routes carry rto_min for older ones
+    ("net.ipv4.tcp_congestion_control", "cubic", False),  # refused inside a network namespace; the routes carry congctl
+    ("net.ipv4.tcp_slow_start_after_idle", "0", False),  # collectives send in bursts
+)
+PORT_SYSCTLS: tuple[tuple[str, str, bool], ...] = (
+    ("rp_filter", "0", True),
+    ("send_redirects", "0", True),
+    ("accept_redirects", "0", True),
+    ("arp_evict_nocarrier", "0", False),  # Linux 5.16 and newer
+)
+
+
+def facts(host: Host) -> dict[str, Any]:
+    """The facts of one host, with `sha`: the digest of everything provisioning installs there."""
+    names = [port.interface for _, port in sorted(host.ports.items())]
+    names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
+    kernel = host.forwarding == "kernel"
+    sysctls = [list(s) for s in SYSCTLS]
+    # a dot inside an interface name (VLANs) is escaped: the committer turns the others into slashes
+    sysctls += [
+        [f"net.ipv4.conf.{name.replace('.', chr(92) + '.')}.{key}", value, needed]
+        for name in names
+        for key, value, needed in PORT_SYSCTLS
+    ]
+    found: dict[str, Any] = {
+        "host": host.name,
+        "forwarding": host.forwarding,
+        "host_device": HOST_DEVICE if kernel else None,
+        "lanes": [host.lane_address(lane) for lane in range(host.lanes)] if kernel else [],
+        "node_prefix": f"{host.node_prefix}.0.0/16" if kernel else None,
+        "ports": [
+            {"number": number, "interface": port.interface, "eth": port.eth, "address": host.port_address(number)}
+            for number, port in sorted(host.ports.items())
+        ],
+        "sysctls": sysctls,
+        "workloads": workload_digest(),
+    }
+    found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
+    return found
+
+
+def digest(paths: Iterable[tuple[str, bytes]]) -> str:
+    found = hashlib.sha256()
+    for name, content in paths:
+        found.update(name.encode() + b"\0" + content + b"\0")
+    return found.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def programs() -> tuple[tuple[str, bytes], ...]:
+    """The committer's files by their names on the host."""
+    return tuple((p.relative_to(FILES).as_posix(), p.read_bytes()) for p in sorted(FILES.rglob("*.py")))
+
+
+@lru_cache(maxsize=1)
+def workload_files() -> tuple[tuple[str, bytes], ...]:
+    folder = Path(workloads.__path__[0])
+    return tuple((f"workloads/{p.relative_to(folder).as_posix()}", p.read_bytes()) for p in sorted(folder.rglob("*.py")))
+
+
+@lru_cache(maxsize=1)
+def program_digest() -> str:
+    return digest(programs())
+
+
+@lru_cache(maxsize=1)
+def workload_digest() -> str:
+    return digest(workload_files())[:16]
+
+
+@lru_cache(maxsize=1)
+def archive() -> str:
+    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64: the same bytes for the same content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in (*programs(), *((f"workloads/{workload_digest()}/{n}", c) for n, c in workload_files())):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()

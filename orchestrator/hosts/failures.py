@@ -1,0 +1,19 @@
+"""Failures of several hosts as one error that names each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optics import Garbled, HostName, Refused, TestbedError, TimedOut, Unreachable
+
+_BY_WEIGHT = (Unreachable, TimedOut, Garbled, Refused)
+
+
+def one_error(failed: Mapping[HostName, TestbedError], done: int = 0) -> TestbedError:
+    """One error of the gravest kind among them (unreachable, timed out, garbled, refused), a line per host, the first hint."""
+    errors = [failed[name] for name in sorted(failed)]
+    kind = next((k for k in _BY_WEIGHT if any(isinstance(e, k) for e in errors)), type(errors[0]))
+    lines = [str(e) for e in errors]
+    if done:
+        lines.append(f"({done} other host{'s' if done > 1 else ''} did it)")
+    return kind("\n".join(lines), hint=next((e.hint for e in errors if e.hint), ""))

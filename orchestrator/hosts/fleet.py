@@ -1,0 +1,380 @@
+"""The hosts of a lab: Ansible for what takes its time (provision, stage, launch, collect), persistent channels for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import tarfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from optics import Garbled, HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
+from orchestrator.hosts import facts, launch, render
+from orchestrator.hosts.api import (
+    Committed,
+    FibreEnd,
+    Hello,
+    HostEvent,
+    JobState,
+    PortCounters,
+    Probe,
+    Provisioned,
+    Staged,
+    Tail,
+)
+from orchestrator.hosts.channel import Channel
+from orchestrator.hosts.failures import one_error
+from orchestrator.hosts.runner import Ansible, Play
+from orchestrator.lab import Lab
+from orchestrator.plan import Job
+from orchestrator.rules import Macs, Rules
+
+T = TypeVar("T")
+
+
+class Hosts:
+    """See `HostSide`. `inventory`: the directory with hosts.yml. `artefacts`: where Ansible's output and collected files go."""
+
+    def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
+        self.lab = lab
+        self.hellos: dict[HostName, Hello] = {}
+        self.artefacts = artefacts
+        self._channels = {name: Channel(host, self._event) for name, host in lab.hosts.items()}
+        self._ansible = Ansible(inventory, artefacts)
+        self._queues: list[asyncio.Queue[HostEvent]] = []
+        self._playing = asyncio.Lock()
+
+    async def __aenter__(self) -> Hosts:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- the channel
+
+    async def connect(
+        self, names: Collection[HostName] | None = None, timeout_s: float = 10.0
+    ) -> Mapping[HostName, Hello | TestbedError]:
+        """Connect to all named hosts at once; one that cannot be reached is an error in the result and not raised."""
+
+        async def one(name: HostName) -> Hello | TestbedError:
+            try:
+                self.hellos[name] = await self._channels[name].connect(timeout_s)
+                return self.hellos[name]
+            except TestbedError as error:
+                self.hellos.pop(name, None)
+                return error
+
+        names = self._names(names)
+        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    def unprovisioned(self) -> tuple[HostName, ...]:
+        """Connected hosts whose facts, committer or workloads are not what this program would install."""
+        return tuple(n for n, hello in self.hellos.items() if hello.provision != facts.facts(self.lab.hosts[n])["sha"])
+
+    async def close(self) -> None:
+        """Close every channel and Ansible's connections. Committers, routes and jobs stay."""
+        await asyncio.gather(*(asyncio.to_thread(c.close) for c in self._channels.values()), asyncio.to_thread(self._ansible.close))
+
+    def macs(self) -> Mapping[HostPort, Macs]:
+        """The MAC addresses of all ports of connected hosts, as their kernels report them."""
+        return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}
+
+    def subscribe(self) -> asyncio.Queue[HostEvent]:
+        """Return a queue that gets every event from now on; give it back with `unsubscribe`."""
+        queue: asyncio.Queue[HostEvent] = asyncio.Queue()
+        self._queues.append(queue)
+        return queue
+
+    def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None:
+        self._queues.remove(queue)
+
+    def _event(self, host: HostName, kind: str, at_ns: int, values: Mapping[str, Any]) -> None:
+        for queue in self._queues:
+            queue.put_nowait(HostEvent(host, kind, at_ns, values))
+
+    def _names(self, names: Collection[HostName] | None) -> list[HostName]:
+        return list(self._channels if names is None else names)
+
+    async def _ask(
+        self, requests: Mapping[HostName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
+    ) -> dict[HostName, dict[str, Any]]:
+        """Send one request to each host, all before waiting for any; raise one error that names every host that failed."""
+        sent = {name: self._channels[name].send(op, **fields) for name, fields in requests.items()}
+        if sent:
+            await asyncio.wait(sent.values(), timeout=timeout_s)
+        answers: dict[HostName, dict[str, Any]] = {}
+        failed: dict[HostName, TestbedError] = {}
+        for name, future in sent.items():
+            if not future.done():
+                future.cancel()
+                failed[name] = TimedOut(f"{name}: no answer to {op} after {timeout_s:g} s", hint=f"testbed doctor {name}")
+            elif (error := future.exception()) is None:
+                answers[name] = future.result()
+            elif isinstance(error, TestbedError):
+                failed[name] = error
+            else:
+                raise error
+        if failed:
+            raise one_error(failed, len(answers))
+        return answers
+
+    async def _all(
+        self, names: Collection[HostName] | None, op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+    ) -> dict[HostName, dict[str, Any]]:
+        """Send the same request to each of `names`."""
+        return await self._ask(dict.fromkeys(self._names(names), fields), op, timeout_s)
+
+    # --- generations
+
+    async def commit(
+        self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
+    ) -> Mapping[HostName, Committed]:
+        """Make a staged generation active now; the hosts go back by themselves after `revert_after_s` unless `confirm` comes."""
+        request = {"generation": generation, "revert_after_s": revert_after_s}
+        answers = await self._all(names, "commit", request)
+        return {name: self._committed(name, values) for name, values in answers.items()}
+
+    async def arm(
+        self,
+        generation: int,
+        when_up: Mapping[HostName, Collection[int]],
+        *,
+        revert_after_s: float | None = None,
+        deadline_s: float = 60.0,
+    ) -> None:
+        """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves."""
+        requests = {
+            name: {
+                "generation": generation,
+                "when_up": [self.lab.interface(HostPort(name, p)) for p in sorted(ports)],
+                "revert_after_s": revert_after_s,
+                "deadline_s": deadline_s,
+            }
+            for name, ports in when_up.items()
+        }
+        await self._ask(requests, "arm")
+
+    async def disarm(self, names: Collection[HostName] | None = None) -> None:
+        await self._all(names, "disarm", {})
+
+    async def wait_committed(
+        self, generation: int, names: Collection[HostName], deadline_s: float, queue: asyncio.Queue[HostEvent] | None = None
+    ) -> Mapping[HostName, Committed | TestbedError]:
+        """Wait until every named host has committed `generation` by itself, or says why not.
+
+        Give the `queue` subscribed before the light moved, else a commit that was quicker than this call is not seen.
+        """
+        own = queue or self.subscribe()
+        found: dict[HostName, Committed | TestbedError] = {}
+        waiting = set(names)
+        try:
+            async with asyncio.timeout(deadline_s):
+                while waiting:
+                    event = await own.get()
+                    if event.host not in waiting or event.values.get("generation", generation) != generation:
+                        continue
+                    outcome = self._outcome(event)
+                    if outcome is not None:
+                        found[event.host] = outcome
+                        waiting.discard(event.host)
+        except TimeoutError:
+            for name in waiting:
+                found[name] = TimedOut(f"{name}: generation {generation} was not committed within {deadline_s:g} s")
+        finally:
+            if queue is None:
+                self.unsubscribe(own)
+        return found
+
+    def _outcome(self, event: HostEvent) -> Committed | TestbedError | None:
+        generation = event.values.get("generation")
+        match event.kind:
+            case "committed":
+                return self._committed(event.host, event.values)
+            case "expired":
+                return TimedOut(
+                    f"{event.host}: no carrier on {', '.join(event.values['missing'])}; generation {generation} stays staged"
+                )
+            case "failed":
+                return Refused(f"{event.host}: generation {generation}: {event.values['error']}")
+            case "lost":
+                return Unreachable(f"{event.host}: the channel to its committer is gone: {event.values['error']}")
+        return None
+
+    def _committed(self, name: HostName, values: Mapping[str, Any]) -> Committed:
+        offset = self._channels[name].offset_ns
+        link = values.get("t_link_ns")
+        return Committed(
+            name,
+            values["generation"],
+            values["previous"],
+            values["t_commit_ns"] - offset,
+            values["took_us"],
+            None if link is None else link - offset,
+        )
+
+    async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None:
+        """Keep what was committed: the hosts stop counting down. Older generations are dropped."""
+        await self._all(names, "confirm", {"generation": generation})
+
+    async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
+        """Go back to the generation active before the last commit; returns which that is (None: no routes at all)."""
+        answers = await self._all(names, "revert", {})
+        return {name: values["generation"] for name, values in answers.items()}
+
+    async def clear(self, names: Collection[HostName] | None = None) -> None:
+        """Remove every generation: the hosts hold no route of ours any more."""
+        await self._all(names, "clear", {}, 30.0)
+
+    # --- looking
+
+    async def probe(
+        self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
+    ) -> Mapping[HostName, Mapping[str, Probe]]:
+        """From each host, probe addresses with the planned number of links (None: any); a wrong count is asked again until time is up."""
+        requests = {
+            name: {"targets": [{"address": a, "hops": h} for a, h in wanted.items()], "timeout_s": timeout_s}
+            for name, wanted in targets.items()
+        }
+        answers = await self._ask(requests, "probe", timeout_s + 5.0)
+        return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
+
+    async def neighbours(self, ports: Collection[HostPort], timeout_s: float = 0.3) -> Mapping[HostPort, FibreEnd]:
+        """Who is at the other end of each port, by its own word: names swapped fibres."""
+        by_host: dict[HostName, list[int]] = {}
+        for port in sorted(ports):
+            by_host.setdefault(port.host, []).append(port.number)
+        requests = {name: {"ports": numbers, "timeout_s": timeout_s} for name, numbers in by_host.items()}
+        answers = await self._ask(requests, "neighbours", timeout_s + 5.0)
+        return {
+            HostPort(name, int(number)): FibreEnd(HostPort(name, int(number)), v["carrier"], _end(v["answered"]), _end(v["heard"]))
+            for name, values in answers.items()
+            for number, v in values["ports"].items()
+        }
+
+    async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
+        """One sample of every port's counters."""
+        answers = await self._all(names, "counters", {})
+        return {port: values for name, sample in answers.items() for port, values in port_counters(name, sample["ports"]).items()}
+
+    async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
+        """Let hosts send `counters` events every `interval_s` (None: stop); read them with `port_counters`."""
+        await self._all(names, "counters", {"interval_s": interval_s})
+
+    # --- through Ansible
+
+    async def provision(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Provisioned]:
+        """Install and start the committer, bring the host to its facts, and attach to it. Idempotent."""
+        names = self._names(names)
+        if not names:
+            return {}
+        told = {name: render.pack(facts.facts(self.lab.hosts[name]), name) for name in names}
+        play = await self._play("provision.yml", names, {"testbed_archive": facts.archive(), "testbed_facts": told})
+        found = {}
+        for name in names:
+            done, started = _lines(name, play.said[name]["provision"], 2)
+            found[name] = Provisioned(name, tuple(done["changed"]), tuple(done["notes"]), started["started"])
+        failed = {name: hello for name, hello in (await self.connect(names)).items() if not isinstance(hello, Hello)}
+        failed |= {
+            name: Refused(f"{name}: provisioned, but its committer does not answer")
+            for name in names
+            if name not in failed and not self.hellos[name].installed
+        }
+        if failed:
+            raise one_error(failed, len(names) - len(failed))
+        return found
+
+    async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
+        """Put route generations into tables nobody looks at yet, all in one play."""
+        told = render.payloads(generations)
+        if not told:
+            return {}
+        play = await self._play("stage_rules.yml", list(told), {"testbed_rules": told})
+        found: dict[HostName, dict[int, Staged]] = {}
+        for name in told:
+            wanted = [g for g, hosts in sorted(generations.items()) if name in hosts]
+            lines = _lines(name, play.said[name]["stage"], len(wanted))
+            found[name] = {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in lines}
+        return found
+
+    async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]:
+        """Start the ranks of a job; `run` makes its name on the hosts unique."""
+        told = {name: render.pack(request, name) for name, request in launch.requests(job, self.lab, run, resume=resume).items()}
+        play = await self._play("launch.yml", list(told), {"testbed_requests": told})
+        return {name: JobState(name, "running", pid=_lines(name, play.said[name]["launch"], 1)[0]["pid"]) for name in told}
+
+    async def collect(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, Path]:
+        """Bring the job's files home, into `artefacts/HOST/`; returns each host's folder."""
+        names = self._names(names)
+        play = await self._play("collect.yml", names, {"testbed_job": job})
+        found = {}
+        for name in names:
+            archive = base64.b64decode(_lines(name, play.said[name]["collect"], 1)[0]["archive"])
+            with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+                tar.extractall(self.artefacts / name, filter="data")
+            found[name] = self.artefacts / name / job
+        return found
+
+    async def _play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any]) -> Play:
+        async with self._playing:
+            play = await asyncio.to_thread(self._ansible.play, playbook, names, variables)
+        if play.failed:
+            raise one_error(play.failed, len(names) - len(play.failed))
+        return play
+
+    # --- jobs, over the channel
+
+    async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
+        """How each rank of a job is; `job` is its name on the hosts (`launch.job_name`)."""
+        answers = await self._all(names, "job.status", {"name": job})
+        return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
+
+    async def stop_job(
+        self, job: str, grace_s: float = 10.0, names: Collection[HostName] | None = None
+    ) -> Mapping[HostName, JobState]:
+        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`."""
+        request = {"name": job, "grace_s": grace_s}
+        answers = await self._all(names, "job.stop", request, grace_s + 5.0)
+        return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
+
+    async def tail(self, job: str, host: HostName, file: str = "log", offset: int = 0) -> Tail:
+        """A piece of one of the job's files on a host, from byte `offset` on (negative: from the end)."""
+        values = (await self._ask({host: {"name": job, "file": file, "offset": offset}}, "job.tail"))[host]
+        return Tail(values["data"], values["offset"], values["size"], values["state"])
+
+
+def port_counters(host: HostName, ports: Mapping[str, Mapping[str, int]]) -> dict[HostPort, PortCounters]:
+    """Read the `ports` of a counters answer or event."""
+    return {
+        HostPort(host, int(n)): PortCounters(
+            v["rx_bytes"], v["tx_bytes"], v["rx_pkts"], v["tx_pkts"], v["rx_dropped"] + v["tx_dropped"], bool(v["oper"])
+        )
+        for n, v in ports.items()
+    }
+
+
+def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:
+    return Probe(
+        source, r["address"], r["ok"], r.get("hops"), r.get("back_hops"), r.get("rtt_us"), r.get("host"), r.get("error", "")
+    )
+
+
+def _end(peer: Mapping[str, Any] | None) -> HostPort | None:
+    return None if peer is None else HostPort(peer["host"], peer["port"])
+
+
+def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
+    """The JSON lines a committer printed. Raises: Garbled - not that many. Refused - one of them says no."""
+    try:
+        found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    except ValueError:
+        found = []
+    for values in found:
+        if not values.get("ok", True):
+            raise Refused(f"{host}: {values.get('error')}")
+    if len(found) != count:
+        raise Garbled(f"{host}: its committer printed {text[:300]!r} where {count} lines of JSON were wanted")
+    return found

@@ -1,0 +1,93 @@
+"""A job as the requests that start its ranks: explicit ranks, rings, lanes and environment, nothing left to discovery. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from optics import HostName, Infeasible
+from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
+from orchestrator.lab import Host, Lab
+from orchestrator.plan import Job
+
+MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next
+MASTER_PORTS = 2000
+
+
+def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[HostName, dict[str, Any]]:
+    """The committer's `job.start` request for each rank's host. `run` makes the job's name on the hosts unique: `{job}.{run}`.
+
+    Raises: Infeasible - nccl on a host without GPU.
+    """
+    nccl = backend(job, lab) == "nccl"
+    lacking = [name for name in job.ranks if nccl and not lab.hosts[name].gpus]
+    if lacking:
+        raise Infeasible(f"job {job.name}: backend nccl, but {', '.join(lacking)} have no GPU (testbed_gpus)")
+    port = MASTER_PORT + sum(run.encode()) % MASTER_PORTS
+    found = {}
+    for rank, name in enumerate(job.ranks):
+        env = _environment(job, lab, rank, port, nccl) | dict(job.env)
+        found[name] = {"op": "job.start", "name": job_name(job.name, run), "argv": argv(job, resume), "env": env}
+    return found
+
+
+def job_name(job: str, run: str) -> str:
+    """The job's name on the hosts, in the characters a committer takes."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in f"{job}.{run}").lstrip("._-")[:100]
+
+
+def backend(job: Job, lab: Lab) -> str:
+    if job.backend != "auto":
+        return job.backend
+    return "nccl" if all(lab.hosts[name].gpus > 0 for name in job.ranks) else "gloo"
+
+
+def argv(job: Job, resume: bool) -> list[str]:
+    """The workload's command line: each of the job's args is an option of it; true is a bare flag, false is left out."""
+    words = ["python3", "-m", f"workloads.{job.workload}"]
+    for key, value in job.args.items():
+        option = f"--{key.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not False:
+            words += [option, str(value)]
+    if resume and job.workload == "train" and "--resume" not in words:
+        words.append("--resume")
+    return words
+
+
+def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[str, str]:
+    host = lab.hosts[job.ranks[rank]]
+    order = {name: i for i, name in enumerate(job.ranks)}
+    rings = [[order[name] for name in ring] for ring in job.rings] or [list(range(len(job.ranks)))]
+    env = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(job.ranks)),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": lab.hosts[job.ranks[0]].mgmt_address,
+        "MASTER_PORT": str(port),
+        "TESTBED_BACKEND": "nccl" if nccl else "gloo",
+        "TESTBED_RINGS": json.dumps(rings),
+        "TESTBED_LANES": json.dumps([host.lane_address(lane) for lane in range(host.lanes)]),
+        "TESTBED_CHECKPOINT_DIR": f"/var/lib/testbed/checkpoints/{job_name(job.name, 'c')}",
+        "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": HOST_DEVICE,
+    }
+    return env | (_nccl(host, len(rings)) if nccl else {})
+
+
+def _nccl(host: Host, rings: int) -> dict[str, str]:
+    """NCCL's view of the fabric; the values of the TopoOpt testbed's run scripts where they apply. A plan's `env` overrides."""
+    interfaces = [port.interface for _, port in sorted(host.ports.items())]
+    env = {"NCCL_MIN_NCHANNELS": str(rings), "NCCL_MAX_NCHANNELS": str(rings), "NCCL_ALGO": "Ring"}
+    if host.forwarding == "npar-rdma":
+        # the RDMA devices of a QLogic NIC count like its ports: qedr0 is port 1 (TopoOpt testbed, DLRM run scripts)
+        devices = ",".join(f"qedr{number - 1}" for number in sorted(host.ports))
+        return env | {
+            "NCCL_NET": "IB",
+            "NCCL_IB_HCA": devices,
+            "NCCL_IB_GID_INDEX": "3",
+            "NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces),
+        }
+    return env | {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": f"={HOST_DEVICE}"}

@@ -1,0 +1,83 @@
+"""Rules as the committer takes them: routes and neighbours for `kernel` hosts, commands with their undo for `npar-rdma`. Pure."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from optics import HostName, Infeasible
+from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, Rules, TransitFilter
+
+RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
+CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another
+COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_ARG_STRLEN), and Ansible's raw sends one
+
+
+def generation(number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL) -> dict[str, Any]:
+    """One generation as the committer's `stage` takes it. Sorted, so that equal rules give equal requests."""
+    routes = sorted(r for r in rules if isinstance(r, Route))
+    neighbours = sorted(r for r in rules if isinstance(r, Neighbour))
+    request: dict[str, Any] = {
+        "generation": number,
+        "routes": [[r.destination, r.via, r.interface, r.source] for r in routes],
+        "neighbours": [[n.address, n.mac, n.interface] for n in neighbours],
+        "rto_min_ms": rto_min_ms,
+        "congctl": congctl,
+    }
+    commands = npar_commands(rules)
+    if commands:
+        request["commands"] = commands
+    return request
+
+
+def npar_commands(rules: Iterable[Any]) -> list[dict[str, list[str]]]:
+    """The commands of an npar-rdma host, each with the one that undoes it, in the order they must be run.
+
+    The rule set is the TopoOpt testbed's (hipersys-team/TopoOpt, testbed set-up) with `ip neigh` for `arp`. Filters get a
+    preference of their own instead of `prio 0`, so that one of them can be taken away without the others.
+    """
+    rules = list(rules)
+    filters = sorted(r for r in rules if isinstance(r, TransitFilter))
+    found = [
+        {"do": ["tc", "qdisc", "replace", "dev", name, "ingress"], "undo": ["tc", "qdisc", "del", "dev", name, "ingress"]}
+        for name in sorted({f.interface for f in filters})
+    ]
+    found += [_filter(f) for f in filters]
+    for n in sorted(r for r in rules if isinstance(r, RdmaNeighbour)):
+        entry = ["ip", "neigh", "replace", n.address, "lladdr", n.mac, "dev", n.interface, "nud", "permanent"]
+        found.append({"do": entry, "undo": ["ip", "neigh", "del", n.address, "dev", n.interface]})
+    for r in sorted(r for r in rules if isinstance(r, RdmaRoute)):
+        entry = ["ip", "route", "replace", r.destination, "dev", r.interface, "src", r.source]
+        found.append({"do": entry, "undo": ["ip", "route", "del", r.destination, "dev", r.interface]})
+    return found
+
+
+def _filter(f: TransitFilter) -> dict[str, list[str]]:
+    tagged = f.protocol == "802.1Q"
+    host = int(f.destination.split(".")[2])  # the host's /24 block: 10.100.HOST.0
+    where = ["dev", f.interface, "parent", "ffff:", "protocol", f.protocol, "pref", str(2 * host + tagged)]
+    match = ["flower", "skip_hw", *(["vlan_ethtype", "ip"] if tagged else []), "dst_ip", f.destination]
+    action = ["action", "pedit", "ex", "munge", "eth", "dst", "set", f.mac, "pipe"]
+    action += ["action", "mirred", "egress", "redirect", "dev", f.out_interface]
+    return {"do": ["tc", "filter", "add", *where, *match, *action], "undo": ["tc", "filter", "del", *where]}
+
+
+def payloads(generations: Mapping[int, Mapping[HostName, Rules]]) -> dict[HostName, str]:
+    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64."""
+    names = sorted({name for hosts in generations.values() for name in hosts})
+    return {
+        name: pack([generation(n, hosts[name]) for n, hosts in sorted(generations.items()) if name in hosts], name)
+        for name in names
+    }
+
+
+def pack(value: Any, host: HostName) -> str:
+    """JSON, gzip, base64. Raises: Infeasible - it does not fit into one command."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode()
+    if len(packed) > COMMAND_LIMIT:
+        raise Infeasible(f"{host}: its rules take {len(packed)} bytes compressed, more than one command carries ({COMMAND_LIMIT})")
+    return packed

@@ -1,0 +1,111 @@
+"""Ansible, run from here: one playbook on some hosts, what each host said, and everything kept in the run's folder. Blocking."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optics import HostName, Missing, Refused, TestbedError, Unreachable
+from orchestrator.hosts.facts import PLAYBOOKS
+
+
+@dataclass(slots=True)
+class Play:
+    """What one playbook did: what each host printed per task, and who failed how."""
+
+    said: dict[HostName, dict[str, str]] = field(default_factory=dict)
+    failed: dict[HostName, TestbedError] = field(default_factory=dict)
+
+
+class Ansible:
+    """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`."""
+
+    def __init__(self, inventory: Path, artefacts: Path) -> None:
+        self._inventory = inventory / "hosts.yml"
+        self._artefacts = artefacts
+        self._count = 0
+        self._sockets: str | None = None
+
+    def play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float = 300.0) -> Play:
+        """Run `playbook` on `names`; per-host failures are returned, not raised.
+
+        Raises: Missing - ansible-playbook is not there. Refused - the play failed as a whole.
+        """
+        import ansible_runner
+
+        self._count += 1
+        folder = self._artefacts / "ansible" / f"{self._count:02d}-{Path(playbook).stem}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self._sockets is None:
+            self._sockets = tempfile.mkdtemp(
+                prefix="testbed-", dir=os.environ.get("XDG_RUNTIME_DIR")
+            )  # short: a socket path has 108 bytes
+        programs = Path(sys.executable).parent
+        if not shutil.which("ansible-playbook", path=f"{programs}:{os.environ.get('PATH', '')}"):
+            raise Missing("ansible-playbook is not installed here", hint="pip install ansible-core")
+        found = Play()
+
+        def hear(event: Mapping[str, Any]) -> bool:
+            _hear(event, found)
+            return True
+
+        result = ansible_runner.run(
+            private_data_dir=str(folder),
+            playbook=str(PLAYBOOKS / playbook),
+            inventory=str(self._inventory),
+            limit=",".join(sorted(names)),
+            extravars=dict(variables),
+            envvars={
+                "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": self._sockets,
+                "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
+            },
+            settings={"idle_timeout": timeout_s, "job_timeout": timeout_s, "suppress_env_files": False},
+            event_handler=hear,
+            quiet=True,
+        )
+        missing = [name for name in names if name not in found.said and name not in found.failed]
+        if (result.rc != 0 and not found.failed) or missing:
+            text = (folder / "artifacts").glob("*/stdout")
+            said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
+            raise Refused(f"{playbook} ended with {result.status} (exit {result.rc}): {said}", hint=f"all of it is in {folder}")
+        return found
+
+    def close(self) -> None:
+        """End the SSH connections Ansible kept open."""
+        if self._sockets is None:
+            return
+        ends = [
+            subprocess.Popen(
+                ["ssh", "-O", "exit", "-o", f"ControlPath={path}", "x"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for path in sorted(Path(self._sockets).iterdir())
+        ]
+        for process in ends:
+            process.wait()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets = None
+
+
+def _hear(event: Mapping[str, Any], found: Play) -> None:
+    kind = event.get("event")
+    data = event.get("event_data") or {}
+    host, result = str(data.get("host")), data.get("res") or {}
+    if kind == "runner_on_ok":
+        found.said.setdefault(host, {})[data.get("task", "")] = str(result.get("stdout", ""))
+    elif kind == "runner_on_unreachable":
+        words = " ".join(str(result.get("msg", "")).split())
+        found.failed[host] = Unreachable(f"{host}: Ansible cannot reach it: {words}", hint=f"ansible -i inventory {host} -m ping")
+    elif kind == "runner_on_failed":
+        words = str(result.get("stdout") or result.get("stderr") or result.get("msg") or "").strip()
+        found.failed[host] = Refused(f"{host}: {data.get('task')}: {words[-800:]}")

@@ -1,0 +1,1 @@
+"""Ansible playbooks and the program they install on the hosts; data, found through this package."""
