@@ -7,17 +7,17 @@ for the others, so the search is over devices; ports follow. Links that are alre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from optics import DeviceName, HostName, HostPort, Infeasible, Link, LinkKind
+from orchestrator.colouring import Need, Room, Search, repair
 from orchestrator.lab import Lab
 from orchestrator.plan import WantedLink, host_of
 
-SEARCH_STEPS = 20_000  # devices tried per search before it restarts or gives up; a 64-host torus takes 128
-RESTARTS = 8
-MAX_RELEASED = 2  # live links given up together in the exact search for the most that can stay
+FIRST_LOOK = 2_000  # steps of the exact search before the repair heuristic gets its turn; 12 hosts take about 30
+SEARCH_STEPS = 20_000  # steps of each exact search after it
+RESTARTS = 4
+KEEPING_EFFORT = 4_000  # links coloured again and again, at most, to keep more live links: 160 tries on 12 hosts, 0.5 s
 
 
 def assign_ports(links: Iterable[WantedLink | Link], lab: Lab, live: Collection[Link] = ()) -> tuple[Link, ...]:
@@ -29,68 +29,17 @@ def assign_ports(links: Iterable[WantedLink | Link], lab: Lab, live: Collection[
     wanted = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
     problem = _Problem(wanted, lab)
     pins = problem.pins(live)
-    for released in range(min(MAX_RELEASED, len(pins)) + 1):
-        for dropped in combinations(sorted(pins), released):
-            kept = {index: pin for index, pin in pins.items() if index not in dropped}
-            if problem.contradiction(kept) is None:
-                found = problem.search(kept, {})
-                if found is not None:
-                    return found
-            if released == 2 and len(pins) > 24:
-                break  # a quadratic number of searches is not worth one more kept link
+    found = problem.search(pins, quick=True)
+    if found is not None:
+        return found
     why = problem.contradiction({})
     if why is not None:
         raise Infeasible(why, hint="name fewer links, or more ports and fibres in the inventory")
     found = problem.search({}, {index: lab.fibres[pin.a].device for index, pin in pins.items()})
-    if found is not None:
-        return found
-    raise Infeasible(
-        problem.verdict(), hint="name the ports in the plan (gpu01:p1) where you know a colouring, or take links out of the plan"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Need:
-    """One bare link still to be coloured. An end that names its port allows only that port's device and is free there."""
-
-    index: int
-    a: HostName
-    b: HostName
-    kind: LinkKind
-    devices: tuple[DeviceName, ...]
-
-
-class _Room:
-    """Free transmitters and receivers of each host at each device. A duplex link needs both of one port."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.whole: dict[tuple[HostName, DeviceName], list[int]] = {}
-        self.half: dict[tuple[HostName, DeviceName, str], list[int]] = {}
-        self.taken: Counter[tuple[HostName, DeviceName, str]] = Counter()
-        for port, fibre in lab.fibres.items():
-            self.whole.setdefault((port.host, fibre.device), []).append(port.number)
-
-    def occupy(self, port: HostPort, device: DeviceName, roles: tuple[str, ...]) -> bool:
-        """Take named sides of a named port; False if one is taken."""
-        key = (port.host, device)
-        if port.number in self.whole.get(key, ()):
-            self.whole[key].remove(port.number)
-            for other in {"tx", "rx"} - set(roles):
-                self.half.setdefault((*key, other), []).append(port.number)
-            return True
-        if len(roles) == 1 and port.number in self.half.get((*key, roles[0]), ()):
-            self.half[*key, roles[0]].remove(port.number)
-            return True
-        return False
-
-    def fits(self, host: HostName, device: DeviceName, role: str) -> bool:
-        """There is room for one more `duplex`, `tx` or `rx` beside what is taken."""
-        taken, key = self.taken, (host, device)
-        duplex = taken[*key, "duplex"] + (role == "duplex")
-        lone = [
-            max(0, taken[*key, side] + (role == side) - len(self.half.get((*key, side), ()))) for side in ("tx", "rx")
-        ]  # simplex ends that half-used ports cannot take share whole ports, a sender beside a receiver
-        return duplex + max(lone) <= len(self.whole.get(key, ()))
+    if found is None:
+        hint = "name the ports in the plan (gpu01:p1) where you know a colouring, or take links out of the plan"
+        raise Infeasible(problem.verdict(), hint=hint)
+    return problem.improve(pins) or found
 
 
 class _Problem:
@@ -100,30 +49,27 @@ class _Problem:
 
     def pins(self, live: Collection[Link]) -> dict[int, Link]:
         """For each wanted link with a bare end, a live link between the same hosts that could stay as it is."""
-        named: set[HostPort] = {
-            end
-            for link in self.wanted
-            for end in (link.a, link.b)
-            if isinstance(link.a, HostPort) and isinstance(link.b, HostPort)
-            if isinstance(end, HostPort)
-        }
-        free = [link for link in sorted(live) if link.a not in named and link.b not in named]
+        named = {end for link in self.wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
+        free = sorted(live)
         pins: dict[int, Link] = {}
         for index, link in enumerate(self.wanted):
             if isinstance(link.a, HostPort) and isinstance(link.b, HostPort):
                 continue
             for candidate in free:
+                if ({candidate.a, candidate.b} - {link.a, link.b}) & named:
+                    continue  # another link of the plan names that port
                 turned = Link(candidate.b, candidate.a, candidate.kind)
-                match = next((way for way in (candidate, turned) if _fits(link, way)), None)
-                if match is not None and (match is candidate or candidate.kind is LinkKind.DUPLEX):
+                ways = (candidate, turned) if candidate.kind is LinkKind.DUPLEX else (candidate,)
+                match = next((way for way in ways if _fits(link, way)), None)
+                if match is not None:
                     pins[index] = match
                     free.remove(candidate)
                     break
         return pins
 
-    def room(self, pins: dict[int, Link]) -> tuple[_Room | None, str]:
+    def room(self, pins: dict[int, Link]) -> tuple[Room | None, str]:
         """Free ports after the named ports and the pins are taken, or which port is wanted twice."""
-        room = _Room(self.lab)
+        room = Room(self.lab)
         for index, link in enumerate(self.wanted):
             at = pins.get(index)
             duplex = link.kind is LinkKind.DUPLEX
@@ -137,7 +83,7 @@ class _Problem:
                     return None, f"{link}: port {end} is in two links"
         return room, ""
 
-    def needs(self, pins: dict[int, Link]) -> list[_Need]:
+    def needs(self, pins: dict[int, Link]) -> list[Need]:
         found = []
         at: dict[HostName, set[DeviceName]] = {}
         for port, fibre in self.lab.fibres.items():
@@ -148,7 +94,10 @@ class _Problem:
                 continue
             sets = [{self.lab.fibres[end].device} if isinstance(end, HostPort) else at.get(end, set()) for end in (link.a, link.b)]
             devices = tuple(sorted(sets[0] & sets[1], key=lambda device: order.get(device, 0)))
-            found.append(_Need(index, host_of(link.a), host_of(link.b), link.kind, devices))
+            role = ("duplex", "duplex") if link.kind is LinkKind.DUPLEX else ("tx", "rx")
+            ends = zip((link.a, link.b), role, strict=True)
+            roles = tuple((host_of(end), "" if isinstance(end, HostPort) else role) for end, role in ends)
+            found.append(Need(index, host_of(link.a), host_of(link.b), link.kind, devices, roles))
         return found
 
     def contradiction(self, pins: dict[int, Link]) -> str | None:
@@ -172,7 +121,7 @@ class _Problem:
                 return f"{host} needs {links} more ports for links without named ports, {ports[host]} are free"
         return self._parity(room, needs)
 
-    def _parity(self, room: _Room, needs: list[_Need]) -> str | None:
+    def _parity(self, room: Room, needs: list[Need]) -> str | None:
         """A device joins ports in pairs, so among an odd number of hosts one port of each plane stays alone."""
         whole = [need for need in needs if need.kind is LinkKind.DUPLEX]
         named = {
@@ -195,20 +144,41 @@ class _Problem:
                 )
         return None
 
-    def search(self, pins: dict[int, Link], prefer: dict[int, DeviceName]) -> tuple[Link, ...] | None:
+    def improve(self, pins: dict[int, Link]) -> tuple[Link, ...] | None:
+        """An assignment that keeps all live links but one, else as many as could be added in turn; None if none could."""
+        tries = KEEPING_EFFORT // max(1, len(self.wanted))
+        for dropped in sorted(pins)[:tries]:
+            found = self.search({index: pin for index, pin in pins.items() if index != dropped}, quick=True)
+            if found is not None:
+                return found
+        best, kept = None, dict[int, Link]()
+        for index in sorted(pins)[: tries - len(pins)] if tries > len(pins) else ():
+            found = self.search(kept | {index: pins[index]}, quick=True)
+            if found is not None:
+                best, kept = found, kept | {index: pins[index]}
+        return best
+
+    def search(
+        self, pins: dict[int, Link], prefer: Mapping[int, DeviceName] | None = None, *, quick: bool = False
+    ) -> tuple[Link, ...] | None:
         """An assignment that respects the pins, or None; `exhausted` then says whether there is truly none."""
+        if self.contradiction(pins) is not None:
+            return None
+        prefer = prefer or {}
         needs = self.needs(pins)
         self.exhausted = False
-        for restart in range(RESTARTS):
+        for turn in range(-1, 0 if quick else RESTARTS):
             room, _ = self.room(pins)
-            if room is None:
-                self.exhausted = True
-                return None
-            colouring = _Colouring(needs, self.wanted, room, prefer, restart)
-            found = colouring.run()
+            assert room is not None  # else there would be a contradiction
+            search = Search(needs, room, prefer, max(turn, 0), FIRST_LOOK if turn < 0 else SEARCH_STEPS)
+            found = search.run()
+            if found is None and search.gave_up and turn < 0:
+                room, _ = self.room(pins)
+                assert room is not None
+                found = repair(needs, room, prefer)
             if found is not None:
                 return self._ports(pins, needs, found)
-            if not colouring.gave_up:
+            if not search.gave_up:
                 self.exhausted = True
                 return None
         return None
@@ -219,7 +189,7 @@ class _Problem:
             return f"no choice of ports carries these {count} links: every colouring of them by device was tried"
         return f"found no choice of ports for these {count} links within {RESTARTS} searches of {SEARCH_STEPS} steps"
 
-    def _ports(self, pins: dict[int, Link], needs: list[_Need], devices: dict[int, DeviceName]) -> tuple[Link, ...]:
+    def _ports(self, pins: dict[int, Link], needs: list[Need], devices: dict[int, DeviceName]) -> tuple[Link, ...]:
         room, _ = self.room(pins)
         assert room is not None  # the search that chose the devices had it
         ends: dict[tuple[int, int], HostPort] = {}
@@ -252,126 +222,6 @@ class _Problem:
         return tuple(result)
 
 
-class _Colouring:
-    """Depth-first search, always at the link with the fewest devices left; untouched devices that look alike count as one."""
-
-    def __init__(
-        self, needs: list[_Need], wanted: Sequence[WantedLink], room: _Room, prefer: dict[int, DeviceName], turn: int
-    ) -> None:
-        self.needs, self.room, self.prefer = needs, room, prefer
-        self.roles = [
-            (
-                (need.a, "" if isinstance(wanted[need.index].a, HostPort) else "duplex" if need.kind is LinkKind.DUPLEX else "tx"),
-                (need.b, "" if isinstance(wanted[need.index].b, HostPort) else "duplex" if need.kind is LinkKind.DUPLEX else "rx"),
-            )
-            for need in needs
-        ]
-        self.turn = turn
-        self.steps = 0
-        self.gave_up = False
-        self.chosen: dict[int, DeviceName] = {}
-        self.uses: Counter[DeviceName] = Counter()
-        self.at: dict[HostName, list[int]] = {}
-        for place, need in enumerate(needs):
-            for host in (need.a, need.b):
-                self.at.setdefault(host, []).append(place)
-        self.degree = [len(self.at[need.a]) + len(self.at[need.b]) for need in needs]
-        self.kin = self._kin()
-        self.options = [self._options(place) for place in range(len(needs))]
-
-    def _kin(self) -> dict[DeviceName, object]:
-        """Devices with equal values are interchangeable while unused: the same free ports at every host, wanted by no one more."""
-        devices = sorted({device for need in self.needs for device in need.devices})
-        rooms = {
-            device: (
-                tuple(sorted((host, len(numbers)) for (host, at), numbers in self.room.whole.items() if at == device)),
-                tuple(sorted((host, side, len(numbers)) for (host, at, side), numbers in self.room.half.items() if at == device)),
-                tuple(place for place, need in enumerate(self.needs) if device in need.devices),
-                device in self.prefer.values(),
-            )
-            for device in devices
-        }
-        preferred = set(self.prefer.values())
-        return {device: (device if device in preferred else rooms[device]) for device in devices}
-
-    def _options(self, place: int) -> list[DeviceName]:
-        need = self.needs[place]
-        return [d for d in need.devices if all(not role or self.room.fits(host, d, role) for host, role in self.roles[place])]
-
-    def run(self) -> dict[int, DeviceName] | None:
-        """Iterative, because the depth is the number of links."""
-        if not self.needs:
-            return {}
-        if any(not options for options in self.options):
-            return None
-        stack: list[tuple[int, list[DeviceName]]] = []
-        place = self._next()
-        stack.append((place, self._values(place)))
-        while stack:
-            place, values = stack[-1]
-            if place in self.chosen:
-                self._undo(place)
-            if not values:
-                stack.pop()
-                continue
-            self.steps += 1
-            if self.steps > SEARCH_STEPS:
-                self.gave_up = True
-                return None
-            if not self._take(place, values.pop(0)):
-                continue
-            if len(self.chosen) == len(self.needs):
-                return {self.needs[place].index: device for place, device in self.chosen.items()}
-            following = self._next()
-            stack.append((following, self._values(following)))
-        return None
-
-    def _next(self) -> int:
-        count = len(self.needs)
-        open_ = (place for place in range(count) if place not in self.chosen)
-        return min(
-            open_, key=lambda place: (len(self.options[place]), -self.degree[place], (place * (2 * self.turn + 1)) % (count + 1))
-        )
-
-    def _values(self, place: int) -> list[DeviceName]:
-        values: list[DeviceName] = []
-        fresh: set[object] = set()
-        liked = self.prefer.get(self.needs[place].index)
-        for device in sorted(self.options[place], key=lambda device: device != liked):
-            if not self.uses[device]:
-                if self.kin[device] in fresh:
-                    continue
-                fresh.add(self.kin[device])
-            values.append(device)
-        return values
-
-    def _take(self, place: int, device: DeviceName) -> bool:
-        """Colour the link; False if that leaves another without a device (the colour is then still to be undone)."""
-        self.chosen[place] = device
-        self.uses[device] += 1
-        for host, role in self.roles[place]:
-            if role:
-                self.room.taken[host, device, role] += 1
-        return self._refresh(place)
-
-    def _undo(self, place: int) -> None:
-        device = self.chosen.pop(place)
-        self.uses[device] -= 1
-        for host, role in self.roles[place]:
-            if role:
-                self.room.taken[host, device, role] -= 1
-        self._refresh(place)
-
-    def _refresh(self, place: int) -> bool:
-        good = True
-        for host in (self.needs[place].a, self.needs[place].b):
-            for other in self.at[host]:
-                if other not in self.chosen:
-                    self.options[other] = self._options(other)
-                    good &= bool(self.options[other])
-        return good
-
-
 def _fits(wanted: WantedLink, way: Link) -> bool:
     """`way` is a link that `wanted`, with a bare end, would accept."""
     return way.kind is wanted.kind and all(
@@ -379,7 +229,7 @@ def _fits(wanted: WantedLink, way: Link) -> bool:
     )
 
 
-def _components(needs: list[_Need]) -> list[set[HostName]]:
+def _components(needs: list[Need]) -> list[set[HostName]]:
     beside: dict[HostName, set[HostName]] = {}
     for need in needs:
         beside.setdefault(need.a, set()).add(need.b)

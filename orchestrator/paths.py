@@ -84,17 +84,20 @@ def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (
     by_ring = _ring_hops(leaving, lanes, rings)
     chosen: dict[Key, Hop] = {}
     load: dict[HostName, Counter[Hop]] = {host: Counter() for host in leaving}
+    open_: list[tuple[HostName, HostName, list[Hop], bool]] = []
     for target in leaving:
         far = distances(leaving, target)
         for host, hops in leaving.items():
-            if host == target or host not in far:
-                continue
-            nearer = [hop for hop in hops if far.get(hop.into.host, len(far)) == far[host] - 1]
-            picks = _spread(_interleaved(nearer), lanes, load[host], direct=far[host] == 1)
-            for lane, pick in enumerate(picks):
-                hop = by_ring.get((host, target, lane), pick)
-                chosen[host, target, lane] = hop
-                load[host][hop] += 1
+            if host != target and host in far:
+                nearer = [hop for hop in hops if far.get(hop.into.host, len(far)) == far[host] - 1]
+                open_.append((host, target, _interleaved(nearer), far[host] == 1))
+    for host, target, candidates, direct in sorted(
+        open_, key=lambda item: len(item[2]) > 1 and not item[3]
+    ):  # no choice comes first
+        for lane, pick in enumerate(_spread(candidates, lanes, load[host], direct=direct)):
+            hop = by_ring.get((host, target, lane), pick)
+            chosen[host, target, lane] = hop
+            load[host][hop] += 1
     for route in fixed:
         for lane in range(lanes) if route.lane is None else (route.lane,):
             for host, follower in pairwise(route.path):
@@ -195,21 +198,48 @@ def lanes_of(lab: Lab) -> int:
 def hops(
     links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = (), *, lane: int = 0
 ) -> Mapping[tuple[HostName, HostName], int]:
-    """The planned number of hops of every ordered pair of linked hosts that can reach each other; lanes differ only by fixed
-    routes."""
+    """The planned number of hops of every ordered pair of linked hosts that can reach each other.
+
+    Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are reached (`landings`).
+    """
     chosen = next_hops(links, lanes_of(lab), fixed)
     counted: dict[tuple[HostName, HostName], int] = {}
     for host, target, at in chosen:
-        if at != lane or (host, target) in counted:
-            continue
-        trail = [host]
-        while trail[-1] != target and (trail[-1], target) not in counted:
-            trail.append(chosen[trail[-1], target, lane].into.host)
-        length = counted.get((trail[-1], target), 0)
-        for back, here in enumerate(reversed(trail)):
-            if here != target:
-                counted[here, target] = length + back
+        if lab.hosts[host].forwarding == "kernel":
+            if at == lane:
+                counted[host, target] = len(follow(chosen, lab, host, target, lane))
+        elif (host, target) not in counted:
+            reached = landings(chosen, lab, host, target)
+            counted[host, target] = len(reached[sorted(reached)[lane % len(reached)]])
     return counted
+
+
+def follow(chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: int) -> tuple[Hop, ...]:
+    """The hops from `host` to `target`; none if there is no path.
+
+    A kernel relay goes by the packet's lane. An npar-rdma relay knows only the port a packet came in by and the target host: it
+    takes the choice of the lane with that port's number.
+    """
+    path: list[Hop] = []
+    hop = chosen.get((host, target, lane))
+    while hop is not None and len(path) <= len(lab.hosts):
+        path.append(hop)
+        relay = hop.into.host
+        if relay == target:
+            return tuple(path)
+        at = lane if lab.hosts[relay].forwarding == "kernel" else (hop.into.number - 1) % lanes_of(lab)
+        hop = chosen.get((relay, target, at))
+    return ()
+
+
+def landings(chosen: NextHops, lab: Lab, host: HostName, target: HostName) -> dict[int, tuple[Hop, ...]]:
+    """Which ports of `target` the paths of all lanes from `host` end at, and the path to each, the lowest lane's if several do."""
+    found: dict[int, tuple[Hop, ...]] = {}
+    for lane in range(lanes_of(lab)):
+        path = follow(chosen, lab, host, target, lane)
+        if path:
+            found.setdefault(path[-1].into.number, path)
+    return found
 
 
 def drained(old: NextHops, kept: NextHops) -> NextHops:

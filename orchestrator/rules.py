@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from optics import HostName, HostPort, Infeasible, Link
 from orchestrator.lab import Host, Lab
-from orchestrator.paths import Hop, NextHops, Ring, drained, graph, hops, lanes_of, next_hops
+from orchestrator.paths import Hop, NextHops, Ring, drained, graph, hops, landings, lanes_of, next_hops
 from orchestrator.plan import FixedRoute
 
 __all__ = [
@@ -187,40 +187,17 @@ def _kernel(host: Host, target: Host, lane: int, hop: Hop, lab: Lab, macs: Mappi
 
 
 def _npar(chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs], found: Mapping[HostName, set[Rule]]) -> None:
-    """Own routes to each port a path lands on, and the filters of every relay on the way.
-
-    A filter sees the arriving port and the destination host, not the lane, so the lane of a packet is forgotten at the first relay:
-    from there on the choice is that of the arriving port (`_relay`). The landing port follows from the path.
-    """
-    taken: dict[tuple[HostName, str], Hop] = {}
-    for (host, target, _), first in sorted(chosen.items()):
-        here = lab.hosts[host]
-        hop = first
-        for _hop in range(len(lab.hosts)):
-            if hop.into.host == target:
-                break
-            onward = _relay(hop.into, target, chosen, lab)
-            if onward is None:
-                break
-            found[hop.into.host] |= _filters(hop.into, target, onward, lab, macs)
-            hop = onward
-        if hop.into.host != target:
-            continue  # only while draining: this pair has no path now, and its relays no longer know one
-        address = lab.hosts[target].port_address(hop.into.number)
-        if taken.setdefault((host, address), first) != first:
-            continue  # a lower lane lands on the same port by another first hop; one route per destination
-        interface = here.ports[first.out.number].interface
-        direct = first.into.host == target
-        found[host] |= {
-            RdmaRoute(f"{address}/32", interface, here.port_address(first.out.number)),
-            RdmaNeighbour(address, _mac(macs, first.into, eth=not direct), interface),
-        }
-
-
-def _relay(arrival: HostPort, target: HostName, chosen: NextHops, lab: Lab) -> Hop | None:
-    """Where a relay sends what arrives at `arrival` for `target`: the choice of the lane with the port's number."""
-    lanes = lanes_of(lab)
-    return chosen.get((arrival.host, target, (arrival.number - 1) % lanes))
+    """Own routes to each port a path lands on, and the filters of every relay on the way."""
+    for host, target in sorted({(host, target) for host, target, _ in chosen}):
+        for port, path in landings(chosen, lab, host, target).items():
+            first, address = path[0], lab.hosts[target].port_address(port)
+            interface = lab.hosts[host].ports[first.out.number].interface
+            found[host] |= {
+                RdmaRoute(f"{address}/32", interface, lab.hosts[host].port_address(first.out.number)),
+                RdmaNeighbour(address, _mac(macs, first.into, eth=len(path) > 1), interface),
+            }
+            for hop, onward in pairwise(path):
+                found[hop.into.host] |= _filters(hop.into, target, onward, lab, macs)
 
 
 def _filters(arrival: HostPort, target: HostName, onward: Hop, lab: Lab, macs: Mapping[HostPort, Macs]) -> set[Rule]:
