@@ -5,7 +5,6 @@ Side figures: `ansible --version`, and a second verb (`testbed history` on an em
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -13,6 +12,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import verdict
 
 LIMIT_MS = 300.0
 ROUNDS = 21
@@ -59,18 +62,17 @@ def main() -> int:
     print(f"import typer      median {statistics.median(peer_ms):6.1f} ms   python itself {statistics.median(bare_ms):.1f} ms")
     print(f"ansible --version median {statistics.median(ansible_ms):6.1f} ms")
     print(f"heavy imports     {', '.join(heavy) or 'none'}")
-    result = {
-        "name": "cli_start",
-        "value": round(value, 1),
-        "unit": "ms",
-        "limit": LIMIT_MS,
-        "ratio": round(value / LIMIT_MS, 3),
-        "peer_import_typer_ms": round(statistics.median(peer_ms), 1),
-        "peer_ansible_version_ms": round(statistics.median(ansible_ms), 1),
-        "heavy_imports": heavy,
-    }
-    print(json.dumps(result))
-    return 0 if value < LIMIT_MS and not heavy else 1
+    return verdict(
+        "cli_start",
+        value,
+        "ms",
+        LIMIT_MS,
+        "at most",
+        also=not heavy,
+        peer_import_typer_ms=round(statistics.median(peer_ms), 1),
+        peer_ansible_version_ms=round(statistics.median(ansible_ms), 1),
+        heavy_imports=heavy,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,14 @@ async def test_a_host_that_is_silent_is_given_up_in_time(monkeypatch: pytest.Mon
 )
 def test_an_address_says_what_can_be_tried(address: str, where: object) -> None:
     assert doctor._endpoint(address) == where
+
+
+def test_a_lab_that_is_left_over_is_named_by_its_process(tmp_path: Path) -> None:
+    assert doctor._leftovers(tmp_path) == []
+    with (tmp_path / "lab.pid").open("w") as held:
+        assert doctor._leftovers(tmp_path) == []
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert doctor._leftovers(tmp_path) == [os.getpid()]
 
 
 def test_a_store_that_is_broken_is_told(cli: Any) -> None:

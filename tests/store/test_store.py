@@ -136,6 +136,21 @@ def test_a_generation_is_never_given_twice(store: Store) -> None:
     assert sorted(given) == list(range(1, 81)) and store.next_generation("other") == 1
 
 
+def test_two_runs_never_share_an_id(store: Store) -> None:
+    runs: list[str] = []
+
+    def begin() -> None:
+        with Store(store.path, durable=False) as own:
+            runs.extend(own.new_run("up", "emulated").id for _ in range(20))
+
+    threads = [threading.Thread(target=begin) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) == len(set(runs)) == 80
+
+
 def test_jobs_are_kept_with_their_state(store: Store) -> None:
     job = store.add_job("emulated", "r", "ddp-mlp", {"ranks": ["gpu01"]})
     store.set_job(job, "failed", "rank 3 ended with 1", ended=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import subprocess
@@ -220,6 +221,15 @@ def test_full_parts_are_compressed_and_read_in_order(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated") as journal:
         journal.point("port", PORT, {"rx_bytes": 5000})
     assert [p.fields["rx_bytes"] for p in read(tmp_path)] == list(range(5001))
+
+
+def test_a_part_caught_between_compressing_and_removing_counts_once(tmp_path: Path) -> None:
+    with Journal(tmp_path, "r", "emulated") as journal:
+        journal.point("port", PORT, {"rx_bytes": 1})
+    (part,) = parts(tmp_path)
+    part.with_name("000.lp.gz").write_bytes(gzip.compress(part.read_bytes()))
+    part.with_name("001.lp.tmp").write_bytes(b"half of a part being compressed")
+    assert len(list(read(tmp_path))) == 1
 
 
 def test_the_reader_picks_measurements_by_name(tmp_path: Path) -> None:
