@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 
@@ -26,15 +27,22 @@ class Accord:
     def heed_signals(self) -> None:
         """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at once.
 
-        Until then they kill it, as they should a process that is stuck in a meeting nobody comes to.
+        Until then they kill it, as they should a process that is stuck in a meeting nobody comes to. They are heard by a thread:
+        a handler in Python would only run once the main thread leaves torch, and a rank waiting for a peer does not.
         """
+        told, heard = socket.socketpair()
+        told.setblocking(False)
+        signal.set_wakeup_fd(told.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, lambda _number, _frame: None)
+        threading.Thread(target=self._hear, args=(told, heard), daemon=True).start()
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._asked:
-            os._exit(128 + number)
-        self._asked = True
+    def _hear(self, _told: socket.socket, heard: socket.socket) -> None:
+        while number := heard.recv(1):
+            if number[0] in (signal.SIGTERM, signal.SIGINT):
+                if self._asked:
+                    os._exit(128 + number[0])
+                self._asked = True
 
     def ask_to_stop(self) -> None:
         """Do as a signal would."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.accord import common
+from workloads.accord import Accord, common
 from workloads.allreduce import HEADER, row, size, sizes
 from workloads.records import rates
 from workloads.rings import bus_factor, pieces
@@ -71,3 +71,26 @@ def test_the_common_checkpoint_is_the_newest_that_all_have(kept: list[list[int]]
     else:
         with pytest.raises(ValueError, match="no checkpoint is common to all ranks: rank 0 has"):
             common(kept)
+
+
+class Shared(dict[str, str]):
+    """What Accord needs of torch's store, in one process."""
+
+    def compare_set(self, key: str, expected: str, desired: str) -> str:
+        return self.setdefault(key, desired) if expected == "" else self[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+def test_the_first_announcement_of_a_stop_stands() -> None:
+    store = Shared()
+    first, second, third = (Accord(store, rank, 3) for rank in range(3))
+    first.before(4)
+    assert not first.last(4), "nobody asked"
+    for accord in (first, second):
+        accord.ask_to_stop()
+    first.before(5)
+    second.before(6)
+    assert [accord.last(5) for accord in (first, second, third)] == [True] * 3
+    assert not third.last(4)

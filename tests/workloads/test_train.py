@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -138,6 +139,21 @@ def test_a_silent_rank_ends_the_others_within_the_timeout(tmp_path: Path) -> Non
         job.signal(signal.SIGKILL, only=[1])
     assert process.returncode == 75
     assert "waited 2 s for one" in err
+
+
+def test_a_second_signal_ends_a_rank_that_waits_for_a_peer(tmp_path: Path) -> None:
+    with ranks(2, *TRAIN, "--iterations", "0", directory=tmp_path, timeout_s=60.0) as job:
+        until(lambda: len(records(tmp_path)) > 2, job)
+        job.signal(signal.SIGSTOP, only=[1])
+        seen = len(records(tmp_path))
+        time.sleep(0.2)
+        job.signal(signal.SIGTERM, only=[0])
+        with pytest.raises(subprocess.TimeoutExpired):
+            job.processes[0].wait(0.3)
+        job.signal(signal.SIGTERM, only=[0])
+        assert job.processes[0].wait(5.0) == 128 + signal.SIGTERM
+        assert len(records(tmp_path)) <= seen + 1
+        job.signal(signal.SIGKILL, only=[1])
 
 
 def test_resuming_without_a_common_checkpoint_is_refused(tmp_path: Path) -> None:
