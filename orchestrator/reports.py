@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TypeAlias, cast
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -295,3 +296,11 @@ class VerifyReport(Report):
     @property
     def ok(self) -> bool:
         return all(r.ok for r in self.rungs)
+
+
+def path_text(path: Path | str) -> str:
+    """A path as the operator would type it: relative to here if below here, `~` for the home directory."""
+    full = Path(path).expanduser().absolute()
+    if full.is_relative_to(Path.cwd()):
+        return str(full.relative_to(Path.cwd()))
+    return f"~/{full.relative_to(Path.home())}" if full.is_relative_to(Path.home()) else str(full)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from orchestrator.reports import path_text
 from orchestrator.telemetry.progress import seconds_text
 
 __all__ = ["columns", "listed", "mark", "ms_text", "paint", "path_text", "phase_line", "seconds_text", "when"]
@@ -48,11 +48,3 @@ def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
 def listed(items: Sequence[str], most: int = 8) -> str:
     """The first few of a list, and how many more there are."""
     return " ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
-
-
-def path_text(path: Path | str) -> str:
-    """A path as the operator would type it: relative to here if below here, `~` for the home directory."""
-    full = Path(path).expanduser().absolute()
-    if full.is_relative_to(Path.cwd()):
-        return str(full.relative_to(Path.cwd()))
-    return f"~/{full.relative_to(Path.home())}" if full.is_relative_to(Path.home()) else str(full)
