@@ -65,6 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     except CannotStart as problem:
         print(f"error: {problem}", file=sys.stderr)
         return problem.status
+    except OSError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return EXIT_MISSING
 
 
 def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:

@@ -32,6 +32,8 @@ def contain(root: Callable[[Callable[[], None]], int], *, surrender: Callable[[]
         linux.die_with_parent(signal.SIGKILL)
 
         def inside() -> int:
+            for number in (signal.SIGTERM, signal.SIGINT):  # a first process is spared signals it has no handler for
+                signal.signal(number, lambda number, _: os._exit(128 + number))
             _isolate()
             return root(lambda: _watch(here, traces))
 
