@@ -4,8 +4,9 @@ A circuit is made in two steps, ENT-CRS (reserve the ports) and ACT-CRS (move th
 DLT-CRS. Commands and rows: Quali cloudshell-L1-calient tests (captures), Phosphorus G2MPLS plugin (states), pynt, MonALISA.
 
 Decisions on what the public sources leave open:
-- A circuit is a setting when its row says AS=IS and OS=IS. `OC` is a separate verdict (light or port condition): a circuit that
-  stays at OC=FAIL is left standing and reported in `Outcome.failed`. A row that never becomes active is rolled back.
+- A circuit is a setting when its row says AS=IS and OS=IS. A row that does not also come to OC=OK is deleted again and reported in
+  `Outcome.failed`, as the Phosphorus plugin does, unless the switch's own meter says that no light enters: then the circuit is as
+  good as the switch can make it (light and link are other verdicts) and stands.
 - `settled_ns` is the first answer in which every wanted row says IS, IS, OK.
 - Several commands go out in one write (at most `window`) where none depends on another: all CANC, then all DLT, all ENT, all ACT.
   Their answers find them by tag. Mirrors move in parallel, so this keeps the dark time at one switching time.
@@ -23,11 +24,12 @@ from drivers.calient_rows import Connection, Pair, Work, is_aid, natural, parse,
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.tl1 import KEEP_ALIVE_S, Command, Tl1Session, retrieve
-from drivers.watch import patience_s, watch
+from drivers.watch import patience_s, soon_s, watch
 from drivers.wire import tl1
 from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
 
 Rows = tuple[Connection, ...]
+LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -60.0
 """Levels down to here are no reading; no source gives this family's own floor, so the one of Polatis meters is taken."""
 
@@ -87,22 +89,9 @@ class CalientTl1:
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         """As the protocol says; a duplex AID alone means the side where light leaves, `1.2.5:in` the side where it enters."""
-        wanted = [port for port in ports if is_aid(port.label.removesuffix(":in"))]
-        asked = [retrieve("RTRV-PORT-SUM", port.label.removesuffix(":in")) for port in wanted]
         async with self._turn:
-            replies = await self._session.batch(asked)
-        found: dict[Port, Dbm] = {}
-        for port, reply in zip(wanted, replies, strict=True):
-            if not reply.completed or not reply.rows:
-                continue  # not equipped: nothing to read
-            level = tl1.parse_row(reply.rows[0])["INPWR" if port.label.endswith(":in") else "OUTPWR"]
-            if level == "NONE":
-                continue
-            if not re.fullmatch(r"[+-]?\d{1,3}(\.\d+)?", level):
-                raise Garbled(f"{self.name}: power of {port.label} is {level!r}")
-            if (dbm := float(level)) > FLOOR_DBM:
-                found[port] = dbm
-        return found
+            levels = await self._power(ports)
+        return {port: level for port, level in levels.items() if level > FLOOR_DBM}
 
     async def close(self) -> None:
         async with self._turn:
@@ -117,24 +106,65 @@ class CalientTl1:
         marks.words.update(todo.refused)
         await self._carry_out(todo, marks)
         wanted = todo.wanted
+        excused: set[Pair] = set()  # made, and dark for want of light at the input
+
+        def wrong(rows: Rows) -> set[Pair]:
+            held = {pair for row in rows for pair in row.pairs}
+            good = {pair for row in rows if row.healthy or (row.active and row.pairs <= excused) for pair in row.pairs}
+            return (held & remove.keys()) | (wanted - good)
 
         def done(rows: Rows) -> bool:
-            held = {pair for row in rows for pair in row.pairs}
-            good = {pair for row in rows if row.healthy for pair in row.pairs}
-            return all(pair in marks.words for pair in (held & remove.keys()) | (wanted - good))
+            return all(pair in marks.words for pair in wrong(rows))
 
-        last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=self._patience_s)
-        rows = last.report
-        state = {pair: row for row in rows for pair in row.pairs}
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+            last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=wait_s)
+            if last.done:
+                break
+            excused |= await self._without_light(
+                row for row in last.report if row.active and not row.healthy and row.pairs & wanted
+            )
+        state = {pair: row for row in last.report for pair in row.pairs}
         failed = {s: f"not a port of {self.name}" for s in (change.remove | change.add) if not self._pair(s)}
-        for pair in (remove.keys() & state.keys()) | {p for p in wanted if p not in state or not state[p].healthy}:
+        for pair in wrong(last.report):
             setting = remove.get(pair) or add.get(pair) or self._setting(pair)
             failed[setting] = marks.words.get(pair) or _silence(pair, state.get(pair), last.watched_s)
-        if stale := [row for row in rows if row.group == self._group and not row.active and row.pairs & wanted]:
-            await self._send("CANC-CRS", [row for row in stale if row.engaged], marks)
-            await self._send("DLT-CRS", stale, marks)
-            rows = await self._rows()
+        rows = await self._roll_back(last.report, wrong(last.report) & wanted, marks)
         return marks.outcome(self.name, self._settings(rows), last.at_ns, failed)
+
+    async def _without_light(self, rows: Iterable[Connection]) -> set[Pair]:
+        """Circuits whose OC=FAIL is explained by a dark input: nothing the switch could do better."""
+        suspects = list(rows)
+        inputs = {Port(self.name, f"{a}:in") for row in suspects for a, _ in row.pairs}
+        read = await self._power(inputs) if inputs else {}
+        dark = {port.label.removesuffix(":in") for port, level in read.items() if level <= LOSS_OF_SIGNAL_DBM}
+        return {pair for row in suspects if any(a in dark for a, _ in row.pairs) for pair in row.pairs}
+
+    async def _roll_back(self, rows: Rows, failed: set[Pair], marks: Marks[Pair]) -> Rows:
+        """Delete our own connections that did not become what they should; return the table as it then is."""
+        stale = [row for row in rows if row.group == self._group and row.pairs & failed]
+        if not stale:
+            return rows
+        words = dict(marks.words)  # what went wrong first is what the operator needs
+        await self._send("CANC-CRS", [row for row in stale if row.engaged], marks)
+        await self._send("DLT-CRS", stale, marks)
+        marks.words.update(words)
+        return await self._rows()
+
+    async def _power(self, ports: Iterable[Port]) -> dict[Port, Dbm]:
+        """What the meters read, the floor included; a port without a meter is absent."""
+        wanted = [port for port in ports if is_aid(port.label.removesuffix(":in"))]
+        replies = await self._session.batch([retrieve("RTRV-PORT-SUM", port.label.removesuffix(":in")) for port in wanted])
+        found: dict[Port, Dbm] = {}
+        for port, reply in zip(wanted, replies, strict=True):
+            if not reply.completed or not reply.rows:
+                continue  # not equipped: nothing to read
+            level = tl1.parse_row(reply.rows[0])["INPWR" if port.label.endswith(":in") else "OUTPWR"]
+            if level == "NONE":
+                continue
+            if not re.fullmatch(r"[+-]?\d{1,3}(\.\d+)?", level):
+                raise Garbled(f"{self.name}: power of {port.label} is {level!r}")
+            found[port] = float(level)
+        return found
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
         """Take down, then put up; what was denied in one step is left out of the next."""

@@ -1,7 +1,7 @@
 """Polatis / HUBER+SUHNER piezo switches over SCPI: TCP 5025, RS-232 38400 8N1, or anything pyvisa opens.
 
 Commands as in the hpn-bristol and R. Polster clients (the latter cites manual PROD-B-100-03-0). Set commands are not answered and
-an impossible pair is silently not made, so each is sent together with `:syst:err?` and believed only after `:oxc:swit:conn:stat?`.
+an impossible pair is silently not made, so each is followed at once by `:syst:err?` and believed only after `:oxc:swit:conn:stat?`.
 
 What `settled_ns` means here: the moment the switch's own map showed the change. Nothing public says whether the map waits for the
 piezo to settle; treat light as proven by a power reading or the link, not by this mark.
@@ -18,7 +18,7 @@ from typing import ClassVar
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.scpi import ScpiSession
-from drivers.watch import patience_s, watch
+from drivers.watch import patience_s, soon_s, watch
 from drivers.wire import scpi
 from optics import (
     Change,
@@ -104,30 +104,49 @@ class PolatisScpi:
         """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
-        seen = await self._read()
-        gone = [pair for pair in remove if pair in seen]
-        new = [pair for pair in add if pair not in seen]
+
+        def wrong(pairs: frozenset[Pair]) -> dict[Pair, Setting]:
+            return {p: s for p, s in remove.items() if p in pairs} | {p: s for p, s in add.items() if p not in pairs}
+
+        def done(pairs: frozenset[Pair]) -> bool:
+            return all(pair in marks.words for pair in wrong(pairs))
+
+        # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
+        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+            todo = wrong(last.report)
+            await self._send(todo.keys() & remove.keys(), todo.keys() & add.keys(), last.report, marks)
+            last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=wait_s)
+            if last.done:
+                break  # else: neither made nor refused; a switch that lost a command is asked once more
+        failed = {s: f"not a port of {self.name}" for s in (change.remove | change.add) if not self._pair(s)}
+        late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was answered for
+        for pair, setting in wrong(last.report).items():
+            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s)
+        return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
+
+    async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+        """Break `gone`, make `new`, given the map as it is; a port held by a circuit that stays is not driven for another."""
+        marks.words.clear()
         if gone or new:
             await self._drain()  # before anything goes dark: older errors are not about this change
         if gone:
-            await self._write("sub", gone, marks)
+            await self._write("sub", sorted(gone), marks)
             marks.broke()
-        if new:
-            await self._write("add", new, marks)
+            if new:  # one question in the dark, a fraction of a millisecond: is every port really free now?
+                soon = soon_s(self.traits, self._patience_s)
+                last = await watch(
+                    self._read, lambda now: gone & now <= marks.words.keys(), expected_s=self.traits.settle_s, patience_s=soon
+                )
+                seen = last.report
+        for pair in sorted(new):
+            if holders := [held for held in sorted(seen) if held[0] == pair[0] or held[1] == pair[1]]:
+                port = pair[0] if holders[0][0] == pair[0] else pair[1]
+                marks.words[pair] = f"port {port} is held by {holders[0][0]}->{holders[0][1]}"
+        if free := sorted(pair for pair in new if pair not in marks.words):
+            await self._write("add", free, marks)
         marks.acknowledged()
-
-        def done(pairs: frozenset[Pair]) -> bool:
-            left = [p for p in remove if p in pairs] + [p for p in add if p not in pairs]
-            return all(p in marks.words for p in left)
-
-        last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=self._patience_s)
-        failed = {s: f"not a port of {self.name}" for s in (change.remove | change.add) if not self._pair(s)}
-        wrong = {pair: s for pair, s in remove.items() if pair in last.report}
-        wrong |= {pair: s for pair, s in add.items() if pair not in last.report}
-        late = "; ".join(await self._drain()) if wrong else ""  # an error that came after its command was answered for
-        for pair, setting in wrong.items():
-            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s)
-        return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
     async def _write(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
         """Send one command for all `pairs`; where the device objects, find out to which of them.
@@ -135,7 +154,6 @@ class PolatisScpi:
         The device may do all, some or none of a refused list. What is missing a settling time later is sent one by one, so that
         each pair gets its own words and a good pair does not fail for a bad one.
         """
-        pairs = sorted(pairs)
         errors = await self._command(verb, pairs, marks)
         if not errors:
             return
@@ -158,7 +176,7 @@ class PolatisScpi:
         lists = f"{scpi.channels(a for a, _ in pairs)},{scpi.channels(b for _, b in pairs)}"
         command = f":oxc:swit:conn:{verb} {lists}"
         marks.write()
-        first = await self._session.ask(f"{command};:syst:err?", scpi.parse_error, again=False)
+        first = await self._session.ask(":syst:err?", scpi.parse_error, command=command, again=False)
         if not first.code:
             return ""
         return f'refused "{command}": ' + "; ".join([str(first), *await self._drain()])
@@ -167,7 +185,7 @@ class PolatisScpi:
         """Empty the error queue and return it: what is in it before a command belongs to somebody else."""
         errors: list[str] = []
         for _ in range(QUEUE_LENGTH):
-            error = await self._session.ask(":syst:err?", scpi.parse_error, again=False)
+            error = await self._session.ask(":syst:err?", scpi.parse_error)
             if not error.code:
                 break
             errors.append(str(error))

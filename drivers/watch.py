@@ -33,6 +33,11 @@ def patience_s(traits: Traits, option: str | None = None) -> float:
     return float(option) if option is not None else max(LEAST_PATIENCE_S, 10 * traits.settle_s)
 
 
+def soon_s(traits: Traits, patience_s: float) -> float:
+    """When (s) a change that was neither made nor refused becomes suspicious: five times the promised settling."""
+    return min(patience_s, max(5 * traits.settle_s, 0.25))
+
+
 async def watch(read: Callable[[], Awaitable[T]], done: Callable[[T], bool], *, expected_s: float, patience_s: float) -> Seen[T]:
     """Poll `read` until `done` holds or `patience_s` (s) is over; the deadline is not an error here, the caller knows the words.
 

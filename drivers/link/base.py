@@ -55,6 +55,17 @@ class Link(ABC):
     async def _discard(self) -> None:
         """Drop what came before the next question: a late or repeated answer must not be taken for the next one."""
 
+    async def tell(self, data: bytes, question: str) -> None:
+        """Send `data`, which has no answer. Raises: Unreachable - the link is not open. Dropped - it ended."""
+        async with self._lock:
+            if not self.alive:
+                raise Unreachable(f"{self.who}: not connected to {self.address}")
+            try:
+                await self._write(data)
+            except OSError as error:
+                await self.close()
+                raise Dropped(f'{self.who}: connection to {self.address} broke at "{question}": {error}') from error
+
     async def exchange(
         self,
         data: bytes,

@@ -25,21 +25,23 @@ class ScpiSession:
         self._pace_s = pace_s
         self._free_at = 0.0
 
-    async def ask(self, line: str, parse: Callable[[str], T], *, again: bool = True) -> T:
-        """Send `line`, return its answer read by `parse`.
+    async def ask(self, line: str, parse: Callable[[str], T], *, command: str = "", again: bool = True) -> T:
+        """Send the unanswered `command`, if any, and the question `line` in one write; return the answer read by `parse`.
 
-        `again`: the line changes nothing, so it may be asked once more when the connection ends under it (an idle session, say).
+        Two lines rather than one joined by `;`: a device may drop the rest of a line it refuses (IEEE 488.2), question included.
+        `again`: nothing is changed, so it may be asked once more, on a new connection, when the old one ends under it (an idle
+        session, say) or the answer cannot be read (a repeated or late one, in pieces).
         Raises: Unreachable, TimedOut, Garbled. After any of them the connection is closed, because a late answer would be taken for
         the next one.
         """
         try:
-            return await self._once(line, parse)
-        except Dropped:
+            return await self._once(line, parse, command)
+        except (Dropped, Garbled):
             if not again:
                 raise
-        return await self._once(line, parse)
+        return await self._once(line, parse, command)
 
-    async def _once(self, line: str, parse: Callable[[str], T]) -> T:
+    async def _once(self, line: str, parse: Callable[[str], T], command: str) -> T:
         if not self._link.alive:
             await self._link.open()
         await self._pace()
@@ -51,11 +53,15 @@ class ScpiSession:
             return bool(answers)
 
         try:
-            await self._link.exchange(line.encode("ascii") + b"\n", complete, question=line, discard=True)
+            if command and self._pace_s:
+                await self._link.tell(command.encode("ascii") + b"\n", command)
+                await self._pace()
+            lead = "" if self._pace_s or not command else f"{command}\n"
+            await self._link.exchange(f"{lead}{line}\n".encode("ascii"), complete, question=command or line, discard=True)
             return parse(answers[0])
         except Garbled as error:
             await self._link.close()
-            raise Garbled(f'{self._link.who}: answer to "{line}": {error}') from error
+            raise Garbled(f'{self._link.who}: answer to "{command or line}": {error}') from error
         except BaseException:
             await self._link.close()
             raise
