@@ -44,13 +44,16 @@ def check(
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        seen: set[Path] = set()
+        found: dict[Path, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
             inner = _inside(detail["loc"], value)
-            if inner in seen and detail["type"] != "missing":
-                continue  # a union reports each of its members; the first is enough
-            seen.add(inner)
-            what, key, inner = _words(detail, inner, model, value)
+            found.setdefault((*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []).append(detail)
+        for details in found.values():
+            inner = _inside(details[0]["loc"], value)
+            what, key, inner = _words(details[0], inner, model)
+            kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
+            if len(kinds) > 1:  # a union reports each of its members
+                what = f"wanted {', '.join(kinds[:-1])} or {kinds[-1]}, got {show(details[0]['input'])}"
             problems.add(place(inner) if place else (*path, *inner), what, key=key)
         return None
 
@@ -106,6 +109,22 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+END = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:p[0-9]{1,3})?$"
+INTERFACE = r"^[^\s/:]{1,15}$"
+OPTION = r"^[a-z][a-z0-9_]{0,62}$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
+LINE = r"^[^\x00\r\n]{0,4096}$"
+PATTERNS = {
+    NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
+    END: "a host port such as gpu01:p1, or a host alone",
+    INTERFACE: "the name of a Linux interface, at most 15 characters",
+    OPTION: "an option's name in small letters, digits and '_'",
+    VARIABLE: "the name of an environment variable",
+    LINE: "one line of text, at most 4096 characters",
+}
+"""What each pattern of the files asks for, in words."""
+
 _KINDS = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -125,7 +144,7 @@ _LIMITS = {
 }
 
 
-def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel], value: Any) -> tuple[str, bool, Path]:
+def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[str, bool, Path]:
     """What to say, whether it is about the key, and the path to blame."""
     kind, got, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
@@ -136,18 +155,19 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel], value: Any
         return f"wanted {_KINDS[kind]}, got {show(got)}", False, inner
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
-        return f"wanted {words} {context[name]}, got {show(got)}", False, inner
+        return f"wanted {words} {context[name]:g}, got {show(got)}", False, inner
     if kind == "literal_error":
         wanted = str(context["expected"]).replace("'", "")
         return f"wanted {wanted}, got {show(got)}{did_you_mean(got, wanted.replace(' or ', ', ').split(', '))}", False, inner
     if kind in ("too_short", "too_long"):
-        limit = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
-        return f"wanted {limit} items, got {context['actual_length']}", False, inner
+        limit, count = ("least", context["min_length"]) if kind == "too_short" else ("most", context["max_length"])
+        return f"wanted at {limit} {count} item{'s' if count != 1 else ''}, got {context['actual_length']}", False, inner
     if kind in ("string_too_short", "string_too_long"):
         limit = f"at least {context['min_length']}" if kind == "string_too_short" else f"at most {context['max_length']}"
         return f"wanted {limit} characters, got {show(got)}", False, inner
     if kind == "string_pattern_mismatch":
-        return f"{show(got)} does not match {context['pattern']}", False, inner
+        words = PATTERNS.get(str(context["pattern"]), f"text that matches {context['pattern']}")
+        return f"wanted {words}, got {show(got)}", inner[-1:] == (got,), inner
     if kind == "finite_number":
         return f"wanted a finite number, got {got}", False, inner
     if kind == "value_error":
@@ -165,5 +185,5 @@ def show(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 24 else f"{text[:20]}..."

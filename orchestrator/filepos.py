@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from typing import Any, NoReturn, TypeAlias
 
 import yaml
@@ -75,10 +75,16 @@ def spell(path: Path) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest known word, or nothing.
 
-    Labels that end in digits are near to all their siblings; among equally near ones the first in order is offered.
+    Labels that end in digits are near to all their siblings; among equally near ones the longest common ending decides.
     """
-    near = get_close_matches(str(word), sorted(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    text = str(word)
+
+    def nearness(candidate: str) -> tuple[float, int]:
+        ending = next((at for at, (a, b) in enumerate(zip(reversed(text), reversed(candidate), strict=False)) if a != b), len(text))
+        return SequenceMatcher(None, text, candidate).ratio(), ending
+
+    best = max(sorted(known), key=nearness, default=None)
+    return f"; did you mean {best}?" if best is not None and nearness(best)[0] >= 0.6 else ""
 
 
 def summary(names: Iterable[str], noun: str) -> str:
@@ -100,7 +106,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
-_WORD = re.compile(r"[A-Za-z_+-][A-Za-z0-9_+-]*|.", re.DOTALL)
+_WORD = re.compile(r'[A-Za-z_+-][A-Za-z0-9_+-]*|"[^"\n]{1,18}"|.', re.DOTALL)
 _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
@@ -253,7 +259,9 @@ class _JsonReader:
 
     def word(self) -> str:
         found = _WORD.match(self.text, self.at)
-        return f"'{found.group()[:20]}'" if found else "the end of the file"
+        if found is None:
+            return "the end of the file"
+        return found.group() if found.group().startswith('"') else f"'{found.group()[:20]}'"
 
     def spot(self) -> Spot:
         low, high = 0, len(self.starts)

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from optics import BadFile, Db, DeviceConfig, DeviceName, HostName, HostPort, Port
 from orchestrator.ansible import InventoryHost, read_inventory
-from orchestrator.filecheck import Edge, check
+from orchestrator.filecheck import INTERFACE, NAME, Edge, check
 from orchestrator.filepos import Document, Path, Problems, did_you_mean, natural, read_yaml, summary
 
 Forwarding = Literal["kernel", "npar-rdma"]
@@ -136,8 +136,8 @@ class Lab:
 
 # --- the edges: what the files may say ------------------------------------------------------------------------------------------
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-Interface = Annotated[str, Field(pattern=r"^[^\s/:]{1,15}$", description="a Linux interface name, at most 15 characters")]
+Name = Annotated[str, Field(pattern=NAME)]
+Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
 Label = Annotated[str, Field(min_length=1, max_length=64, description="a device port as printed on its faceplate")]
 
 
@@ -226,7 +226,9 @@ class DeviceEdge(Edge):
         url = urlsplit(text)
         if url.scheme not in ADDRESS_SCHEMES:
             hint = did_you_mean(url.scheme, ADDRESS_SCHEMES)
-            raise ValueError(f'"{text}" is not a device address: wanted {", ".join(ADDRESS_SCHEMES)}://...{hint}')
+            raise ValueError(
+                f'"{text}" is not a device address: wanted one of {", ".join(f"{s}://" for s in ADDRESS_SCHEMES)}{hint}'
+            )
         if url.scheme in ("tcp", "ssh"):
             try:
                 usable = bool(url.hostname) and (url.scheme == "ssh" or url.port is not None)
@@ -282,12 +284,11 @@ def read_lab(
     unreadable = {line.split(":", 1)[0] for line in lines}
     problems = [Problems(document) for document in documents]
 
-    hosts, host_names = ({}, frozenset[str]()) if hosts_doc.name in unreadable else _hosts(hosts_doc, problems[0])
+    hosts, host_names = ({}, None) if hosts_doc.name in unreadable else _hosts(hosts_doc, problems[0])
     lab_name, devices, secrets = _devices(devices_doc, problems[1]) if devices_doc.name not in unreadable else ("", {}, {})
-    device_names = frozenset(_keys(devices_doc.value, "devices"))
+    device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
-        known = {n for n, d in (("host", hosts_doc), ("device", devices_doc)) if d.name not in unreadable}
-        fibres = _fibres(fibres_doc, problems[2], hosts, host_names, device_names, known)
+        fibres = _fibres(fibres_doc, problems[2], hosts, host_names, device_names)
     for found in problems:
         lines += found.lines()
     if lines:
@@ -300,27 +301,29 @@ def _keys(value: Any, key: str) -> list[str]:
     return [str(name) for name in inner] if isinstance(inner, Mapping) else []
 
 
-def _hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName]]:
-    """The hosts that carry `testbed_` variables of their own, and the names of all of them, well described or not."""
+def _hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
+    """The hosts on the fabric, and the names of all of them, well described or not; None if the names cannot be trusted."""
     hosts: dict[HostName, Host] = {}
     names = []
-    for entry in read_inventory(document, problems).values():
+    entries = read_inventory(document, problems)
+    whole = not problems
+    for entry in entries.values():
         if "testbed_host_id" not in entry.variables and "testbed_ports" not in entry.variables:
             continue  # a machine of the inventory that is not on the fabric, such as the telemetry server
         names.append(entry.name)
         host = _host(entry, problems)
         if host is not None:
             hosts[host.name] = host
-    if not names and not problems:
+    if not names and whole:
         problems.add((), "no host has testbed_host_id and testbed_ports")
-    _agreement(hosts, document, problems)
-    return hosts, frozenset(names)
+    _agreement(hosts, entries, problems)
+    return hosts, frozenset(names) if whole else None
 
 
 def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     ours = {key.removeprefix("testbed_"): value for key, value in entry.variables.items() if key.startswith("testbed_")}
     for key in [key for key in ours if key not in HostEdge.model_fields]:
-        hint = did_you_mean(f"testbed_{key}", [f"testbed_{name}" for name in HostEdge.model_fields])
+        hint = did_you_mean(key, HostEdge.model_fields).replace("did you mean ", "did you mean testbed_")
         problems.add(entry.places[f"testbed_{key}"], f"unknown variable testbed_{key}{hint}", key=True)
         del ours[key]
 
@@ -385,9 +388,8 @@ def _ssh_options(arguments: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def _agreement(hosts: Mapping[HostName, Host], document: Document, problems: Problems) -> None:
+def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems) -> None:
     """Host ids are unique, and all hosts forward and number alike: rules are computed for the fabric as a whole."""
-    entries = read_inventory(document, Problems(document))
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
     for host in hosts.values():
@@ -436,23 +438,23 @@ def _fibres(
     document: Document,
     problems: Problems,
     hosts: Mapping[HostName, Host],
-    host_names: frozenset[HostName],
-    device_names: frozenset[DeviceName],
-    known: set[str],
+    host_names: frozenset[HostName] | None,
+    device_names: frozenset[DeviceName] | None,
 ) -> dict[HostPort, Fibre]:
+    """The fibres; names of hosts and devices are checked where those are known."""
     edge = check(FibresEdge, document.value if document.value is not None else {}, problems)
     fibres: dict[HostPort, Fibre] = {}
     used: dict[object, int] = {}
     for index, fibre in enumerate(edge.fibres if edge else ()):
         path: Path = ("fibres", index)
         port = HostPort(fibre.host, fibre.port)
-        if "host" in known and fibre.host not in host_names:
+        if host_names is not None and fibre.host not in host_names:
             hint = did_you_mean(fibre.host, host_names)
             problems.add((*path, "host"), f"host {fibre.host} is not in the lab ({summary(host_names, 'host')}){hint}")
         elif fibre.host in hosts and fibre.port not in hosts[fibre.host].ports:
             has = ", ".join(str(number) for number in hosts[fibre.host].ports)
             problems.add((*path, "port"), f"{fibre.host} has no port {fibre.port} (it has {has})")
-        if "device" in known and fibre.device not in device_names:
+        if device_names is not None and fibre.device not in device_names:
             hint = did_you_mean(fibre.device, device_names)
             problems.add((*path, "device"), f"device {fibre.device} is not in the lab ({summary(device_names, 'device')}){hint}")
         enters, leaves = Port(fibre.device, fibre.enters), Port(fibre.device, fibre.leaves)

@@ -9,28 +9,30 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from optics import BadFile, Circuit, HostName, HostPort, LinkKind
 from orchestrator.circuits import circuit
-from orchestrator.filecheck import Edge, attempt, check, show
+from orchestrator.filecheck import END, LINE, OPTION, VARIABLE, Edge, attempt, check, show
 from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
 from orchestrator.lab import Lab, Name
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, TransitionPolicy, WantedLink, host_of
 
 SCHEMA_ID = "testbed.plan/1"
-_END = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:p[0-9]{1,3})?$"
 _BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
 
-End = Annotated[str, Field(pattern=_END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
+End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-Scalar = (
-    Annotated[bool, Field()]
-    | Annotated[int, Field(ge=-_BIG, le=_BIG)]
-    | Annotated[float, Field()]
-    | Annotated[str, Field(max_length=4096)]
-)
+
+
+def _exact(value: bool | int | float | str) -> bool | int | float | str:
+    if isinstance(value, int) and abs(value) > _BIG:
+        raise ValueError(f"the number {value} is beyond 2**53, where JSON readers no longer agree")
+    return value
+
+
+Scalar = Annotated[bool | int | float | Annotated[str, Field(pattern=LINE)], AfterValidator(_exact)]
 
 
 class LinkEdge(Edge):
@@ -51,10 +53,8 @@ class JobEdge(Edge):
     rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
         default_factory=list
     )
-    args: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], Scalar] = Field(default_factory=dict)
-    env: dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,126}$")], Annotated[str, Field(pattern=r"^[^\x00\n]{0,4096}$")]
-    ] = Field(default_factory=dict)
+    args: dict[Annotated[str, Field(pattern=OPTION)], Scalar] = Field(default_factory=dict)
+    env: dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]] = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
 
 
