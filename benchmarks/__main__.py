@@ -1,0 +1,38 @@
+"""Run the benchmarks: `python -m benchmarks [all | NAME...]`; each prints its figures and ends with one JSON line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAMES = ("cli_start", "lab_boot", "fabric_rate", "up_total", "dark_window", "move_cost", "allreduce")
+
+
+def main() -> int:
+    """Run what was asked, one after the other, and close with a table of value, limit and verdict."""
+    wanted = sys.argv[1:] or ["all"]
+    names = list(NAMES) if wanted == ["all"] else wanted
+    if unknown := [n for n in names if n not in NAMES]:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    results: list[dict[str, object]] = []
+    for name in names:
+        print(f"== {name}", flush=True)
+        done = subprocess.run([sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
+        print(done.stdout, end="", flush=True)
+        try:
+            results.append(json.loads(done.stdout.strip().splitlines()[-1]))
+        except (IndexError, ValueError):
+            results.append({"name": name, "value": None, "unit": "", "limit": None, "ratio": None, "pass": False})
+    if len(results) > 1:
+        print("== summary")
+        for r in results:
+            print(f"{r['name']!s:<14} {r['value']!s:>12} {r['unit']!s:<8} limit {r['limit']!s:<8} ratio {r['ratio']!s:<8} {'ok' if r.get('pass') else 'NOT MET'}")
+    return 0 if all(r.get("pass") for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

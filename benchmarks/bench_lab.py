@@ -1,0 +1,96 @@
+"""A private emulated lab for one benchmark: its own ports, state and run store; gone when the benchmark ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTBED = Path(sys.executable).with_name("testbed")
+
+
+class BenchLab:
+    """One running lab. `call` runs a `testbed` verb as an operator would; `ask` puts a question to the lab's control socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inventory = folder / "inventory"
+        self.state = folder / "state"
+        self.env = os.environ | {
+            "TESTBED_INVENTORY": str(self.inventory),
+            "TESTBED_DATA_DIR": str(folder / "data"),
+            "TESTBED_STATE_DIR": str(folder / "runs"),
+            "TESTBED_LOCK_DIR": str(folder / "locks"),
+        }
+
+    def call(self, *arguments: str | Path, check: bool = True) -> dict[str, Any]:
+        """Run `testbed ... --json` and return the envelope's data. Raises: RuntimeError - it failed; its message."""
+        done = subprocess.run(
+            [TESTBED, *map(str, arguments), "--json"], env=self.env, capture_output=True, text=True, check=False, timeout=300
+        )
+        try:
+            envelope: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            raise RuntimeError(f"testbed {arguments[0]}: exit {done.returncode}: {done.stdout}{done.stderr}") from None
+        if check and not envelope["ok"]:
+            raise RuntimeError(f"testbed {' '.join(map(str, arguments))}: {envelope['message']}")
+        data = envelope["data"]
+        return data if isinstance(data, dict) else {}
+
+    def ask(self, op: str, **arguments: object) -> dict[str, Any]:
+        """One question to the lab itself."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(10)
+            link.connect(str(self.state / "control.sock"))
+            link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            heard = b""
+            while not heard.endswith(b"\n"):
+                heard += link.recv(1 << 20)
+        answer: dict[str, Any] = json.loads(heard)
+        if not answer["ok"]:
+            raise RuntimeError(f"{op}: {answer}")
+        return answer
+
+    def settle(self, seconds: float) -> None:
+        """Give every emulated switch this switching time (s)."""
+        for device in self.ask("status")["devices"]:
+            self.ask("settle", device=device, s=seconds)
+
+    def plan(self, name: str, links: list[tuple[str, str]], **more: object) -> Path:
+        """Write a plan of these links, host ports such as gpu01:p1, and return its path."""
+        path = self.folder / f"{name}.json"
+        body = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], **more}
+        path.write_text(json.dumps(body))
+        return path
+
+
+def ring_links(stride: int, ports: tuple[int, int], hosts: int = 12) -> list[tuple[str, str]]:
+    """The links of the ring of this stride over gpu01.., its steps using the two ports in turn (hosts even, stride coprime)."""
+    order = [(k * stride) % hosts + 1 for k in range(hosts)]
+    return [
+        (f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)
+    ]
+
+
+@contextmanager
+def bench_lab(hosts: int = 12) -> Iterator[BenchLab]:
+    """Start a lab of `hosts` hosts with four ports each. Raises: RuntimeError - it does not start; its own words."""
+    with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
+        lab = BenchLab(Path(name))
+        generate = [sys.executable, "-m", "emulators.generate", "--hosts", str(hosts), "--ports", "4", "--free-ports"]
+        subprocess.run(
+            [*generate, "--out", lab.inventory, "--state", lab.state], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+        )
+        lab.call("lab", "start")
+        try:
+            yield lab
+        finally:
+            lab.call("lab", "stop", check=False)

@@ -1,0 +1,411 @@
+"""One change of a lab, carried out: bringing a plan up, and leaving. Every effect is journalled before it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from optics import (
+    Change,
+    ChangeFailed,
+    DeviceName,
+    HostName,
+    HostPort,
+    Infeasible,
+    NotVerified,
+    Outcome,
+    Setting,
+    TestbedError,
+    TimedOut,
+)
+from orchestrator import jobs
+from orchestrator.hosts import Committed, Hello
+from orchestrator.plan import FixedRoute, Plan
+from orchestrator.planfile import read_plan
+from orchestrator.recorder import Recorder
+from orchestrator.reports import DownReport, JobStatus, Rung, UpReport
+from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
+from orchestrator.samples import quiet, sampled_ports
+from orchestrator.session import Observation, Session
+from orchestrator.store import Run, Store
+from orchestrator.story import Times, record_rungs, tell
+from orchestrator.target import Target, diff, expected_dark_ms, link_data, per_device, short, target
+from orchestrator.transition import Transition, transition
+from orchestrator.verify import check_link, ladder, pairs_of, receivers
+
+T = TypeVar("T")
+
+
+@dataclass
+class Context:
+    """What a change works with."""
+
+    session: Session
+    store: Store
+    run: Run
+    key: str
+    recorder: Recorder
+    run_dir: Path
+    timeout_s: float
+
+
+async def finish(work: Awaitable[T]) -> T:
+    """Await `work` to its end even if we are cancelled meanwhile (a half-sent change is the worst state), then be cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])  # a second cancellation ends this wait at once
+        raise
+
+
+async def move_light(context: Context, change: Transition) -> dict[DeviceName, Outcome]:
+    """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
+
+    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report.
+    """
+    wanted = change.changes
+    steps = context.run.plan_all(
+        ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
+    )
+    context.store.own(context.key, context.run.id, (s for c in wanted.values() for s in c.add))
+    context.run.begin_all(steps)
+    answers = await finish(
+        asyncio.gather(*(context.session.devices[d].apply(c) for d, c in wanted.items()), return_exceptions=True)
+    )
+    outcomes: dict[DeviceName, Outcome] = {}
+    problems: list[str] = []
+    for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
+        if isinstance(answer, Outcome):
+            outcomes[device] = answer
+            step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
+            step.end("; ".join(answer.failed.values()) if answer.failed else None)
+            context.store.disown(context.key, asked.remove - answer.observed)
+            context.recorder.part("device", device, "switch", answer.sent_ns, answer.settled_ns, _words(asked))
+            problems += [f"{device}: {short(s)}: {why}" for s, why in sorted(answer.failed.items())]
+        elif isinstance(answer, TestbedError):
+            step.end(answer)
+            problems.append(str(answer))
+        elif isinstance(answer, BaseException):
+            step.end(answer)
+            raise answer
+    if problems:
+        raise ChangeFailed("\n".join(problems))
+    return outcomes
+
+
+def _words(change: Change) -> str:
+    return f"-{len(change.remove)} +{len(change.add)}"
+
+
+def _data(remove: Iterable[Setting], add: Iterable[Setting]) -> dict[str, list[str]]:
+    return {"remove": [short(s) for s in sorted(remove)], "add": [short(s) for s in sorted(add)]}
+
+
+def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
+    """A short name for what all hosts are told, the same for the same rules."""
+    text = "\n".join(f"{host} {rule}" for host, ours in sorted(wanted.items()) for rule in sorted(map(str, ours)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Bringing:
+    """`up`: from what is to the plan."""
+
+    def __init__(self, context: Context, plan: Plan, text: str) -> None:
+        self.context, self.plan, self.text = context, plan, text
+        self.lab = context.session.lab
+        self.hosts = context.session.hosts
+        self.current = context.store.current(context.key)
+        self.touched = False
+        self.generation = 0
+        self.drained: int | None = None
+
+    async def carry_out(self, *, launch_job: bool) -> UpReport:
+        """Do it. Raises: as `orchestrator.engine.up`."""
+        context, recorder = self.context, self.context.recorder
+        with recorder.phase("observe") as phase:
+            seen = await self._observe()
+            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+        with recorder.phase("plan") as phase:
+            goal = target(self.plan, self.lab, seen.settings, context.store.owned(context.key))
+            macs = self.hosts.macs()
+            wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
+            sha = rules_sha(wanted)
+            kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
+            phase.detail = f"{len(goal.links)} links: {kept} cross-connects kept, {removed} broken, {made} made"
+        if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
+            return await self._nothing_to_do(goal, seen, launch_job=launch_job)
+        self.generation = generation = context.store.next_generation(context.key)
+        await self._stage(goal, seen, macs, wanted, generation)
+        times = Times()
+        try:
+            async with sampled_ports(self.hosts, recorder.journal):
+                times = await self._switch(goal, wanted, generation)
+                rungs = await self._verify(goal, times)
+                times.verified_ns = time.monotonic_ns()
+                await self.hosts.confirm(generation, wanted)
+                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active is not None]:
+                    await self.hosts.clear(leaving)
+        except (TestbedError, asyncio.CancelledError) as error:
+            if not self.touched:
+                raise
+            raise await self._failed(goal, error) from error
+        context.store.set_current(
+            context.key, context.run.id, plan_name=self.plan.name, plan_sha=self.plan.sha256, plan_text=self.text,
+            links={"rules_sha": sha, "links": [link_data(link) for link in goal.links]}, generation=generation,
+        )  # fmt: skip
+        job = await self._job(launch=launch_job, changed=True)
+        figures = tell(recorder, self.lab, goal, self.plan, times)
+        ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
+        return UpReport(
+            run=context.run.id, plan=self.plan.name, lab=self.lab.name, phases=tuple(recorder.phases), parts=tuple(recorder.parts),
+            diff=diff(goal.change, self.lab), writes=sum(o.writes for o in times.outcomes.values()),
+            dark_ms_expected=expected_dark_ms(goal.change, self.lab), dark_ms=figures.dark_ms, link_ms=figures.link_ms,
+            commit_ms=figures.commit_ms, pairs_ok=ok, pairs_total=total, job=job, notes=self.plan.warnings, undo=self._undo(),
+        )  # fmt: skip
+
+    async def _observe(self) -> Observation:
+        """Ask everybody; where hosts lack the committer or have an older one, install it through Ansible first."""
+        seen = (await self.context.session.observe()).complete()
+        stale = self.hosts.unprovisioned()
+        if not stale:
+            return seen
+        with self.context.recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
+            changed = await self.hosts.provision(stale)
+            phase.detail = f"{len(changed)} hosts, through Ansible"
+        return (await self.context.session.observe()).complete()
+
+    def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
+        """Every host runs the generation that carries exactly these rules, and owes no revert."""
+        known = self.current
+        if known is None or not isinstance(known.links, dict) or known.links.get("rules_sha") != sha:
+            return False
+        return all(
+            hello.active == (known.generation if host in wanted else None) and hello.pending_s is None
+            for host, hello in hellos.items()
+        )
+
+    async def _nothing_to_do(self, goal: Target, seen: Observation, *, launch_job: bool) -> UpReport:
+        """Devices and hosts are as planned: look at the carriers, launch what is to be launched, write nothing to any device."""
+        ok, _, evidence = await check_link(seen.hellos, goal.links)
+        if not ok:
+            words = "\n".join(evidence)
+            raise NotVerified(
+                f"the devices hold {self.plan.name}, but not every port has light:\n{words}",
+                hint="testbed verify says which side is dark",
+            )
+        recorder = self.context.recorder
+        job = await self._job(launch=launch_job, changed=False)
+        return UpReport(
+            run=self.context.run.id, plan=self.plan.name, lab=self.lab.name, nothing_to_do=True, phases=tuple(recorder.phases),
+            diff=diff(goal.change, self.lab), job=job, notes=self.plan.warnings,
+        )  # fmt: skip
+
+    async def _stage(
+        self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs], wanted: Mapping[HostName, Rules], generation: int
+    ) -> None:
+        """Fill shadow tables through Ansible: the new generation, and one to drain onto if something stays lit meanwhile."""
+        context = self.context
+        generations: dict[int, Mapping[HostName, Rules]] = {generation: wanted}
+        if drain := self._drain_rules(goal, seen, macs):
+            self.drained = context.store.next_generation(context.key)
+            generations[self.drained] = drain
+        hosts = sorted(set(wanted) | set(drain))
+        count = sum(isinstance(r, Route) for ours in wanted.values() for r in ours)
+        with context.recorder.phase("stage", f"{count} routes on {len(hosts)} hosts, through Ansible") as phase:
+            step = context.run.step("host", "all", "stage", {"generations": sorted(generations)}, {"clear": sorted(generations)})
+            with step:
+                step.result({"hosts": sorted(await self.hosts.stage(generations))})
+            also = " and a generation to drain onto" if self.drained else ""
+            phase.detail = f"{count} routes{also} on {len(hosts)} hosts"
+
+    def _drain_rules(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
+        """Routes for the dark interval, empty where draining would change nothing or was not asked for."""
+        kept = goal.kept_links
+        follows = {host for host, hello in seen.hellos.items() if hello.active is not None}
+        if not self.plan.transition.drain or not kept or len(kept) == len(goal.old_links) or not follows:
+            return {}
+        routes, rings = self._old_routing()
+        try:
+            before = rules(goal.old_links, self.lab, macs, routes, rings)
+            drain = drain_rules(goal.old_links, kept, self.lab, macs, routes, rings)
+        except Infeasible:  # the old plan's fixed routes do not fit what is lit now
+            before, drain = rules(goal.old_links, self.lab, macs), drain_rules(goal.old_links, kept, self.lab, macs)
+        return {} if drain == before else {host: ours for host, ours in drain.items() if host in follows}
+
+    def _old_routing(self) -> tuple[tuple[FixedRoute, ...], tuple[tuple[HostName, ...], ...]]:
+        if self.current is None:
+            return (), ()
+        try:
+            old = read_plan(self.current.plan_text, self.current.plan_name, self.lab)
+        except TestbedError:  # the inventory changed since
+            return (), ()
+        return old.routes, old.rings
+
+    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int) -> Times:
+        """Drain, arm, break and make on all devices at once, hear carriers and commits."""
+        context, recorder, hosts = self.context, self.context.recorder, self.hosts
+        policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
+        times = Times()
+        recorder.reconfig_id = f"{context.run.id}/1"
+        self.touched = True
+        what = {"generation": generation}
+        if not goal.moving:
+            with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
+                times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
+                phase.detail = f"committed on {len(times.committed)} hosts"
+            return times
+        if self.drained is not None:
+            gone = [link for link in goal.old_links if link not in set(goal.kept_links)]
+            with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
+                names = [h for h, hello in hosts.hellos.items() if self.drained in hello.staged] or None
+                await hosts.commit(self.drained, names, policy.revert_after_s)
+                waited = await quiet(hosts, receivers(gone))
+                await hosts.confirm(self.drained, names)
+                phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
+        rising = goal.rising()
+        heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
+        with recorder.phase("switch") as phase:
+            step = context.run.step("host", "all", "arm", what)
+            with step:
+                await hosts.arm(generation, rising, revert_after_s=policy.revert_after_s + patience, deadline_s=context.timeout_s)
+            times.outcomes = await move_light(context, goal.change)
+            phase.detail = "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.change.changes.items())
+        with recorder.phase("link") as phase:
+            answers = await hosts.wait_committed(generation, rising, patience, heard)
+            late = [str(a) for a in answers.values() if isinstance(a, TestbedError)]
+            if late:
+                raise TimedOut("\n".join(late), hint="testbed verify says which side lost the light")
+            times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
+            phase.detail = f"{sum(map(len, rising.values()))} ports up, {len(rising)} hosts committed"
+        if others := [h for h in wanted if h not in rising]:
+            with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
+                times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
+                phase.detail = f"committed on {len(others)} more hosts"
+        return times
+
+    async def _verify(self, goal: Target, times: Times) -> tuple[Rung, ...]:
+        """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
+        session, recorder = self.context.session, self.context.recorder
+        with recorder.phase("verify") as phase:
+            hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
+            observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
+            observed |= {d: outcome.observed for d, outcome in times.outcomes.items()}
+            rungs = await ladder(session, self.plan, goal.links, observed, hellos)
+            record_rungs(recorder, rungs)
+            if failed := [r for r in rungs if not r.ok]:
+                lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
+                raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
+            phase.detail = ", ".join(r.detail for r in rungs if r.name != "map")
+        return rungs
+
+    async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
+        """Bring the job in line with the plan: one that is unchanged keeps running, another one replaces it."""
+        context = self.context
+        return await jobs.bring(
+            context.session, context.store, context.key, context.run.id, context.run_dir, self.plan.job, context.recorder,
+            changed=changed, launch=launch,
+        )  # fmt: skip
+
+    def _undo(self) -> str:
+        if self.current is None:
+            return "testbed down"
+        before = self.context.run_dir / "previous-plan.json"
+        before.write_text(self.current.plan_text, encoding="utf-8")
+        return f"testbed up --topology {before}"
+
+    async def _failed(self, goal: Target, error: BaseException) -> BaseException:
+        """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""
+        safe = "on the routes over the circuits that stayed" if self.drained else "back on the routes they had"
+        try:
+            await finish(self._retreat())
+        except TestbedError as trouble:
+            first = str(trouble).splitlines()[0]
+            safe = f"not all answer ({first}); those go back by themselves within {self.plan.transition.revert_after_s:g} s"
+        lines = await finish(affairs(self.context.session, goal.change))
+        if not isinstance(error, TestbedError):
+            return error
+        listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))
+        undo = self._undo()
+        return ChangeFailed(
+            f"{error}\nwhere things stand now:\n{listed}",
+            hint=f"{error.hint + '; ' if error.hint else ''}to go on, run the same command again; to go back: {undo}",
+        )
+
+    async def _retreat(self) -> None:
+        """Forget what is armed; where the new generation is active already, go back to the one before."""
+        await self.hosts.disarm()
+        hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
+        if ahead := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
+            await self.hosts.revert(ahead)
+
+
+async def affairs(session: Session, change: Transition) -> list[str]:
+    """What is done and what is not, read from the devices now, one line per device."""
+
+    async def line(device: DeviceName) -> str:
+        try:
+            held = await session.devices[device].read()
+        except TestbedError as error:
+            return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
+        made, removed = change.made[device], change.removed[device]
+        left = [f"{short(s)} not made" for s in sorted(made - held)] + [f"{short(s)} not removed" for s in sorted(removed & held)]
+        done = f"{len(made & held)}/{len(made)} made, {len(removed - held)}/{len(removed)} removed"
+        return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
+
+    return list(await asyncio.gather(*(line(d) for d in change.changes)))
+
+
+class Leaving:
+    """`down`: from what is to nothing of ours."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    async def carry_out(self) -> DownReport:
+        """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
+        context, recorder, store = self.context, self.context.recorder, self.context.store
+        session, lab = context.session, context.session.lab
+        with recorder.phase("observe") as phase:
+            seen = await session.observe()
+            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+        left = [str(e) for e in seen.errors.values()]
+        ours = per_device(store.owned(context.key))
+        observed = dict(seen.settings)
+        reachable = {d: held for d, held in ours.items() if d in observed}
+        change = transition(observed, {}, reachable)
+        following = [h for h, hello in seen.hellos.items() if hello.active is not None or hello.staged]
+        job = await jobs.leave(session, store, context.key, recorder, context.run_dir.parent)
+        if not change and not following and not job:
+            if not left:
+                store.clear_current(context.key)
+            return DownReport(context.run.id, lab.name, nothing_to_do=not left, phases=tuple(recorder.phases), left=tuple(left))
+        if following:
+            with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
+                try:
+                    await session.hosts.clear(following)
+                except TestbedError as error:
+                    left += str(error).splitlines()
+                phase.detail = f"cleared on {len(following)} hosts"
+        writes = 0
+        if change:
+            with recorder.phase("switch") as phase:
+                try:
+                    outcomes = await move_light(context, change)
+                    writes = sum(o.writes for o in outcomes.values())
+                except ChangeFailed as error:
+                    left += str(error).splitlines()
+                phase.detail = f"{sum(map(len, change.removed.values()))} cross-connects taken down"
+        # Cross-connects we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
+        store.disown(context.key, [s for d, held in reachable.items() for s in held - observed[d]])
+        if not left:
+            store.clear_current(context.key)
+        return DownReport(
+            context.run.id, lab.name, phases=tuple(recorder.phases), diff=diff(change, lab), writes=writes,
+            hosts_restored=len(seen.hellos), hosts_total=len(lab.hosts), job_stopped=job, left=tuple(left),
+        )  # fmt: skip

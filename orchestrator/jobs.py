@@ -1,0 +1,334 @@
+"""The job of a plan: brought up with it, watched through its hosts, its iterations kept beside the run that launched it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from optics import HostName, Missing, NotVerified, Refused, TestbedError
+from orchestrator.hosts import Hosts, JobState, job_name
+from orchestrator.hosts.launch import backend
+from orchestrator.lab import Lab
+from orchestrator.plan import Job
+from orchestrator.recorder import Recorder
+from orchestrator.reports import JobLogs, JobStatus, to_json
+from orchestrator.session import Session, key_of, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store import JobRecord, LabLock, Store
+from orchestrator.target import Target
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Progress
+
+FIRST_ITERATIONS = 4
+"""`up` reports a job's speed once it has this many iterations: the first sets things up and does not count."""
+FIRST_ITERATIONS_S = 120.0
+LATEST = 20
+"""The median iteration time is taken over the latest this many."""
+GRACE_S = 15.0
+"""Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
+POLL_S = 0.25
+
+
+def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
+    """What the store keeps of a launched job; `wanted` alone decides whether another job is the same."""
+    return {"wanted": to_json(job), "on_hosts": job_name(job.name, run), "backend": backend(job, lab)}
+
+
+def _wanted(record: JobRecord | None) -> Any:
+    return record.spec.get("wanted") if record is not None and isinstance(record.spec, dict) else None
+
+
+def _facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
+    """The job's name on the hosts, its backend, and what the plan said of it."""
+    spec = record.spec
+    wanted = spec.get("wanted") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(wanted, dict):
+        raise TestbedError(f"job {record.name}: its record in the store is not readable")
+    return str(spec["on_hosts"]), str(spec["backend"]), wanted
+
+
+def _ranks(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
+    """The hosts of the ranks that this inventory still knows."""
+    return tuple(h for h in _facts(record)[2]["ranks"] if h in lab.hosts)
+
+
+def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
+    """Names of running jobs one of whose links the change breaks."""
+    if record is None or record.ended is not None or not goal.change.changes:
+        return ()
+    ranks = set(_facts(record)[2]["ranks"])
+    gone = set(goal.old_links) - set(goal.kept_links)
+    return (record.name,) if any({link.a.host, link.b.host} <= ranks for link in gone) else ()
+
+
+async def look(session: Session, store: Store, record: JobRecord, run_dir: Path) -> JobStatus:
+    """Ask every rank, bring the new iterations home, note an end in the store. `run_dir`: of the run that launched the job."""
+    name, chosen, wanted = _facts(record)
+    ranks = _ranks(record, session.lab)
+    states = await session.hosts.job_states(name, ranks)
+    records = await bring_home(session, name, record, run_dir) if ranks else []
+    state, detail = _state(record, states, len(records))
+    if record.ended is None and state in ("finished", "failed"):
+        store.set_job(record.id, state, detail, ended=True)
+    busbw = [r["busbw_gbps"] * 125 for r in records[-LATEST:] if "busbw_gbps" in r]
+    return JobStatus(
+        name=record.name, state=state, workload=str(wanted["workload"]), backend=chosen, ranks=len(wanted["ranks"]),
+        iterations=len(records), iteration_ms=_median(records), busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
+        exit_codes={i: s.code for i, h in enumerate(ranks) if (s := states[h]).code is not None}, detail=detail, run=record.run,
+        started=record.started,
+    )  # fmt: skip
+
+
+def _median(records: list[dict[str, Any]]) -> float | None:
+    """Median time (ms) of the latest iterations, the very first left out."""
+    latest = [float(r["iter_ms"]) for r in records[1:][-LATEST:] if "iter_ms" in r]
+    return round(statistics.median(latest), 2) if latest else None
+
+
+def _state(record: JobRecord, states: Mapping[HostName, JobState], iterations: int) -> tuple[str, str]:
+    bad = [
+        f"{h}: {'exit ' + str(s.code) if s.code else s.state}"
+        for h, s in states.items()
+        if s.state in ("killed", "absent") or s.code
+    ]
+    if record.state == "stopped":
+        return "stopped", record.detail
+    if bad:
+        return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
+    if any(s.state == "running" for s in states.values()):
+        return ("running" if iterations else "starting"), ""
+    return "finished", ""
+
+
+async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> list[dict[str, Any]]:
+    """Fetch what rank 0 wrote since last time into the run's directory and journal; return all of the job's iterations."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    local = run_dir / f"{name}.iterations.jsonl"
+    fresh: list[dict[str, Any]] = []
+    with local.open("ab") as file:
+        offset = file.tell()
+        while True:
+            piece = await session.hosts.tail(name, _ranks(record, session.lab)[0], "iterations.jsonl", offset)
+            whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+            file.write(whole)
+            fresh += map(json.loads, whole.splitlines())
+            offset += len(whole)
+            if not whole or offset >= piece.size:
+                break
+    if fresh:
+        with Journal(run_dir, record.run, session.lab.name) as journal:
+            for r in fresh:
+                _iteration_point(journal, record.name, str(_facts(record)[2]["workload"]), r)
+    return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
+
+
+def _iteration_point(journal: Journal, job: str, workload: str, r: Mapping[str, Any]) -> None:
+    took, comm = float(r["iter_ms"]), r.get("comm_ms")
+    journal.point(
+        "iteration",
+        {"job": job, "workload": workload},
+        {
+            "iter": r["iter"], "iter_ms": took, "comm_ms": comm, "compute_ms": took - comm if comm is not None else None,
+            "loss": r.get("loss"), "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
+        },
+        int(r["t_wall_ns"]) - journal.anchor_ns,
+    )  # fmt: skip
+
+
+async def bring(
+    session: Session,
+    store: Store,
+    key: str,
+    run: str,
+    run_dir: Path,
+    job: Job | None,
+    recorder: Recorder,
+    *,
+    changed: bool,
+    launch: bool,
+) -> JobStatus | None:
+    """Bring the lab's job in line with a plan that is up now.
+
+    No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again only if it ended and the
+    lab was `changed`, or was stopped. Another job: the old one is stopped at an iteration boundary and the new one takes its place,
+    going on from its checkpoint if it bears the same name.
+    """
+    record = store.latest_job(key)
+    old = (
+        await look(session, store, record, run_dir.parent / record.run)
+        if record is not None and _ranks(record, session.lab)
+        else None
+    )
+    runs = old is not None and old.state in ("starting", "running")
+    if job is None or not launch:
+        return old if runs else None
+    same = _wanted(record) == to_json(job)
+    if record is not None and old is not None and same and (runs or (not changed and old.state != "stopped")):
+        return old
+    if runs:
+        assert record is not None
+        with recorder.phase("job", f"stopping {record.name}") as phase:
+            await halt(session, store, record, run_dir.parent / record.run, "replaced")
+            phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
+    resume = record is not None and record.name == job.name and old is not None and old.state in ("starting", "running", "stopped")
+    return await start(session, store, key, run, run_dir, job, recorder, resume=resume)
+
+
+async def start(
+    session: Session, store: Store, key: str, run: str, run_dir: Path, job: Job, recorder: Recorder, *, resume: bool
+) -> JobStatus:
+    """Launch a job through Ansible and wait for its first iterations, or its early end.
+
+    Raises: NotVerified - it failed at once; the last words of a rank are quoted. Refused, Unreachable - it could not be started.
+    """
+    spec = spec_of(job, session.lab, run)
+    with recorder.phase("launch", f"{job.workload} on {len(job.ranks)} hosts, through Ansible") as phase:
+        number = store.add_job(key, run, job.name, spec)
+        try:
+            await session.hosts.launch(job, run, resume=resume)
+        except TestbedError as error:
+            store.set_job(number, "failed", str(error), ended=True)
+            raise
+        store.set_job(number, "running")
+        phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}" + (", resumed" if resume else "")
+    record = store.latest_job(key)
+    assert record is not None
+    with recorder.phase("job", f"waiting for {FIRST_ITERATIONS} iterations") as phase:
+        give_up = time.monotonic() + FIRST_ITERATIONS_S
+        while True:
+            status = await look(session, store, record, run_dir)
+            if status.iterations >= FIRST_ITERATIONS or status.state not in ("starting", "running") or time.monotonic() > give_up:
+                break
+            recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, status.state)
+            await asyncio.sleep(POLL_S)
+        if status.state == "failed":
+            words = await last_words(session.hosts, spec["on_hosts"], record, session.lab)
+            raise NotVerified(
+                f"job {job.name} failed at its start: {status.detail}\n{words}",
+                hint="testbed job logs",
+            )
+        speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
+        phase.detail = f"{job.name} {status.state}{speed}"
+    return status
+
+
+async def last_words(hosts: Hosts, name: str, record: JobRecord, lab: Lab) -> str:
+    """The last line of each rank that ended badly, at most three of them."""
+    found = []
+    for host, state in (await hosts.job_states(name, _ranks(record, lab))).items():
+        if state.code or state.state == "killed":
+            lines = (await hosts.tail(name, host, "log", -2000)).text.strip().splitlines()
+            found.append(f"  {host}: {lines[-1] if lines else 'said nothing'}")
+    return "\n".join(found[:3])
+
+
+async def halt(session: Session, store: Store, record: JobRecord, run_dir: Path, why: str) -> JobStatus:
+    """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
+    name = _facts(record)[0]
+    ended = await session.hosts.stop_job(name, GRACE_S, _ranks(record, session.lab))
+    if still := [h for h, s in ended.items() if s.state == "running"]:
+        raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or look at the host")
+    status = await look(session, store, record, run_dir)
+    store.set_job(record.id, "stopped", why, ended=True)
+    return dataclasses.replace(status, state="stopped", detail=why)
+
+
+async def leave(session: Session, store: Store, key: str, recorder: Recorder, runs_dir: Path) -> str:
+    """Stop the lab's job if it runs; return its name, or nothing."""
+    record = store.latest_job(key)
+    if record is None or record.ended is not None:
+        return ""
+    with recorder.phase("job", f"stopping {record.name}") as phase:
+        status = await look(session, store, record, runs_dir / record.run)
+        if status.state not in ("starting", "running"):
+            phase.detail = f"{record.name} had {status.state}"
+            return ""
+        await halt(session, store, record, runs_dir / record.run, "down")
+        phase.detail = f"{record.name} stopped after {status.iterations} iterations"
+    return record.name
+
+
+# --- the verbs ------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _opened(inventory: Path, settings: Settings, timeout_s: float) -> AsyncIterator[tuple[Session, str]]:
+    lab = load_lab(inventory)
+    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        answers = await session.hosts.connect()
+        if errors := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
+            raise next(iter(errors.values())) if len(errors) == 1 else Missing("\n".join(map(str, errors.values())))
+        yield session, key_of(lab)
+
+
+def _latest(store: Store, key: str) -> JobRecord:
+    record = store.latest_job(key)
+    if record is None:
+        raise Missing("no job was ever launched on this lab", hint="testbed up with a plan that has a job")
+    return record
+
+
+async def job_launch(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+    """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
+    from orchestrator.planfile import read_plan
+
+    async with _opened(inventory, settings, timeout_s) as (session, key):
+        current = store.current(key)
+        if current is None:
+            raise Missing("no plan is up on this lab", hint="testbed up --topology examples/ring-12.json")
+        job = read_plan(current.plan_text, current.plan_name, session.lab).job
+        if job is None:
+            raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
+        with LabLock(settings.lock_path(key), user=settings.user, reason="job launch"):
+            run = store.new_run(
+                "job launch", key, plan_name=current.plan_name, plan_sha=current.plan_sha, inventory=inventory, user=settings.user
+            )
+            run_dir = settings.run_dir(run.id)
+            with run, Journal(run_dir, run.id, session.lab.name) as journal:
+                record = store.latest_job(key)
+                if record is not None and record.ended is None:
+                    await halt(session, store, record, run_dir.parent / record.run, "launched again")
+                status = await start(session, store, key, run.id, run_dir, job, Recorder(progress, journal), resume=False)
+                run.finish("ok", summary={"iteration_ms": status.iteration_ms})
+                return status
+
+
+async def job_status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+    """The latest job as its ranks report it now; its iterations so far are brought home."""
+    async with _opened(inventory, settings, timeout_s) as (session, key):
+        record = _latest(store, key)
+        return await look(session, store, record, settings.run_dir(record.run))
+
+
+async def job_logs(
+    inventory: Path, *, lines: int, host: str | None, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> JobLogs:
+    """The last `lines` lines each rank wrote. Raises: Missing - no job, or no rank on `host`."""
+    async with _opened(inventory, settings, timeout_s) as (session, key):
+        record = _latest(store, key)
+        name, ranks = _facts(record)[0], _ranks(record, session.lab)
+        chosen = [(i, h) for i, h in enumerate(ranks) if host in (None, h)]
+        if not chosen:
+            raise Missing(f"job {record.name} has no rank on {host}", hint=f"its hosts: {', '.join(ranks)}")
+        tails = await asyncio.gather(*(session.hosts.tail(name, h, "log", -200 * lines) for _, h in chosen))
+    found = {f"rank {i} ({h})": tuple(t.text.splitlines()[-lines:]) for (i, h), t in zip(chosen, tails, strict=True)}
+    return JobLogs(record.name, found)
+
+
+async def job_stop(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+    """Stop the job at an iteration boundary and say how far it came."""
+    async with _opened(inventory, settings, timeout_s) as (session, key):
+        record = _latest(store, key)
+        run_dir = settings.run_dir(record.run)
+        status = await look(session, store, record, run_dir)
+        if status.state not in ("starting", "running"):
+            return status
+        with LabLock(settings.lock_path(key), user=settings.user, reason="job stop"):
+            return await halt(session, store, record, run_dir, "stopped by the operator")

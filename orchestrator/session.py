@@ -1,0 +1,148 @@
+"""One lab, opened: the inventory read, a driver per device, warm SSH to the hosts. Asks everybody at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from drivers.api import CircuitSwitch
+from drivers.registry import open_device
+from optics import BadFile, CrossConnect, DeviceConfig, DeviceName, HostName, Setting, TestbedError, Unreachable
+from orchestrator.hosts import Hello, Hosts
+from orchestrator.lab import Lab, Secret, read_lab
+from orchestrator.plan import Plan
+from orchestrator.planfile import read_plan
+from orchestrator.store import lab_key
+
+
+def load_lab(inventory: Path) -> Lab:
+    """Read the three files of an inventory directory. Raises: BadFile - all problems of all files at once."""
+    names = tuple(str(inventory / n) for n in ("hosts.yml", "devices.yml", "fibres.yml"))
+    texts = [_text(Path(n)) for n in names]
+    if missing := [f"{n}: {t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
+        raise BadFile(
+            missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
+        )
+    return read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+
+
+def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
+    """Read a plan file; return it with its text. Raises: BadFile - all problems at once."""
+    text = _text(path)
+    if isinstance(text, OSError):
+        raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
+    return read_plan(text, str(path), lab), text
+
+
+def key_of(lab: Lab) -> str:
+    """The name under which this lab stands in the store and the lock directory."""
+    return lab_key(lab.name, (d.address for d in lab.devices.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What everybody said when asked. A device or host that did not answer has its error instead of its state."""
+
+    settings: Mapping[DeviceName, frozenset[Setting]]
+    hellos: Mapping[HostName, Hello]
+    errors: Mapping[str, TestbedError]
+
+    @property
+    def crossconnects(self) -> frozenset[CrossConnect]:
+        return frozenset().union(*self.settings.values())
+
+    def complete(self) -> Observation:
+        """Return self if everybody answered. Raises: Unreachable - naming all who did not, in their own words."""
+        if not self.errors:
+            return self
+        words = "\n".join(str(e) for e in self.errors.values())
+        first = next(iter(self.errors.values()))
+        kinds = {type(e) for e in self.errors.values()}
+        hint = first.hint or "see what is wrong with: testbed doctor"
+        if len(kinds) == 1:
+            raise type(first)(words, hint=hint)
+        raise Unreachable(words, hint=hint)
+
+
+@dataclass
+class Session:
+    """An open lab."""
+
+    lab: Lab
+    inventory: Path
+    devices: Mapping[DeviceName, CircuitSwitch]
+    hosts: Hosts
+
+    async def observe(self, *, hosts: bool = True) -> Observation:
+        """Read every device whole and, unless told otherwise, greet every host; all at once."""
+        settings: dict[DeviceName, frozenset[Setting]] = {}
+        errors: dict[str, TestbedError] = {}
+
+        async def read(name: DeviceName, device: CircuitSwitch) -> None:
+            try:
+                settings[name] = await device.read()
+            except TestbedError as error:
+                errors[name] = error
+
+        connecting = asyncio.ensure_future(self.hosts.connect() if hosts else _nobody())
+        try:
+            await asyncio.gather(*(read(n, d) for n, d in self.devices.items()))
+            answers = await connecting
+        finally:
+            connecting.cancel()
+        hellos: dict[HostName, Hello] = {}
+        for name, answer in answers.items():
+            if isinstance(answer, Hello):
+                hellos[name] = answer
+            else:
+                errors[name] = answer
+        return Observation(settings, hellos, errors)
+
+
+async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
+    return {}
+
+
+@asynccontextmanager
+async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
+    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes."""
+    devices = {name: open_device(_with_secret(lab, config)) for name, config in lab.devices.items()}
+    hosts = Hosts(lab, inventory, run_dir)
+    try:
+        yield Session(lab, inventory, devices, hosts)
+    finally:
+        await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
+
+
+def _with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
+    secret = lab.secrets.get(config.name)
+    if secret is None:
+        return config
+    return replace(config, password=_secret(config.name, secret))
+
+
+def _secret(device: DeviceName, secret: Secret) -> str:
+    if secret.kind == "env":
+        if secret.name not in os.environ:
+            raise BadFile([f"devices.yml: {device}: password_env: {secret.name} is not set"], hint=f"export {secret.name}=...")
+        return os.environ[secret.name]
+    path = Path(secret.name).expanduser()
+    try:
+        if path.stat().st_mode & 0o077:
+            raise BadFile([f"devices.yml: {device}: password_file: {path} can be read by others"], hint=f"chmod 600 {path}")
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BadFile([f"devices.yml: {device}: password_file: {path}: {error.strerror}"]) from error
+
+
+def _text(path: Path) -> str | OSError:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        return error
+    except UnicodeDecodeError as error:
+        return OSError(f"not UTF-8 text: {error}")

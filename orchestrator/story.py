@@ -1,0 +1,146 @@
+"""What a reconfiguration looked like, told to the journal: where each millisecond went, per device and per host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from optics import DeviceName, HostName, Outcome
+from orchestrator.hosts import Committed
+from orchestrator.lab import Lab
+from orchestrator.plan import Plan
+from orchestrator.recorder import Recorder
+from orchestrator.reports import Rung
+from orchestrator.target import Target
+
+
+@dataclass
+class Times:
+    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns` 0: not verified yet."""
+
+    outcomes: dict[DeviceName, Outcome] = field(default_factory=dict)
+    committed: dict[HostName, Committed] = field(default_factory=dict)
+    verified_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a report (ms); None where nothing of the kind happened."""
+
+    dark_ms: float | None = None
+    link_ms: float | None = None
+    commit_ms: float | None = None
+
+
+def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
+    """Write one `verify` point per rung."""
+    if recorder.journal is None:
+        return
+    for r in rungs:
+        words = r.detail.split()
+        figures = next((w.split("/") for w in words if w.count("/") == 1 and w.replace("/", "").isdigit()), None)
+        recorder.journal.point(
+            "verify",
+            {"rung": r.name},
+            {
+                "reconfig_id": recorder.reconfig_id, "ok": int(r.ok), "duration_ms": r.seconds * 1e3, "detail": r.detail,
+                "passed": int(figures[0]) if figures else None, "total": int(figures[1]) if figures else None,
+            },
+        )  # fmt: skip
+
+
+def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times) -> Figures:
+    """Write the reconfiguration to the journal and return its figures.
+
+    dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.
+    link: from there to the last carrier; the hosts may hear light before the device reports it, then 0. commit: from a host's
+    last carrier to its commit, the slowest host.
+    """
+    outcomes, committed = times.outcomes, times.committed
+    if not outcomes:
+        return Figures()
+    settled = max(o.settled_ns for o in outcomes.values())
+    sent = min(o.sent_ns for o in outcomes.values())
+    dark = max(o.settled_ns - o.broken_ns for o in outcomes.values())
+    links = {h: c.link_ns for h, c in committed.items() if c.link_ns is not None}
+    link = max(0, max(links.values(), default=settled) - settled)
+    commit = max((c.commit_ns - links[h] for h, c in committed.items() if h in links), default=0)
+    for host, at in links.items():
+        recorder.part("host", host, "light", sent, at, "first command to last carrier")
+        recorder.part("host", host, "commit", at, committed[host].commit_ns, f"generation {committed[host].generation}")
+    if recorder.journal is not None:
+        _wide_point(recorder, goal, plan, times, {"dark": dark, "link": link, "route": commit})
+        _device_points(recorder, lab, goal, times, links)
+        _circuit_points(recorder, goal)
+    return Figures(dark / 1e6, link / 1e6, commit / 1e6)
+
+
+def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phases: Mapping[str, int]) -> None:
+    assert recorder.journal is not None
+    sent = min(o.sent_ns for o in times.outcomes.values())
+    spans = {
+        "command": max(o.acked_ns for o in times.outcomes.values()) - sent,
+        "ack": min(o.broken_ns for o in times.outcomes.values()) - sent,
+        "total": max(times.verified_ns, sent) - sent,
+        **phases,
+    }
+    changed = sum(len(c.remove) + len(c.add) for c in goal.change.changes.values())
+    recorder.journal.point(
+        "reconfig",
+        {
+            "job": plan.job.name if plan.job else "",
+            "trigger": "up",
+            "policy": "drain" if plan.transition.drain else "direct",
+            "ok": "1",
+        },
+        {
+            "reconfig_id": recorder.reconfig_id, "seq": 1, "n_circuits": changed, "value": 1,
+            **{f"{name}_ns": ns for name, ns in spans.items()},
+            **{f"{name}_ms": ns / 1e6 for name, ns in spans.items()},
+        },
+        sent,
+    )  # fmt: skip
+
+
+def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, links: Mapping[HostName, int]) -> None:
+    assert recorder.journal is not None
+    journal = recorder.journal
+    for device, o in times.outcomes.items():
+        change = goal.change.changes[device]
+        behind = {r.host for s in change.add if (r := lab.receivers.get(s.egress)) is not None}
+        carriers = [links[h] for h in behind if h in links]
+        commits = [times.committed[h].commit_ns for h in behind if h in times.committed]
+        journal.point(
+            "reconfig_device",
+            {"device": device, "kind": "ocs", "model": lab.devices[device].driver, "op": "change"},
+            {
+                "reconfig_id": recorder.reconfig_id, "t_send_ns": 0, "t_ack_ns": o.acked_ns - o.sent_ns,
+                "t_dark_begin_ns": o.broken_ns - o.sent_ns, "t_dark_end_ns": o.settled_ns - o.sent_ns,
+                "t_link_up_ns": max(carriers) - o.sent_ns if carriers else None,
+                "t_route_ns": max(commits) - o.sent_ns if commits else None,
+                "n_ports": 2 * (len(change.remove) + len(change.add)), "writes": o.writes, "error": "; ".join(o.failed.values()),
+            },
+            o.sent_ns,
+        )  # fmt: skip
+        for phase, at in (("command", o.sent_ns), ("dark", o.broken_ns), ("settle", o.acked_ns), ("up", o.settled_ns)):
+            journal.point(
+                "device_phase", {"device": device, "kind": "ocs"}, {"phase": phase, "reconfig_id": recorder.reconfig_id}, at
+            )
+
+
+def _circuit_points(recorder: Recorder, goal: Target) -> None:
+    assert recorder.journal is not None
+    for circuit in goal.circuits:
+        for x in circuit.path:
+            made = x in goal.change.made[x.ingress.device]
+            recorder.journal.point(
+                "circuit",
+                {"ocs": x.ingress.device, "id": x.ingress.label},
+                {
+                    "circuit": str(circuit), "source": circuit.transmitter.host, "target": circuit.receiver.host,
+                    "state": "made" if made else "up", "loss_db": circuit.loss_db,
+                },
+            )  # fmt: skip
+    for device, gone in goal.change.removed.items():
+        for x in sorted(gone):
+            recorder.journal.point("circuit", {"ocs": device, "id": x.ingress.label}, {"circuit": str(x), "state": "removed"})

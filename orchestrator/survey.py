@@ -1,0 +1,130 @@
+"""The verbs that only look: the lab as it is now, and the verification ladder against the plan that is up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from optics import DeviceName, HostName, Identity, Missing, Setting, TestbedError
+from orchestrator import jobs
+from orchestrator.circuits import circuits, settings
+from orchestrator.hosts import Hello
+from orchestrator.lab import Lab
+from orchestrator.lablock import holder
+from orchestrator.planfile import read_plan
+from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
+from orchestrator.session import Observation, Session, key_of, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store import CurrentPlan, Store
+from orchestrator.target import per_device, short, stored_links
+from orchestrator.telemetry.progress import Progress
+from orchestrator.transition import Held
+from orchestrator.verify import ladder, receivers
+
+
+async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:
+    """The lab as it answers now; what does not answer stands in the report with its own words."""
+    lab = load_lab(inventory)
+    key = key_of(lab)
+    current = store.current(key)
+    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        seen, identities = await asyncio.gather(session.observe(), _identities(session))
+        job = await _job(session, store, key, settings, seen)
+    wanted = _wanted(current, lab)
+    owned = per_device(store.owned(key))
+    devices = tuple(_device(lab, n, seen, identities.get(n), wanted, owned) for n in lab.devices)
+    hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
+    who = holder(settings.lock_path(key))
+    return StatusReport(
+        lab=lab.name, inventory=str(inventory), plan=current.plan_name if current else "", run=current.run if current else "",
+        since=current.since if current else None, generation=current.generation if current else None,
+        links=len(stored_links(current.links)) if current else 0, devices=devices, hosts=hosts, job=job,
+        locked_by=str(who) if who else "", drift=tuple(_drift(devices, hosts, current)),
+    )  # fmt: skip
+
+
+async def verify(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> VerifyReport:
+    """The ladder against the plan that is up. Raises: Missing - none is. Unreachable - a device or host does not answer."""
+    lab = load_lab(inventory)
+    current = store.current(key_of(lab))
+    if current is None:
+        raise Missing(
+            f"no plan is up on {lab.name}, so there is nothing to verify against",
+            hint="testbed up --topology examples/ring-12.json",
+        )
+    plan = read_plan(current.plan_text, current.plan_name, lab)
+    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        progress.phase("observe")
+        seen = (await session.observe()).complete()
+        progress.done("observe", f"{len(seen.settings)} devices, {len(seen.hellos)} hosts")
+        progress.phase("verify")
+        rungs = await ladder(session, plan, stored_links(current.links), seen.settings, seen.hellos)
+        progress.done("verify", f"{sum(r.ok for r in rungs)}/{len(rungs)} rungs")
+    notes = tuple(
+        f"{h}: runs generation {hello.active}, not {current.generation}"
+        for h, hello in seen.hellos.items()
+        if hello.active not in (None, current.generation)
+    )
+    return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=rungs, notes=notes)
+
+
+async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
+    async def one(name: DeviceName) -> tuple[DeviceName, Identity | None]:
+        try:
+            return name, await session.devices[name].identify()
+        except TestbedError:
+            return name, None  # `observe` meets the same trouble and reports it
+
+    return {n: i for n, i in await asyncio.gather(*map(one, session.devices)) if i is not None}
+
+
+async def _job(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> JobStatus | None:
+    record = store.latest_job(key)
+    if record is None or not seen.hellos or any(isinstance(name, str) and name in session.lab.hosts for name in seen.errors):
+        return None
+    try:
+        return await jobs.look(session, store, record, settings.run_dir(record.run))
+    except TestbedError:
+        return None  # the lab was rebuilt since: its hosts know nothing of that job
+
+
+def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
+    return settings(circuits(stored_links(current.links), lab)) if current else {}
+
+
+def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
+    config = lab.devices[name]
+    if name in seen.errors:
+        return DeviceStatus(name, config.driver, config.address, False, error=str(seen.errors[name]))
+    none: frozenset[Setting] = frozenset()
+    held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
+    return DeviceStatus(
+        name, config.driver, config.address, True,
+        identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
+        ours=len(held & ours), foreign=tuple(short(s) for s in sorted(held - ours - goal)),
+        missing=tuple(short(s) for s in sorted(goal - held)),
+    )  # fmt: skip
+
+
+def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:
+    target = lab.hosts[name].ssh
+    address = f"{target.address}:{target.port}"
+    if name in seen.errors:
+        return HostStatus(name, address, False, error=str(seen.errors[name]))
+    hello: Hello = seen.hellos[name]
+    planned = [p for p in receivers(stored_links(current.links)) if p.host == name] if current else []
+    up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
+    return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned))
+
+
+def _drift(devices: tuple[DeviceStatus, ...], hosts: tuple[HostStatus, ...], current: CurrentPlan | None) -> list[str]:
+    found = [f"{d.name}: {len(d.missing)} planned cross-connects missing: {', '.join(d.missing[:6])}" for d in devices if d.missing]
+    found += [f"{h.name}: {h.up} of {h.planned} planned ports have carrier" for h in hosts if h.ok and h.up < h.planned]
+    if current is not None:
+        found += [
+            f"{h.name}: runs generation {h.generation}, {current.generation} was committed"
+            for h in hosts
+            if h.ok and h.planned and h.generation != current.generation
+        ]
+    return found
