@@ -249,7 +249,7 @@ class Plant:
         """Return the pairs that bring light from the fibre at the ingress into the fibre at the egress."""
         self.advance(now)
         if self._lit[0] != self.version:
-            self._lit = (self.version, frozenset(c.pair for c in self._each() if c.lit_at_s <= now and self.passes(c, now)))
+            self._lit = (self.version, frozenset(c.pair for c in self._each() if self.passes(c, now)))
         return self._lit[1]
 
     def bright(self, circuit: Circuit, now: float) -> bool:

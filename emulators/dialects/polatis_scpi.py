@@ -63,7 +63,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         if boot_mode.upper() not in _BOOT:
             raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
         self.boot_mode = _BOOT[boot_mode.upper()]
-        self._saved: tuple[Pair, ...] = plant.pairs()
+        self._saved: tuple[Pair, ...] = () if self.boot_mode == "DARK" else plant.pairs()
         self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
         self._commands = Commands({
             "*IDN?": lambda _, now: f"Polatis,{self.model},{self.serial},{self.firmware}",
@@ -126,7 +126,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
 
     def rebooted(self, keep: bool, now: float) -> None:
         """DARK comes up empty, RESTORE with what stood when it was set (U), AUTOSAVE with the last map (DOC: boot:mode)."""
-        if keep and self.boot_mode != "DARK":
+        if keep:
             self.plant.restore(self._saved, now, self.boot_s)
         else:
             self._saved = ()

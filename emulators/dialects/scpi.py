@@ -86,7 +86,7 @@ class ErrorQueue:
         if len(self._errors) >= self._size:
             code, text = OVERFLOW, TEXT[OVERFLOW]
             self._errors.pop()
-        self._errors.append((code, text.replace('"', "'")))
+        self._errors.append((code, "".join(c if " " <= c <= "~" and c != '"' else "?" for c in text)))
 
     def clear(self) -> None:
         self._errors.clear()

@@ -76,7 +76,7 @@ def parse(text: str) -> Command:
     parts = [part.strip() for part in parts]
     verb, tid, aid, ctag, general, *rest = [*parts, "", "", "", ""] if len(parts) < 5 else parts
     payload = ":".join(rest)
-    if not re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", verb):
+    if not text.isprintable() or not re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", verb):
         raise Denied("IISP", "Syntax or punctuation")
     if ctag and not _CTAG.fullmatch(ctag):
         raise Denied("IICT", "Invalid ctag")
@@ -113,15 +113,15 @@ class Writer:
             lines = [f'   "{row}"\r\n' for row in rows]
             lines += [f"   /* {comment} */\r\n" for comment in reply.comments if last]
             texts.append(f"{self.header(now)}M  {ctag} COMPLD\r\n{''.join(lines)}{';' if last else '>'}")
-        return "\r\n<".join(texts).encode("latin-1") + self.trailer
+        return "\r\n<".join(texts).encode("latin-1", "replace") + self.trailer
 
     def denied(self, ctag: str, denial: Denied, now: float) -> bytes:
         """Return a DENY answer with code and comment."""
         comment = f"   /* {denial.text} */\r\n" if denial.text else ""
-        return f"{self.header(now)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode("latin-1") + self.trailer
+        return f"{self.header(now)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode("latin-1", "replace") + self.trailer
 
     def autonomous(self, alarm: str, what: str, rows: Iterable[str], now: float) -> bytes:
         """Return an autonomous message: `alarm` is "*C", "**", "*^", "* " or "A " (pynt's TL1 parser)."""
         self._atag += 1
         lines = "".join(f'   "{row}"\r\n' for row in rows)
-        return f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode("latin-1") + self.trailer
+        return f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode("latin-1", "replace") + self.trailer

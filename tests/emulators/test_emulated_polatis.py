@@ -155,6 +155,13 @@ async def test_boot_mode_decides_what_a_power_cycle_keeps(start: Start, mode: st
     assert (await client.line(STATE)).startswith(f"(@{restored})")
 
 
+async def test_a_switch_that_boots_dark_forgets_what_was_there_before(start: Start) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"]], boot_mode="dark", boot_s=0.0)
+    device.server.add_fault("reboot-keep")
+    await device.settle()
+    assert device.lit() == set()
+
+
 async def test_two_clients_see_one_switch(start: Start) -> None:
     polatis = await start("polatis-scpi", settle_s=0.1)
     one, other = await polatis.connect(), await polatis.connect()

@@ -168,6 +168,15 @@ def test_losses_stay_in_the_data_sheet_and_repeat_within_a_tenth() -> None:
     assert max(abs(a - b) for a, b in zip(first, second, strict=True)) <= 0.1 + 1e-9
 
 
+def test_another_seed_draws_other_losses() -> None:
+    losses = []
+    for seed in (1, 2):
+        plant = split_plant(seed)
+        plant.connect([("1", "7")], 0.0)
+        losses.append(plant.loss_db(("1", "7")))
+    assert losses[0] != losses[1]
+
+
 def test_power_follows_the_light() -> None:
     plant = split_plant()
     plant.connect([("1", "7"), ("2", "8")], 0.0)
@@ -178,6 +187,8 @@ def test_power_follows_the_light() -> None:
     assert plant.power_dbm(("in", "1"), 1.0) == pytest.approx(3.0, abs=1.2)
     assert plant.power_dbm(("out", "8"), 1.0) == pytest.approx(-50.0, abs=6.0)
     assert plant.power_dbm(("out", "9"), 1.0) == plant.floor_dbm
+    plant.set_input("2", -80.0)
+    assert plant.power_dbm(("in", "2"), 1.0) == pytest.approx(-50.0, abs=6.0)
     assert plant.lit(1.0) == {("1", "7")}
 
 
