@@ -21,6 +21,7 @@ PLAYBOOKS = Path(playbooks.__path__[0])
 FILES = PLAYBOOKS / "files"
 # A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
+MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left as it is
 
 # (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
 SYSCTLS: tuple[tuple[str, str, bool], ...] = (
@@ -64,6 +65,7 @@ def facts(host: Host) -> dict[str, Any]:
             {"number": number, "interface": port.interface, "eth": port.eth, "address": host.port_address(number)}
             for number, port in sorted(host.ports.items())
         ],
+        "mtu": MTU,
         "sysctls": sysctls,
         "workloads": workload_digest(),
     }
@@ -110,3 +112,7 @@ def archive() -> str:
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
     return base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
+
+
+def archive_digest() -> str:
+    return digest((*programs(), *workload_files()))

@@ -73,7 +73,7 @@ class Hosts:
 
     def unprovisioned(self) -> tuple[HostName, ...]:
         """Connected hosts whose facts, committer or workloads are not what this program would install."""
-        return tuple(n for n, hello in self.hellos.items() if hello.provision != facts.facts(self.lab.hosts[n])["sha"])
+        return tuple(n for n, h in self.lab.hosts.items() if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"])
 
     async def close(self) -> None:
         """Close every channel and Ansible's connections. Committers, routes and jobs stay."""
@@ -234,7 +234,7 @@ class Hosts:
     async def probe(
         self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
     ) -> Mapping[HostName, Mapping[str, Probe]]:
-        """From each host, probe addresses with the planned number of links (None: any); a wrong count is asked again until time is up."""
+        """From each host, probe addresses with the planned number of links (None: any); a wrong count is asked again in time."""
         requests = {
             name: {"targets": [{"address": a, "hops": h} for a, h in wanted.items()], "timeout_s": timeout_s}
             for name, wanted in targets.items()
@@ -272,7 +272,11 @@ class Hosts:
         if not names:
             return {}
         told = {name: render.pack(facts.facts(self.lab.hosts[name]), name) for name in names}
-        play = await self._play("provision.yml", names, {"testbed_archive": facts.archive(), "testbed_facts": told})
+        play = await self._play(
+            "provision.yml",
+            names,
+            {"testbed_archive": facts.archive(), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": told},
+        )
         found = {}
         for name in names:
             done, started = _lines(name, play.said[name]["provision"], 2)

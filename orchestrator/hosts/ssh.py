@@ -15,7 +15,7 @@ from orchestrator.lab import SshTarget
 if TYPE_CHECKING:
     import paramiko
 
-KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org")  # post-quantum exchanges cost a connection 80 ms more on a small machine
+KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org")  # post-quantum ones cost 80 ms more on a small machine
 CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")  # GCM saves a separate MAC per packet
 
 

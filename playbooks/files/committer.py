@@ -8,9 +8,12 @@ each fibre, probes paths, counts bytes and supervises the jobs of this host.
 
     committer.py start|stop|status          the daemon (a watchdog and its child), idempotent
     committer.py provision < facts.json     sysctls, host0, addresses, links up; prints what changed and what it read back
+    committer.py install < facts.json       provision, then start
     committer.py stage < request.json       one request to the daemon; `call` sends any request (a list: one after the other)
     committer.py collect JOB                one job's directory as a compressed archive
     committer.py attach                     hands stdin and stdout to the daemon: the operator's persistent channel
+
+Input may also be an argument instead of stdin: the JSON gzipped, in base64.
 
 Protocol: one JSON object per line. {"id": 1, "op": "hello"} -> {"id": 1, "ok": true, ...} or {"id": 1, "ok": false, "code": ...,
 "error": ...}; lines with "event" come unasked. Times are CLOCK_MONOTONIC nanoseconds of this host.

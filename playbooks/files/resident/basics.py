@@ -1,9 +1,7 @@
 """What every part of the committer needs: places, refusals, small files, checked numbers."""
 
-import hashlib
 import json
 import os
-import subprocess
 
 VERSION = 1
 VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: facts, workloads, jobs
@@ -66,6 +64,8 @@ def directories():
 
 def own_sha():
     """Return what identifies this very committer: a digest of its files, by name."""
+    import hashlib
+
     digest = hashlib.sha256()
     folder = os.path.dirname(os.path.abspath(__file__))
     for path in [PROGRAM, *sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".py"))]:
@@ -91,6 +91,9 @@ def number(request, key, default):
 
 
 def execute(argv, tolerate=False):
+    """Run a command; `tolerate`: its failure is no failure, as with removing what is not there."""
+    import subprocess
+
     if not argv:
         return
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=10)

@@ -73,12 +73,11 @@ def provision(facts):
     missing += [p["eth"] for p in facts["ports"] if p.get("eth") and p["eth"] not in have]
     if missing:
         raise refused("no interface {} on this host (it has {})".format(", ".join(missing), ", ".join(sorted(have))))
-    todo = []
+    todo, wider = [], []
     for port in facts["ports"]:
         for name in filter(None, (port["interface"], port.get("eth"))):
-            mtu = port.get("mtu")
-            if mtu and have[name]["mtu"] != mtu:
-                todo.append((f"mtu {mtu} on {name}", NEWLINK, 0, link_message(have[name]["ifindex"], mtu=mtu)))
+            if facts.get("mtu") and have[name]["mtu"] != facts["mtu"]:
+                wider.append((name, NEWLINK, 0, link_message(have[name]["ifindex"], mtu=facts["mtu"])))
             if not have[name]["up"]:
                 todo.append((f"{name} up", NEWLINK, 0, link_message(have[name]["ifindex"], up=True)))
     if device and not have[device]["up"]:
@@ -101,6 +100,9 @@ def provision(facts):
         todo.append((f"fence {prefix}", NEWRULE, CREATE | EXCL, fence_message(prefix)))
     must(nl.send([t[1:] for t in todo]), lambda i: todo[i][0])
     changed += [t[0] for t in todo]
+    failed = nl.send([w[1:] for w in wider])  # an interface that cannot be so wide still works
+    notes += ["mtu {} on {}: {}".format(facts["mtu"], wider[i][0], os.strerror(code)) for i, (code, _) in sorted(failed.items())]
+    changed += ["mtu {} on {}".format(facts["mtu"], w[0]) for i, w in enumerate(wider) if i not in failed]
     values, wrong = {}, []
     for key, value, needed in facts.get("sysctls", ()):
         moved, after, error = set_sysctl(key, value)
