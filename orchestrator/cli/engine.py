@@ -7,7 +7,7 @@ back the step in hand and then raise.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.reports import DownReport, JobLogs, JobStatus, PlanReport, StatusReport, UpReport, VerifyReport
 from orchestrator.settings import Settings
@@ -86,3 +86,9 @@ class Engine(Protocol):
     ) -> JobStatus:
         """Stop the job and say how it ended."""
         ...
+
+
+if TYPE_CHECKING:
+    import orchestrator.engine
+
+    _checked: Engine = orchestrator.engine

@@ -17,9 +17,13 @@ from orchestrator.reports import (
     VerifyReport,
 )
 
+_DETAIL = 55
+
 
 def _phases(phases: Iterable[PhaseTime]) -> list[str]:
-    return [phase_line(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
+    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
+    width = max([_DETAIL, *(len(detail) for _, detail, _ in rows)])
+    return [phase_line(name, detail, seconds, width) for name, detail, seconds in rows]
 
 
 def _counts(report: PlanReport | UpReport | DownReport) -> str:
@@ -41,7 +45,7 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
 
 def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
-    lines = [*_phases([started] if started else []), *_phases(report.phases), *report.notes]
+    lines = [*_phases([*([started] if started else []), *report.phases]), *report.notes]
     if report.dry_run:
         return "\n".join([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
     if report.nothing_to_do:

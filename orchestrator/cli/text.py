@@ -33,9 +33,9 @@ def when(wall_s: float | None) -> str:
     return "-" if wall_s is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall_s))
 
 
-def phase_line(name: str, detail: str, seconds: float) -> str:
+def phase_line(name: str, detail: str, seconds: float, width: int = 55) -> str:
     """One line of the phase table, the same while it runs and in the report."""
-    return f"  {name:<10} {detail:<55} {seconds_text(seconds)}"
+    return f"  {name:<10} {detail:<{width}} {seconds_text(seconds)}"
 
 
 def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:

@@ -12,6 +12,8 @@ from orchestrator.telemetry.lineprotocol import Point
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LABEL = 12
 _NUMBER = 11
+_LEAST = 20
+"""A picture narrower than this many characters shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True) -> list[s
         rows = [(f"{b.subject} {b.phase}", b) for b in parts if b.kind != "host"]
         rows += _host_rows([b for b in parts if b.kind == "host"])
         # Hosts' and devices' milliseconds would vanish beside Ansible's seconds: they get an axis of their own.
-        lines += ["", *_chart("part", rows, width, unicode, hosts=sum(1 for b in parts if b.kind == "host"))]
+        lines += ["", *_chart("part", rows, width, unicode)]
     return lines
 
 
@@ -147,28 +149,31 @@ def _host_rows(bars_of_hosts: Sequence[Bar]) -> list[tuple[str, Bar]]:
         begin, end = min(b.begin_ms for b in group), max(b.end_ms for b in group)
         slow = max(group, key=lambda b: b.end_ms)
         middle = median(b.ms for b in group)
-        detail = f"{len(group)} hosts, median {middle:.1f} ms, last {slow.subject}"
+        detail = f"{len(group)} hosts, median {middle:.1f}, last {slow.subject}"
         rows.append((f"hosts {phase}", Bar("host", "", phase, begin, end - begin, all(b.ok for b in group), detail)))
     return sorted(rows, key=lambda row: row[1].begin_ms)
 
 
-def _chart(title: str, rows: Sequence[tuple[str, Bar]], width: int, unicode: bool, hosts: int = 0) -> list[str]:
+def _chart(title: str, rows: Sequence[tuple[str, Bar]], width: int, unicode: bool) -> list[str]:
     if not rows:
         return []
     begin = min(bar.begin_ms for _, bar in rows)
     end = max(bar.end_ms for _, bar in rows)
     label = max(_LABEL, *(len(name) for name, _ in rows)) + 1
-    room = max(10, width - label - _NUMBER - 3)
+    said = {bar: _remark(bar) for _, bar in rows}
+    room = max(_LEAST, width - label - _NUMBER - 3 - max(map(len, said.values())))
     axis = _axis(begin, end, room)
     lines = [f"  {title:<{label}}{'ms':>{_NUMBER - 1}}  {axis}"]
     draw_bar: Callable[[float, float, int], str] = _blocks if unicode else _hashes
     span = (end - begin) or 1.0
     for name, bar in rows:
         picture = draw_bar((bar.begin_ms - begin) / span, (bar.end_ms - begin) / span, room)
-        failed = "  FAILED" if not bar.ok else ""
-        detail = f"  {bar.detail}" if bar.detail and bar.kind == "host" else ""
-        lines.append(f"  {name:<{label}}{bar.ms:>{_NUMBER - 1}.1f}  {picture}{failed}{detail}".rstrip())
+        lines.append(f"  {name:<{label}}{bar.ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{said[bar]}".rstrip())
     return lines
+
+
+def _remark(bar: Bar) -> str:
+    return ("  FAILED" if not bar.ok else "") + (f"  {bar.detail}" if bar.detail and bar.kind == "host" else "")
 
 
 def _axis(begin: float, end: float, room: int) -> str:
