@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workloads.program import Job
+    from workloads.records import Clock
 
 HEADER = """\
 #       size         count      type   redop         time      algbw      busbw  #wrong
@@ -69,23 +70,42 @@ def main() -> None:
 
 def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure every size, print the table on rank 0 and return the rows for the summary."""
+    from workloads.records import Clock
 
     def say(line: str) -> None:
         if job.place.rank == 0:
             print(line, flush=True)
 
+    clock = Clock()
     say(f"# ranks {job.place.world}, rings {len(job.place.rings)}, backend {job.rings.backend}, in-place")
     say(HEADER)
     rows = []
     for count in (size // 4 for size in sizes(arguments.minbytes, arguments.maxbytes or arguments.minbytes, arguments.stepfactor)):
         job.iteration += 1
+        begin_ns = time.monotonic_ns()
         rows.append(measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check)))
         say(row(rows[-1]))
+        job.records.iteration(record_of(job, rows[-1], begin_ns, clock))
     result = {"rows": rows, "wrong": sum(record["wrong"] for record in rows)}
     say(f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}")
     if job.place.rank == 0:
         (job.place.job_dir / "allreduce.json").write_text(json.dumps(job.started | result, indent=2) + "\n")
     return result
+
+
+def record_of(job: Job, measured: dict[str, Any], begin_ns: int, clock: Clock) -> dict[str, Any]:
+    """Return the iteration record of one size: its mean all-reduce."""
+    from workloads.records import rates
+
+    took_ms = round(measured["time_us"] / 1e3, 3)
+    return {
+        "iter": job.iteration,
+        "t_wall_ns": clock.wall_ns(begin_ns),
+        "iter_ms": took_ms,
+        "comm_ms": took_ms,
+        "bytes": measured["size_bytes"],
+        **rates(measured["size_bytes"], measured["time_us"] / 1e6, job.place.world),
+    }
 
 
 def measure(job: Job, count: int, warmup: int, iterations: int, check: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import sys
 import time
 import traceback
@@ -100,8 +101,10 @@ def _about_a_peer(error: Exception, torch: Any) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    """Return torch's words without its wrapping: where it was compiled, which callback passed them on, what it advises."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = re.sub(r"^Got the following error when running the callback: \w+: |\[/[^\]]*\] ", "", line)
+    return line.partition(". This is typically")[0]
 
 
 def _end(code: int, message: str = "") -> NoReturn:

@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument("--bucket-mb", type=float, default=25.0, help="gradients sent together, MiB (default 25)")
     parser.add_argument("--checkpoint-every", type=int, default=100, help="iterations between checkpoints; 0: only when stopped")
     parser.add_argument("--checkpoint-dir", type=Path, help="default: TESTBED_CHECKPOINT_DIR, else TESTBED_JOB_DIR")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint common to all ranks")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint common to all ranks (else drop them)"
+    )
     arguments = parser.parse_args()
     if arguments.hidden % 32 or arguments.hidden < 0:
         parser.error("--hidden: not a multiple of 32")
@@ -64,7 +66,9 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
 
     module = models.model(arguments.model, torch, arguments.seed, arguments.hidden).to(job.rings.device)
     momentum = [torch.zeros_like(parameter) for parameter in module.parameters()]
-    done = common(job.accord.gather("checkpoints", checkpoints.kept())) if arguments.resume else 0
+    if not arguments.resume:
+        checkpoints.forget()  # no rank can have written one of this run: that takes an iteration, and so all ranks
+    done = common(job.accord.gather("checkpoints", checkpoints.kept()))
     if done:
         state = checkpoints.read(done, same)
         with torch.no_grad():
