@@ -21,7 +21,8 @@ def main() -> int:
     results: list[dict[str, object]] = []
     for name in names:
         print(f"== {name}", flush=True)
-        done = subprocess.run([sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
+        command = [sys.executable, HERE / f"{name}.py"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
         print(done.stdout, end="", flush=True)
         try:
             results.append(json.loads(done.stdout.strip().splitlines()[-1]))
@@ -30,7 +31,10 @@ def main() -> int:
     if len(results) > 1:
         print("== summary")
         for r in results:
-            print(f"{r['name']!s:<14} {r['value']!s:>12} {r['unit']!s:<8} limit {r['limit']!s:<8} ratio {r['ratio']!s:<8} {'ok' if r.get('pass') else 'NOT MET'}")
+            verdict = "ok" if r.get("pass") else "NOT MET"
+            print(
+                f"{r['name']!s:<14} {r['value']!s:>12} {r['unit']!s:<8} limit {r['limit']!s:<8} ratio {r['ratio']!s:<8} {verdict}"
+            )
     return 0 if all(r.get("pass") for r in results) else 1
 
 

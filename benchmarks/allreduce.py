@@ -67,7 +67,7 @@ def busbw_mbps(lab: BenchLab, path: Path) -> float:
 def main() -> int:
     """Measure and print; return the exit code."""
     seen: dict[int, list[float]] = {1: [], 4: []}
-    with bench_lab(base=42000) as lab:
+    with bench_lab() as lab:
         plans = {rings: plan(lab, rings) for rings in seen}
         for turn in range(ROUNDS):
             for rings, path in plans.items():

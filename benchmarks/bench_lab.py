@@ -75,9 +75,7 @@ class BenchLab:
 def ring_links(stride: int, ports: tuple[int, int], hosts: int = 12) -> list[tuple[str, str]]:
     """The links of the ring of this stride over gpu01.., its steps using the two ports in turn (hosts even, stride coprime)."""
     order = [(k * stride) % hosts + 1 for k in range(hosts)]
-    return [
-        (f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)
-    ]
+    return [(f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)]
 
 
 @contextmanager
@@ -86,9 +84,7 @@ def bench_lab(hosts: int = 12) -> Iterator[BenchLab]:
     with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
         lab = BenchLab(Path(name))
         generate = [sys.executable, "-m", "emulators.generate", "--hosts", str(hosts), "--ports", "4", "--free-ports"]
-        subprocess.run(
-            [*generate, "--out", lab.inventory, "--state", lab.state], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([*generate, "--out", lab.inventory, "--state", lab.state], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         lab.call("lab", "start")
         try:
             yield lab

@@ -1,8 +1,8 @@
 """Outage seen by host pairs while all 24 circuits move, divided by the switches' own switching time.
 
-Twelve pairs probe each other in both directions every millisecond over real sockets in the hosts' namespaces; `testbed up` moves the
-lab back and forth between two plans that share no circuit. The outage of a direction is the time from its last packet before to its
-first packet after; the figure is the median over the moves of the *worst* direction. The median direction is printed beside it.
+Twelve pairs probe each other in both directions every millisecond over real sockets in the hosts' namespaces; `testbed up` moves
+the lab back and forth between two plans that share no circuit. The outage of a direction is the time from its last packet before to
+its first packet after; the figure is the median over the moves of the *worst* direction. The median direction is printed beside it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def measure(lab: BenchLab, plans: list[Path], settle_s: float, moves: int) -> tu
     for move in range(moves):
         prober = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("prober.py"), "60", "1"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert prober.stdin is not None and prober.stdout is not None
         prober.stdin.write(json.dumps({"hosts": hosts, "pairs": pairs}))
         prober.stdin.close()
@@ -50,8 +52,9 @@ def measure(lab: BenchLab, plans: list[Path], settle_s: float, moves: int) -> tu
         worst.append(max(outages))
         middle.append(statistics.median(outages))
         print(
-            f"  {settle_s * 1e3:.0f} ms switches, move {move + 1:2}: outage worst {worst[-1] * 1e3:6.1f} ms, median {middle[-1] * 1e3:6.1f} ms"
-            f" (up reports dark {report['dark_ms']:.1f}, link {report['link_ms']:.1f}, commit {report['commit_ms']:.1f} ms)",
+            f"  {settle_s * 1e3:.0f} ms switches, move {move + 1:2}: outage worst {worst[-1] * 1e3:6.1f} ms,"
+            f" median {middle[-1] * 1e3:6.1f} ms (up reports dark {report['dark_ms']:.1f}, link {report['link_ms']:.1f},"
+            f" commit {report['commit_ms']:.1f} ms)",
             flush=True,
         )
     return statistics.median(worst), statistics.median(middle)
@@ -69,9 +72,16 @@ def main() -> int:
     print(f"  at 25 ms: worst {worst25 / 0.025:.2f} x, median direction {middle25 / 0.025:.2f} x (reported, no limit)")
     ratio = worst / 0.05
     result = {
-        "name": "dark_window", "value": round(worst * 1e3, 1), "unit": "ms", "limit": LIMIT, "ratio": round(ratio, 3), "pass": ratio <= LIMIT,
-        "median_direction_ms": round(middle * 1e3, 1), "ratio_25ms": round(worst25 / 0.025, 3), "switching_ms": 50,
-    }  # fmt: skip
+        "name": "dark_window",
+        "value": round(worst * 1e3, 1),
+        "unit": "ms",
+        "limit": LIMIT,
+        "ratio": round(ratio, 3),
+        "pass": ratio <= LIMIT,
+        "median_direction_ms": round(middle * 1e3, 1),
+        "ratio_25ms": round(worst25 / 0.025, 3),
+        "switching_ms": 50,
+    }
     print(json.dumps(result))
     return 0 if result["pass"] else 1
 

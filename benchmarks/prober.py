@@ -4,8 +4,8 @@ One process holds a socket in every host's network namespace, so that measuring 
 per host. Used by the benchmarks only; it looks into the emulated lab from outside, which hardware would not allow.
 
     python benchmarks/prober.py SECONDS PERIOD_MS < {"hosts": {name: {"pid": .., "address": ..}}, "pairs": [[a, b], ...]}
-Prints one JSON object per direction when done: {"pair": [a, b], "sent": n, "received": n, "gaps": [[from_ns, to_ns], ...]}, the gaps longer
-than 3 periods, on the machine's monotonic clock. SIGTERM ends the measurement early.
+Prints one JSON object per direction when done: {"pair": [a, b], "sent": n, "received": n, "gaps": [[from_ns, to_ns], ...]}, the
+gaps longer than 3 periods, on the machine's monotonic clock. SIGTERM ends the measurement early.
 """
 
 from __future__ import annotations

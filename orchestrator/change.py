@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -128,9 +128,7 @@ class Bringing:
     async def carry_out(self, *, launch_job: bool) -> UpReport:
         """Do it. Raises: as `orchestrator.engine.up`."""
         context, recorder = self.context, self.context.recorder
-        with recorder.phase("observe") as phase:
-            seen = await self._observe()
-            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+        seen = await self._observe()
         with recorder.phase("plan") as phase:
             goal = target(self.plan, self.lab, seen.settings, context.store.owned(context.key))
             macs = self.hosts.macs()
@@ -140,8 +138,11 @@ class Bringing:
             phase.detail = f"{len(goal.links)} links: {kept} cross-connects kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, launch_job=launch_job)
+        drain = self._drain_rules(goal, seen, macs)
+        # In the order of use: hosts drop what was staged before the generation they run.
+        self.drained = context.store.next_generation(context.key) if drain else None
         self.generation = generation = context.store.next_generation(context.key)
-        await self._stage(goal, seen, macs, wanted, generation)
+        await self._stage(wanted, drain)
         times = Times()
         try:
             async with sampled_ports(self.hosts, recorder.journal):
@@ -156,29 +157,48 @@ class Bringing:
                 raise
             raise await self._failed(goal, error) from error
         context.store.set_current(
-            context.key, context.run.id, plan_name=self.plan.name, plan_sha=self.plan.sha256, plan_text=self.text,
-            links={"rules_sha": sha, "links": [link_data(link) for link in goal.links]}, generation=generation,
-        )  # fmt: skip
+            context.key,
+            context.run.id,
+            plan_name=self.plan.name,
+            plan_sha=self.plan.sha256,
+            plan_text=self.text,
+            links={"rules_sha": sha, "links": [link_data(link) for link in goal.links]},
+            generation=generation,
+        )
         job = await self._job(launch=launch_job, changed=True)
         figures = tell(recorder, self.lab, goal, self.plan, times)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         return UpReport(
-            run=context.run.id, plan=self.plan.name, lab=self.lab.name, phases=tuple(recorder.phases), parts=tuple(recorder.parts),
-            diff=diff(goal.change, self.lab), writes=sum(o.writes for o in times.outcomes.values()),
-            dark_ms_expected=expected_dark_ms(goal.change, self.lab), dark_ms=figures.dark_ms, link_ms=figures.link_ms,
-            commit_ms=figures.commit_ms, pairs_ok=ok, pairs_total=total, job=job, notes=self.plan.warnings, undo=self._undo(),
-        )  # fmt: skip
+            run=context.run.id,
+            plan=self.plan.name,
+            lab=self.lab.name,
+            phases=tuple(recorder.phases),
+            parts=tuple(recorder.parts),
+            diff=diff(goal.change, context.session.devices),
+            writes=sum(o.writes for o in times.outcomes.values()),
+            dark_ms_expected=expected_dark_ms(goal.change, context.session.devices),
+            dark_ms=figures.dark_ms,
+            link_ms=figures.link_ms,
+            commit_ms=figures.commit_ms,
+            pairs_ok=ok,
+            pairs_total=total,
+            job=job,
+            notes=self.plan.warnings,
+            undo=self._undo(),
+        )
 
     async def _observe(self) -> Observation:
         """Ask everybody; where hosts lack the committer or have an older one, install it through Ansible first."""
-        seen = (await self.context.session.observe()).complete()
-        stale = self.hosts.unprovisioned()
-        if not stale:
-            return seen
-        with self.context.recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
-            changed = await self.hosts.provision(stale)
-            phase.detail = f"{len(changed)} hosts, through Ansible"
-        return (await self.context.session.observe()).complete()
+        recorder, session = self.context.recorder, self.context.session
+        with recorder.phase("observe") as phase:
+            seen = (await session.observe()).complete()
+            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+        if stale := self.hosts.unprovisioned():
+            with recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
+                changed = await self.hosts.provision(stale)
+                phase.detail = f"{len(changed)} hosts, through Ansible"
+                seen = replace(seen, hellos=dict(self.hosts.hellos))
+        return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
         """Every host runs the generation that carries exactly these rules, and owes no revert."""
@@ -202,18 +222,21 @@ class Bringing:
         recorder = self.context.recorder
         job = await self._job(launch=launch_job, changed=False)
         return UpReport(
-            run=self.context.run.id, plan=self.plan.name, lab=self.lab.name, nothing_to_do=True, phases=tuple(recorder.phases),
-            diff=diff(goal.change, self.lab), job=job, notes=self.plan.warnings,
-        )  # fmt: skip
+            run=self.context.run.id,
+            plan=self.plan.name,
+            lab=self.lab.name,
+            nothing_to_do=True,
+            phases=tuple(recorder.phases),
+            diff=diff(goal.change, self.context.session.devices),
+            job=job,
+            notes=self.plan.warnings,
+        )
 
-    async def _stage(
-        self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs], wanted: Mapping[HostName, Rules], generation: int
-    ) -> None:
+    async def _stage(self, wanted: Mapping[HostName, Rules], drain: Mapping[HostName, Rules]) -> None:
         """Fill shadow tables through Ansible: the new generation, and one to drain onto if something stays lit meanwhile."""
         context = self.context
-        generations: dict[int, Mapping[HostName, Rules]] = {generation: wanted}
-        if drain := self._drain_rules(goal, seen, macs):
-            self.drained = context.store.next_generation(context.key)
+        generations: dict[int, Mapping[HostName, Rules]] = {self.generation: wanted}
+        if self.drained is not None:
             generations[self.drained] = drain
         hosts = sorted(set(wanted) | set(drain))
         count = sum(isinstance(r, Route) for ours in wanted.values() for r in ours)
@@ -221,7 +244,7 @@ class Bringing:
             step = context.run.step("host", "all", "stage", {"generations": sorted(generations)}, {"clear": sorted(generations)})
             with step:
                 step.result({"hosts": sorted(await self.hosts.stage(generations))})
-            also = " and a generation to drain onto" if self.drained else ""
+            also = " and a generation to drain onto" if drain else ""
             phase.detail = f"{count} routes{also} on {len(hosts)} hosts"
 
     def _drain_rules(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
@@ -308,9 +331,16 @@ class Bringing:
         """Bring the job in line with the plan: one that is unchanged keeps running, another one replaces it."""
         context = self.context
         return await jobs.bring(
-            context.session, context.store, context.key, context.run.id, context.run_dir, self.plan.job, context.recorder,
-            changed=changed, launch=launch,
-        )  # fmt: skip
+            context.session,
+            context.store,
+            context.key,
+            context.run.id,
+            context.run_dir,
+            self.plan.job,
+            context.recorder,
+            changed=changed,
+            launch=launch,
+        )
 
     def _undo(self) -> str:
         if self.current is None:
@@ -406,6 +436,13 @@ class Leaving:
         if not left:
             store.clear_current(context.key)
         return DownReport(
-            context.run.id, lab.name, phases=tuple(recorder.phases), diff=diff(change, lab), writes=writes,
-            hosts_restored=len(seen.hellos), hosts_total=len(lab.hosts), job_stopped=job, left=tuple(left),
-        )  # fmt: skip
+            context.run.id,
+            lab.name,
+            phases=tuple(recorder.phases),
+            diff=diff(change, session.devices),
+            writes=writes,
+            hosts_restored=len(seen.hellos),
+            hosts_total=len(lab.hosts),
+            job_stopped=job,
+            left=tuple(left),
+        )

@@ -47,12 +47,12 @@ async def plan(
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
-        diff=diff(goal.change, lab),
+        diff=diff(goal.change, session.devices),
         circuits=circuit_rows(goal),
         links=len(goal.links),
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
         routes=len(hops(goal.links, lab, wanted.routes)),
-        dark_ms_expected=expected_dark_ms(goal.change, lab),
+        dark_ms_expected=expected_dark_ms(goal.change, session.devices),
         jobs_affected=affected,
         notes=wanted.warnings,
         fingerprint=fingerprint(wanted, seen.settings),
@@ -80,9 +80,15 @@ async def up(
     if dry_run:
         found = await plan(inventory, plan_path, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
         return UpReport(
-            run="", plan=wanted.name, lab=lab.name, nothing_to_do=found.nothing_to_do, dry_run=True, diff=found.diff,
-            dark_ms_expected=found.dark_ms_expected, notes=found.notes,
-        )  # fmt: skip
+            run="",
+            plan=wanted.name,
+            lab=lab.name,
+            nothing_to_do=found.nothing_to_do,
+            dry_run=True,
+            diff=found.diff,
+            dark_ms_expected=found.dark_ms_expected,
+            notes=found.notes,
+        )
     key = key_of(lab)
     with LabLock(settings.lock_path(key), user=settings.user, reason=f"up {wanted.name}"):
         run = store.new_run(

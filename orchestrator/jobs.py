@@ -79,11 +79,19 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
         store.set_job(record.id, state, detail, ended=True)
     busbw = [r["busbw_gbps"] * 125 for r in records[-LATEST:] if "busbw_gbps" in r]
     return JobStatus(
-        name=record.name, state=state, workload=str(wanted["workload"]), backend=chosen, ranks=len(wanted["ranks"]),
-        iterations=len(records), iteration_ms=_median(records), busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
-        exit_codes={i: s.code for i, h in enumerate(ranks) if (s := states[h]).code is not None}, detail=detail, run=record.run,
+        name=record.name,
+        state=state,
+        workload=str(wanted["workload"]),
+        backend=chosen,
+        ranks=len(wanted["ranks"]),
+        iterations=len(records),
+        iteration_ms=_median(records),
+        busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
+        exit_codes={i: s.code for i, h in enumerate(ranks) if (s := states[h]).code is not None},
+        detail=detail,
+        run=record.run,
         started=record.started,
-    )  # fmt: skip
+    )
 
 
 def _median(records: list[dict[str, Any]]) -> float | None:
@@ -135,11 +143,15 @@ def _iteration_point(journal: Journal, job: str, workload: str, r: Mapping[str, 
         "iteration",
         {"job": job, "workload": workload},
         {
-            "iter": r["iter"], "iter_ms": took, "comm_ms": comm, "compute_ms": took - comm if comm is not None else None,
-            "loss": r.get("loss"), "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
+            "iter": r["iter"],
+            "iter_ms": took,
+            "comm_ms": comm,
+            "compute_ms": took - comm if comm is not None else None,
+            "loss": r.get("loss"),
+            "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
         },
         int(r["t_wall_ns"]) - journal.anchor_ns,
-    )  # fmt: skip
+    )
 
 
 async def bring(

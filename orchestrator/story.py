@@ -43,10 +43,14 @@ def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
             "verify",
             {"rung": r.name},
             {
-                "reconfig_id": recorder.reconfig_id, "ok": int(r.ok), "duration_ms": r.seconds * 1e3, "detail": r.detail,
-                "passed": int(figures[0]) if figures else None, "total": int(figures[1]) if figures else None,
+                "reconfig_id": recorder.reconfig_id,
+                "ok": int(r.ok),
+                "duration_ms": r.seconds * 1e3,
+                "detail": r.detail,
+                "passed": int(figures[0]) if figures else None,
+                "total": int(figures[1]) if figures else None,
             },
-        )  # fmt: skip
+        )
 
 
 def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times) -> Figures:
@@ -94,12 +98,15 @@ def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phas
             "ok": "1",
         },
         {
-            "reconfig_id": recorder.reconfig_id, "seq": 1, "n_circuits": changed, "value": 1,
+            "reconfig_id": recorder.reconfig_id,
+            "seq": 1,
+            "n_circuits": changed,
+            "value": 1,
             **{f"{name}_ns": ns for name, ns in spans.items()},
             **{f"{name}_ms": ns / 1e6 for name, ns in spans.items()},
         },
         sent,
-    )  # fmt: skip
+    )
 
 
 def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, links: Mapping[HostName, int]) -> None:
@@ -114,14 +121,19 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, lin
             "reconfig_device",
             {"device": device, "kind": "ocs", "model": lab.devices[device].driver, "op": "change"},
             {
-                "reconfig_id": recorder.reconfig_id, "t_send_ns": 0, "t_ack_ns": o.acked_ns - o.sent_ns,
-                "t_dark_begin_ns": o.broken_ns - o.sent_ns, "t_dark_end_ns": o.settled_ns - o.sent_ns,
+                "reconfig_id": recorder.reconfig_id,
+                "t_send_ns": 0,
+                "t_ack_ns": o.acked_ns - o.sent_ns,
+                "t_dark_begin_ns": o.broken_ns - o.sent_ns,
+                "t_dark_end_ns": o.settled_ns - o.sent_ns,
                 "t_link_up_ns": max(carriers) - o.sent_ns if carriers else None,
                 "t_route_ns": max(commits) - o.sent_ns if commits else None,
-                "n_ports": 2 * (len(change.remove) + len(change.add)), "writes": o.writes, "error": "; ".join(o.failed.values()),
+                "n_ports": 2 * (len(change.remove) + len(change.add)),
+                "writes": o.writes,
+                "error": "; ".join(o.failed.values()),
             },
             o.sent_ns,
-        )  # fmt: skip
+        )
         for phase, at in (("command", o.sent_ns), ("dark", o.broken_ns), ("settle", o.acked_ns), ("up", o.settled_ns)):
             journal.point(
                 "device_phase", {"device": device, "kind": "ocs"}, {"phase": phase, "reconfig_id": recorder.reconfig_id}, at
@@ -137,10 +149,13 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
                 "circuit",
                 {"ocs": x.ingress.device, "id": x.ingress.label},
                 {
-                    "circuit": str(circuit), "source": circuit.transmitter.host, "target": circuit.receiver.host,
-                    "state": "made" if made else "up", "loss_db": circuit.loss_db,
+                    "circuit": str(circuit),
+                    "source": circuit.transmitter.host,
+                    "target": circuit.receiver.host,
+                    "state": "made" if made else "up",
+                    "loss_db": circuit.loss_db,
                 },
-            )  # fmt: skip
+            )
     for device, gone in goal.change.removed.items():
         for x in sorted(gone):
             recorder.journal.point("circuit", {"ocs": device, "id": x.ingress.label}, {"circuit": str(x), "state": "removed"})

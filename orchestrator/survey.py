@@ -37,11 +37,19 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
     who = holder(settings.lock_path(key))
     return StatusReport(
-        lab=lab.name, inventory=str(inventory), plan=current.plan_name if current else "", run=current.run if current else "",
-        since=current.since if current else None, generation=current.generation if current else None,
-        links=len(stored_links(current.links)) if current else 0, devices=devices, hosts=hosts, job=job,
-        locked_by=str(who) if who else "", drift=tuple(_drift(devices, hosts, current)),
-    )  # fmt: skip
+        lab=lab.name,
+        inventory=str(inventory),
+        plan=current.plan_name if current else "",
+        run=current.run if current else "",
+        since=current.since if current else None,
+        generation=current.generation if current else None,
+        links=len(stored_links(current.links)) if current else 0,
+        devices=devices,
+        hosts=hosts,
+        job=job,
+        locked_by=str(who) if who else "",
+        drift=tuple(_drift(devices, hosts, current)),
+    )
 
 
 async def verify(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> VerifyReport:
@@ -100,11 +108,15 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
     none: frozenset[Setting] = frozenset()
     held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
     return DeviceStatus(
-        name, config.driver, config.address, True,
+        name,
+        config.driver,
+        config.address,
+        True,
         identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
-        ours=len(held & ours), foreign=tuple(short(s) for s in sorted(held - ours - goal)),
+        ours=len(held & ours),
+        foreign=tuple(short(s) for s in sorted(held - ours - goal)),
         missing=tuple(short(s) for s in sorted(goal - held)),
-    )  # fmt: skip
+    )
 
 
 def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:

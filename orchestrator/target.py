@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from drivers.api import CircuitSwitch
 from optics import Circuit, DeviceName, HostName, HostPort, Infeasible, Link, LinkKind, Setting
 from orchestrator import circuits as light
 from orchestrator.lab import Lab
@@ -70,8 +71,12 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
 def link_data(link: Link) -> dict[str, str | int]:
     """A link as the store keeps it."""
     return {
-        "a": link.a.host, "a_port": link.a.number, "b": link.b.host, "b_port": link.b.number, "kind": link.kind.value,
-    }  # fmt: skip
+        "a": link.a.host,
+        "a_port": link.a.number,
+        "b": link.b.host,
+        "b_port": link.b.number,
+        "kind": link.kind.value,
+    }
 
 
 def stored_links(stored: object) -> tuple[Link, ...]:
@@ -97,7 +102,7 @@ def short(setting: Setting) -> str:
     return f"{setting.ingress.label}->{setting.egress.label}"
 
 
-def diff(change: Transition, lab: Lab) -> tuple[DeviceDiff, ...]:
+def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> tuple[DeviceDiff, ...]:
     """The change for a report, device by device. Expected dark time is the device's settling time (ms) where light moves."""
     return tuple(
         DeviceDiff(
@@ -106,22 +111,15 @@ def diff(change: Transition, lab: Lab) -> tuple[DeviceDiff, ...]:
             removed=tuple(short(s) for s in sorted(change.removed[device])),
             made=tuple(short(s) for s in sorted(change.made[device])),
             foreign=tuple(short(s) for s in sorted(change.foreign[device])),
-            dark_ms_expected=settle_ms(lab, device) if device in change.changes else None,
+            dark_ms_expected=devices[device].traits.settle_s * 1e3 if device in change.changes else None,
         )
         for device in sorted(change.kept)
     )
 
 
-def settle_ms(lab: Lab, device: DeviceName) -> float | None:
-    """The device's settling time (ms) as the inventory states it; None where only the driver knows."""
-    stated = lab.devices[device].traits.get("settle_s")
-    return None if stated is None else float(stated) * 1e3
-
-
-def expected_dark_ms(change: Transition, lab: Lab) -> float | None:
+def expected_dark_ms(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> float | None:
     """The longest settling time (ms) among the devices that change, None if nothing goes dark."""
-    known = [ms for device in change.changes if (ms := settle_ms(lab, device)) is not None]
-    return max(known, default=None)
+    return max((devices[device].traits.settle_s * 1e3 for device in change.changes), default=None)
 
 
 def circuit_rows(goal: Target) -> tuple[CircuitRow, ...]:
