@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_host_is_logged_in_to_with_the_labs_key_and_is_a_machine_of_its_own(la
 
 
 def test_python3_on_a_host_is_this_environments(lab: EmulatedLab) -> None:
-    assert ssh(lab, "gpu01", "python3 -c 'import yaml; print(yaml.__name__)'").stdout == "yaml\n"
+    assert ssh(lab, "gpu01", "python3 -c 'import sys; print(sys.prefix)'").stdout == f"{sys.prefix}\n"
 
 
 def test_hosts_know_each_other_on_the_management_network(lab: EmulatedLab) -> None:
@@ -124,6 +125,18 @@ def test_a_ring_of_one_way_light_carries_frames_one_way(dark: EmulatedLab) -> No
     finally:
         for sock in (one, two, three):
             sock.close()
+
+
+def test_what_is_sent_into_a_broken_circuit_reaches_nobody(dark: EmulatedLab) -> None:
+    dark.scpi("ocs1", ":oxc:swit:conn:only (@1,3),(@18,17)")  # gpu01 to gpu02; gpu03 keeps gpu01's receiver lit
+    assert eventually(lambda: dark.carrier("gpu01", 1) and dark.carrier("gpu02", 1))
+    dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")  # gpu02 hears itself, gpu01 sends into the void
+    assert eventually(lambda: dark.ask("glass")["glass"]["ocs1"] == [["2", "18"], ["3", "17"]] and dark.carrier("gpu02", 1))
+    with dark.raw("gpu01", 1) as one, dark.raw("gpu02", 1) as two:
+        time.sleep(0.01)  # light on is not usable at once
+        one.send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + b"lost" * 12)
+        with pytest.raises(TimeoutError):
+            two.recv(100)
 
 
 def test_moving_a_circuit_again_and_again_leaves_one_redirect_per_port(dark: EmulatedLab) -> None:
