@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,8 +50,13 @@ def mounts() -> list[str]:
 
 
 @pytest.fixture
-def inventory(tmp_path: Path) -> Path:
-    return write_inventory(tmp_path, hosts=2, ports=1)
+def inventory(tmp_path: Path) -> Iterator[Path]:
+    """A small inventory; whatever lab of it still runs after the test is killed."""
+    folder = write_inventory(tmp_path, hosts=2, ports=1)
+    yield folder
+    for pid in processes(folder):
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def root_of(lab: EmulatedLab) -> int:
