@@ -94,6 +94,14 @@ def natural(label: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(digits or 0), rest) for digits, rest in re.findall(r"(\d*)([^.\d]*)\.?", label))
 
 
+def _clash(one: Pair, other: Pair) -> bool:
+    return one[0] == other[0] or one[1] == other[1]
+
+
+def _held(pair: Pair, by: Pair) -> str:
+    return f"port {pair[0] if pair[0] == by[0] else pair[1]} is held by {by[0]}->{by[1]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What to send, in this order; commands within one list do not depend on each other.
@@ -112,8 +120,12 @@ class Work:
         return bool(self.cancel or self.delete or self.enter or self.activate)
 
 
-def work(rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pair], group: str) -> Work:
+def work(
+    rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pair], group: str, halves: frozenset[Pair] = frozenset()
+) -> Work:
     """Return the commands that remove and add these circuits, given the table as it is.
+
+    `halves`: circuits that an earlier round found to be kept halves of connections it broke (see below).
 
     - a->b and b->a together become one two-way connection: half the commands.
     - Removing one half of a two-way connection recreates the other half one-way: it goes dark for one switching time. The switch
@@ -124,23 +136,26 @@ def work(rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pai
     rows = sorted(rows)
     drop = [row for row in rows if row.pairs & remove]
     kept_halves = {pair for row in drop if row.active for pair in row.pairs - remove}
+    kept_halves |= halves - remove
     wanted = add | kept_halves
     standing = [row for row in rows if row not in drop]
     missing = wanted - {pair for row in standing if row.engaged for pair in row.pairs}
     ours = [row for row in standing if not row.engaged and row.group == group]
     activate = [row for row in ours if row.pairs <= missing]
     missing -= {pair for row in activate for pair in row.pairs}
-    refused: dict[Pair, str] = {}
+    refused = {
+        pair: _held(pair, half) for pair in sorted(missing & add) for half in sorted(kept_halves - {pair}) if _clash(pair, half)
+    }
     leftovers: list[Connection] = []
     for pair in sorted(missing):
         for row in standing:
-            if row in activate or row in leftovers or not any(pair[0] == a or pair[1] == b for a, b in row.pairs):
+            held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
+            if row in activate or row in leftovers or not held:
                 continue
             if row in ours:
                 leftovers.append(row)
             else:
-                port = pair[0] if any(pair[0] == a for a, _ in row.pairs) else pair[1]
-                refused[pair] = f"port {port} is held by connection {row.name!r} of group {row.group!r} ({row.state})"
+                refused[pair] = f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
     missing -= refused.keys()
     enter: list[Connection] = []
     for a, b in sorted(missing, key=lambda pair: (natural(pair[0]), natural(pair[1]))):

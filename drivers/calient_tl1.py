@@ -101,7 +101,7 @@ class CalientTl1:
         """Read, send what is missing, watch, tidy up. A lost answer leaves by an exception; the next round begins with reading."""
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
-        todo = work(await self._rows(), frozenset(remove), frozenset(add) | halves, self._group)
+        todo = work(await self._rows(), frozenset(remove), frozenset(add), self._group, frozenset(halves))
         halves |= todo.wanted - add.keys()
         marks.words.update(todo.refused)
         await self._carry_out(todo, marks)

@@ -27,6 +27,7 @@ class Family:
     makes: tuple[str, ...]
     reads: str
     power: bool
+    unsolicited: tuple[str, ...] = ()  # SCPI over a socket has none
     plant: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -57,6 +58,7 @@ FAMILIES = [
         makes=("ENT-CRS", "ACT-CRS"),
         reads="RTRV-CRS",
         power=True,
+        unsolicited=("unsolicited-before", "unsolicited-inside", "unsolicited-after"),
         plant={"bulk_settle_s": SETTLE_S},
     ),
 ]

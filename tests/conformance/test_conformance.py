@@ -16,6 +16,7 @@ from tests.conformance.families import FAMILIES, SETTLE_S, Family, bench
 DELIVERIES = ["whole", "split", "byte"]
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.driver)
 deliveries = pytest.mark.parametrize("chunking", DELIVERIES)
+NOISES = [(family, noise) for family in FAMILIES for noise in ("twice", "split", *family.unsolicited)]
 each_write = pytest.mark.parametrize(
     ("family", "write"), [(family, write) for family in FAMILIES for write in family.writes], ids=lambda v: getattr(v, "driver", v)
 )
@@ -158,12 +159,9 @@ async def test_a_fault_at_any_write_is_survived(family: Family, write: str, faul
         assert not b.server.plant.violations
 
 
-@families
-@pytest.mark.parametrize("fault", ["unsolicited-before", "unsolicited-inside", "unsolicited-after", "twice", "split"])
+@pytest.mark.parametrize(("family", "fault"), NOISES, ids=lambda v: getattr(v, "driver", v))
 @deliveries
 async def test_noise_around_every_answer_changes_nothing(family: Family, fault: str, chunking: str) -> None:
-    if family.driver == "polatis-scpi" and fault.startswith("unsolicited"):
-        pytest.skip("SCPI over a socket has no unsolicited messages; a stray line is the garbled case")
     async with bench(family, chunking=chunking) as b:
         b.server.add_fault(fault)
         first, second = b.set((1, 2), (2, 1)), b.set((1, 3))

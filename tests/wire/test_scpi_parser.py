@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -105,7 +106,7 @@ LINES = b'(@1,2),(@17,18)\r\n\r\n0,"No error"\nPolatis,I-OST-24x24-LU1-DMHNS,002
 @given(st.lists(st.integers(0, len(LINES)), max_size=6))
 def test_lines_cut_anywhere_are_the_same(cuts: list[int]) -> None:
     lines, edges = scpi.Lines(), [0, *sorted(cuts), len(LINES)]
-    found = [line for a, b in zip(edges, edges[1:], strict=False) for line in lines.feed(LINES[a:b])]
+    found = [line for a, b in pairwise(edges) for line in lines.feed(LINES[a:b])]
     assert found == ["(@1,2),(@17,18)", '0,"No error"', "Polatis,I-OST-24x24-LU1-DMHNS,002414,6.5.2.18"]
 
 

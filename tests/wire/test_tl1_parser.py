@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -171,7 +173,7 @@ def test_one_byte_at_a_time_gives_the_same_messages() -> None:
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_a_stream_cut_anywhere_gives_the_same_messages(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    assert parse(*[STREAM[a:b] for a, b in zip(edges, edges[1:], strict=False)]) == parse(STREAM)
+    assert parse(*[STREAM[a:b] for a, b in pairwise(edges)]) == parse(STREAM)
 
 
 @settings(max_examples=200, deadline=None)
