@@ -20,14 +20,17 @@ RESTARTS = 4
 KEEPING_EFFORT = 4_000  # links coloured again and again, at most, to keep more live links: 160 tries on 12 hosts, 0.5 s
 
 
-def assign_ports(links: Iterable[WantedLink | Link], lab: Lab, live: Collection[Link] = ()) -> tuple[Link, ...]:
+def assign_ports(
+    links: Iterable[WantedLink | Link], lab: Lab, live: Collection[Link] = (), avoid: Collection[HostPort] = ()
+) -> tuple[Link, ...]:
     """The links with every port chosen, in the order given.
 
-    Named ports stay as named; of the `live` links (see `circuits.live_links`) as many as possible are kept in place.
+    Named ports stay as named; of the `live` links (see `circuits.live_links`) as many as possible are kept in place; ports to
+    `avoid` (see `circuits.foreign_ports`) are taken only where the plan names them.
     Raises: Infeasible - no choice exists, naming the condition that fails; or none was found within the bounded search.
     """
     wanted = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
-    problem = _Problem(wanted, lab)
+    problem = _Problem(wanted, lab, frozenset(avoid))
     pins = problem.pins(live)
     found = problem.search(pins, quick=True)
     if found is not None:
@@ -43,20 +46,21 @@ def assign_ports(links: Iterable[WantedLink | Link], lab: Lab, live: Collection[
 
 
 class _Problem:
-    def __init__(self, wanted: Sequence[WantedLink], lab: Lab) -> None:
+    def __init__(self, wanted: Sequence[WantedLink], lab: Lab, avoid: frozenset[HostPort]) -> None:
         self.wanted, self.lab = wanted, lab
+        self.named = {end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
+        self.avoid = avoid - self.named
         self.exhausted = False  # the last search looked at every possibility
 
     def pins(self, live: Collection[Link]) -> dict[int, Link]:
         """For each wanted link with a bare end, a live link between the same hosts that could stay as it is."""
-        named = {end for link in self.wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
-        free = sorted(live)
+        free = sorted(link for link in live if not {link.a, link.b} & self.avoid)
         pins: dict[int, Link] = {}
         for index, link in enumerate(self.wanted):
             if isinstance(link.a, HostPort) and isinstance(link.b, HostPort):
                 continue
             for candidate in free:
-                if ({candidate.a, candidate.b} - {link.a, link.b}) & named:
+                if ({candidate.a, candidate.b} - {link.a, link.b}) & self.named:
                     continue  # another link of the plan names that port
                 turned = Link(candidate.b, candidate.a, candidate.kind)
                 ways = (candidate, turned) if candidate.kind is LinkKind.DUPLEX else (candidate,)
@@ -69,7 +73,7 @@ class _Problem:
 
     def room(self, pins: dict[int, Link]) -> tuple[Room | None, str]:
         """Free ports after the named ports and the pins are taken, or which port is wanted twice."""
-        room = Room(self.lab)
+        room = Room(self.lab, self.avoid)
         for index, link in enumerate(self.wanted):
             at = pins.get(index)
             duplex = link.kind is LinkKind.DUPLEX
@@ -118,7 +122,9 @@ class _Problem:
             ports[host] += len(numbers)
         for host, links in load.items():
             if links > ports[host]:
-                return f"{host} needs {links} more ports for links without named ports, {ports[host]} are free"
+                lost = sum(port.host == host for port in self.avoid)
+                more = f" ({lost} carry circuits that are not ours)" if lost else ""
+                return f"{host} needs {links} more ports for links without named ports, {ports[host]} are free{more}"
         return self._parity(room, needs)
 
     def _parity(self, room: Room, needs: list[Need]) -> str | None:

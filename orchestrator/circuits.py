@@ -8,7 +8,7 @@ from optics import Circuit, CrossConnect, DeviceName, HostPort, Infeasible, Link
 from orchestrator.assign import assign_ports
 from orchestrator.lab import Lab
 
-__all__ = ["assign_ports", "circuit", "circuits", "link_of", "live_links", "over_budget", "settings"]
+__all__ = ["assign_ports", "circuit", "circuits", "foreign_ports", "link_of", "live_links", "over_budget", "settings"]
 
 
 def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
@@ -69,6 +69,17 @@ def live_links(observed: Mapping[DeviceName, Iterable[Setting]], lab: Lab) -> tu
         elif a < b:
             found.append(Link(a, b, LinkKind.DUPLEX))
     return tuple(found)
+
+
+def foreign_ports(
+    observed: Mapping[DeviceName, Iterable[Setting]], owned: Mapping[DeviceName, Iterable[Setting]], lab: Lab
+) -> frozenset[HostPort]:
+    """The host ports that settings we do not own light up or listen to: not to be chosen for a link of ours."""
+    found: set[HostPort | None] = set()
+    for device, held in observed.items():
+        for setting in frozenset(held) - frozenset(owned.get(device, ())):
+            found |= set(link_of(setting, lab))
+    return frozenset(port for port in found if port is not None)
 
 
 def link_of(setting: Setting, lab: Lab) -> tuple[HostPort | None, HostPort | None]:

@@ -7,7 +7,7 @@ search thrashes: it colours what it can, then swaps colours along alternating tr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from optics import DeviceName, HostName, HostPort, LinkKind
@@ -31,12 +31,13 @@ class Need:
 class Room:
     """Free transmitters and receivers of each host at each device. A duplex link needs both of one port."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, avoid: Collection[HostPort] = ()) -> None:
         self.whole: dict[tuple[HostName, DeviceName], list[int]] = {}
         self.half: dict[tuple[HostName, DeviceName, str], list[int]] = {}
         self.taken: Counter[tuple[HostName, DeviceName, str]] = Counter()
         for port, fibre in lab.fibres.items():
-            self.whole.setdefault((port.host, fibre.device), []).append(port.number)
+            if port not in avoid:
+                self.whole.setdefault((port.host, fibre.device), []).append(port.number)
 
     def occupy(self, port: HostPort, device: DeviceName, roles: tuple[str, ...]) -> bool:
         """Take named sides of a named port; False if one is taken."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from optics import Change, Db, DeviceName, HostPort, Infeasible, Interlock, Port, Setting
+from orchestrator.circuits import link_of
+from orchestrator.filepos import natural
 from orchestrator.lab import Lab
 
 Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
@@ -124,13 +126,18 @@ def describe(change: Transition, lab: Lab) -> tuple[DeviceDiff, ...]:
             ("make", change.made),
             ("foreign", change.foreign),
         ]
-        rows = [_row(device, action, setting, lab) for action, held in groups for setting in sorted(held[device])]
+        rows = [_row(device, action, setting, lab) for action, held in groups for setting in sorted(held[device], key=_faceplate)]
         diffs.append(DeviceDiff(device, tuple(rows)))
     return tuple(diffs)
 
 
+def _faceplate(setting: Setting) -> tuple[object, ...]:
+    """Order of the ports on the device: 2 before 10."""
+    return natural(setting.ingress.label), natural(setting.egress.label)
+
+
 def _row(device: DeviceName, action: Action, setting: Setting, lab: Lab) -> Row:
-    transmitter, receiver = lab.transmitters.get(setting.ingress), lab.receivers.get(setting.egress)
+    transmitter, receiver = link_of(setting, lab)
     loss = None
     if transmitter is not None and receiver is not None:
         loss = round(lab.fibres[transmitter].loss_db + lab.insertion_loss_db(device) + lab.fibres[receiver].loss_db, 4)

@@ -1,6 +1,6 @@
 """Golden error texts: every bad plan and inventory beside this file, and the complaint a user reads.
 
-A text that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/errors`, and the difference is read before it is kept.
+A text that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/errors`; read the difference before you keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from labs import lab, name, planes
 
 from optics import HostPort, Infeasible, Link, LinkKind
-from orchestrator.circuits import assign_ports, circuits, live_links, settings
+from orchestrator.circuits import assign_ports, circuits, foreign_ports, live_links, settings
 from orchestrator.plan import WantedLink
 
 seeds = st.integers(0, 100_000)
@@ -124,6 +124,20 @@ def test_what_cannot_be_is_said_with_the_condition_that_fails(
     with pytest.raises(Infeasible) as refused:
         assign_ports([WantedLink(name(a), name(b)) for a, b in pairs], lab(hosts, ports))
     assert str(refused.value) == why
+
+
+def test_ports_that_carry_foreign_circuits_are_avoided_unless_named() -> None:
+    here = lab(4, 2)
+    theirs = settings(circuits([Link(HostPort("gpu01", 1), HostPort("gpu03", 1))], here))
+    busy = foreign_ports(theirs, {}, here)
+    assert busy == {HostPort("gpu01", 1), HostPort("gpu03", 1)}
+    assert foreign_ports(theirs, theirs, here) == frozenset()
+    (link,) = assign_ports([WantedLink("gpu01", "gpu02")], here, (), busy)
+    assert link.a.number == 2
+    (named,) = assign_ports([WantedLink(HostPort("gpu01", 1), "gpu02")], here, (), busy)
+    assert named.a.number == 1
+    with pytest.raises(Infeasible, match=r"gpu01 needs 2 more ports .*, 1 are free \(1 carry circuits that are not ours\)"):
+        assign_ports([WantedLink("gpu01", "gpu02"), WantedLink("gpu01", "gpu04")], here, (), busy)
 
 
 def test_live_links_read_both_directions_as_one_link_and_one_as_simplex() -> None:
