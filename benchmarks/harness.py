@@ -1,23 +1,11 @@
-"""What every benchmark ends with: the median of its runs, held against a limit, as one JSON object on the last line."""
+"""What every benchmark ends with: its figure held against a limit, as one JSON object on the last line."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
-
-
-def median_of(
-    runs: int, measure: Callable[[], float], say: Callable[[int, float], None] | None = None
-) -> tuple[float, list[float]]:
-    """Return the median of `runs` calls of `measure`, and what each gave; `say` hears each as it comes."""
-    seen = []
-    for run in range(runs):
-        seen.append(measure())
-        if say is not None:
-            say(run, seen[-1])
-    return statistics.median(seen), seen
 
 
 def spread(values: Sequence[float]) -> float:
