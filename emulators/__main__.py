@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import resource
 import select
 import shutil
 import socket
@@ -72,13 +73,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool, foreground: bool, ready_fd: int | None) -> int:
     began = time.monotonic()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard))
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    config.state.chmod(0o700)
     lock = _lock(config.state)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    devices = {name: _bind(name, device.port) for name, device in config.devices.items()}
-    hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
-    control = _bind_control(config.state)
+    try:
+        devices = {name: _bind(name, device.port) for name, device in config.devices.items()}
+        hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
+        control = _bind_control(config.state)
+    except CannotStart:
+        remove((folder, TRACES))
+        raise
 
     def live(ready: Callable[[], None]) -> int:
         os.ftruncate(lock, 0)
