@@ -95,7 +95,10 @@ class Generations:
 
     def stage(self, request):
         generation = integer(request, "generation", 1)
-        routes, neighbours, commands = (request.get(k, []) for k in ("routes", "neighbours", "commands"))
+        routes, neighbours = rows(request, "routes", 4), rows(request, "neighbours", 3)
+        commands = request.get("commands", [])
+        if not isinstance(commands, list) or not all(isinstance(c, dict) and words(c.get("do")) for c in commands):
+            raise bad("commands: a list of {do: words, undo: words} is needed")
         kept = {"generation": generation, "routes": routes, "neighbours": neighbours, "commands": commands}
         kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
         table = self.table(generation)
@@ -295,6 +298,21 @@ class Generations:
                 self.commit(generation, revert, t_link_ns or time.monotonic_ns())
             except Failure as e:
                 self.events({"event": "failed", "generation": generation, "error": str(e)})
+
+
+def words(value):
+    return isinstance(value, list) and all(isinstance(w, str) for w in value)
+
+
+def rows(request, key, width):
+    """Return request[key], a list of lists of `width` words; checked, because half a generation must not be staged."""
+    value = request.get(key, [])
+    if not isinstance(value, list):
+        raise bad(f"{key}: a list is needed")
+    for i, row in enumerate(value):
+        if not words(row) or len(row) != width:
+            raise bad(f"{key}[{i}]: {width} words are needed, got {row!r}")
+    return value
 
 
 def congestion_control(wanted):

@@ -149,7 +149,7 @@ class Jobs:
         path = os.path.realpath(os.path.join(where, name))
         if not path.startswith(os.path.realpath(where) + "/"):
             raise refused(f"file {name} is not in the job's directory")
-        limit = min(integer(dict(limit=TAIL_LIMIT, **{k: v for k, v in request.items() if k == "limit"}), "limit", 1), TAIL_LIMIT)
+        limit = min(integer(request, "limit", 1) if "limit" in request else TAIL_LIMIT, TAIL_LIMIT)
         offset = request.get("offset", 0)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,262 @@
+"""The committer in private namespaces: real tables, real rules, real carrier."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from space import Peer, Space, facts
+
+pytestmark = pytest.mark.lab
+
+MAC = "02:00:00:00:00:07"
+
+
+def rules(generation: int, port: int = 1, hosts: int = 3) -> dict[str, Any]:
+    """A generation that sends everything out of one port."""
+    return {
+        "generation": generation,
+        "routes": [[f"10.255.0.{h}/32", f"10.{port}.0.9", f"opt{port}", "10.255.0.1"] for h in range(2, 2 + hosts)],
+        "neighbours": [[f"10.{port}.0.9", MAC, f"opt{port}"]],
+        "rto_min_ms": 5,
+        "congctl": "cubic",
+    }
+
+
+def way(host: Space, address: str = "10.255.0.2") -> str:
+    """The interface the kernel would send by now; empty where it has no route."""
+    done = host.run("ip", "-j", "route", "get", address)
+    return str(json.loads(done.stdout)[0]["dev"]) if done.returncode == 0 else ""
+
+
+def wait_for(question: Callable[[], bool], limit_s: float = 3.0) -> bool:
+    end = time.monotonic() + limit_s
+    while not question():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def test_staging_changes_no_route_and_a_commit_changes_them_all(host: Space, peer: Peer) -> None:
+    assert peer.ask("stage", **rules(1))["routes"] == 3
+    assert way(host) == ""
+    table = host.ip("route", "show", "table", "7001")
+    assert "10.255.0.2 via 10.1.0.9 dev opt1" in table and "onlink rto_min lock 5ms congctl cubic" in table
+    assert f"lladdr {MAC} PERMANENT" in host.ip("neigh", "show", "dev", "opt1")
+    committed = peer.ask("commit", generation=1)
+    assert committed["ok"] and committed["previous"] is None
+    assert way(host) == "opt1"
+    peer.ask("stage", **rules(2, port=2))
+    assert way(host) == "opt1"
+    assert peer.ask("commit", generation=2)["previous"] == 1
+    assert way(host) == "opt2"
+    assert host.ip("rule", "show", "pref", "7000").count("lookup") == 1
+    assert peer.event("committed")["generation"] == 1
+
+
+def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None:
+    for generation in (1, 2):
+        peer.ask("stage", **rules(generation, port=generation))
+    peer.ask("commit", generation=1)
+    peer.ask("confirm", generation=1)
+    peer.ask("commit", generation=2, revert_after_s=0.8)
+    assert way(host) == "opt2"
+    reverted = peer.event("reverted")
+    assert (reverted["generation"], reverted["from"], reverted["reason"]) == (1, 2, "nobody confirmed in time")
+    assert way(host) == "opt1"
+
+
+def test_the_first_commit_taken_back_leaves_no_route(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    peer.ask("commit", generation=1, revert_after_s=0.1)
+    assert peer.event("reverted")["generation"] is None
+    assert way(host) == ""
+
+
+def test_a_confirmed_commit_stays(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    peer.ask("commit", generation=1, revert_after_s=0.5)
+    assert peer.ask("confirm", generation=1)["was_pending"] is True
+    time.sleep(0.6)
+    assert way(host) == "opt1" and peer.ask("hello")["pending"] is None
+
+
+def test_another_generation_cannot_be_confirmed(peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    peer.ask("commit", generation=1, revert_after_s=5)
+    refused = peer.ask("confirm", generation=2)
+    assert (refused["ok"], refused["error"]) == (False, "generation 2 is not active; 1 is")
+    assert peer.ask("hello")["pending"]["generation"] == 1
+
+
+def test_asking_to_go_back_goes_back_at_once(host: Space, peer: Peer) -> None:
+    for generation in (1, 2):
+        peer.ask("stage", **rules(generation, port=generation))
+        peer.ask("commit", generation=generation)
+    assert peer.ask("revert")["generation"] == 1
+    assert way(host) == "opt1"
+    assert peer.ask("revert")["error"].startswith("nothing to go back to")
+
+
+def test_a_killed_committer_comes_back_and_still_owes_its_revert(host: Space, peer: Peer) -> None:
+    for generation in (1, 2):
+        peer.ask("stage", **rules(generation, port=generation))
+    peer.ask("commit", generation=1)
+    peer.ask("commit", generation=2, revert_after_s=3)
+    before = peer.ask("hello")["pid"]
+    host.run("kill", "-9", str(before))
+    assert wait_for(lambda: host.committer("status")[0].get("pid", before) != before)
+    state = host.committer("status")[0]
+    assert (state["active"], state["previous"], state["pending"]["to"]) == (2, 1, 1)
+    assert way(host) == "opt2"
+    assert wait_for(lambda: way(host) == "opt1", 8)
+    assert host.committer("status")[0]["active"] == 1
+
+
+def test_a_revert_that_fell_due_while_nobody_ran_is_done_at_start(host: Space) -> None:
+    requests = [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}]
+    host.committer("call", [*requests, {"op": "commit", "generation": 2, "revert_after_s": 60}])
+    assert host.committer("stop")[0]["stopped"] is True
+    host.run("sed", "-i", 's/"at_ns": [0-9]*/"at_ns": 1/', "/run/testbed/state.json")  # time passes
+    assert way(host) == "opt2"
+    host.committer("start")
+    assert wait_for(lambda: way(host) == "opt1")
+    assert host.committer("status")[0]["active"] == 1
+
+
+def test_the_kernel_is_believed_where_the_state_file_disagrees(host: Space) -> None:
+    host.committer("call", [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}])
+    host.committer("stop")
+    host.run("sh", "-c", 'echo \'{"active": 2, "previous": 1, "pending": null}\' >/run/testbed/state.json')  # died before the flip
+    host.committer("start")
+    state = host.committer("status")[0]
+    assert (state["active"], state["previous"], way(host)) == (1, None, "opt1")
+
+
+def test_an_armed_generation_is_committed_when_its_light_comes(host: Space, peer: Peer) -> None:
+    for generation in (1, 2):
+        peer.ask("stage", **rules(generation, port=generation))
+    peer.ask("commit", generation=1)
+    armed = peer.ask("arm", generation=2, when_up=["opt1", "opt2"], deadline_s=5)
+    assert armed["waiting"] == ["opt1", "opt2"], "light that is there already is the light about to be taken away"
+    for port in ("opt1", "opt2"):
+        host.far.ip("link", "set", port, "down")  # type: ignore[attr-defined]
+    assert peer.event("link")["carrier"] is False
+    host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
+    time.sleep(0.05)
+    assert way(host) == "opt1" and peer.ask("hello")["armed"] == 2
+    host.far.ip("link", "set", "opt2", "up")  # type: ignore[attr-defined]
+    peer.event("committed")  # of generation 1
+    committed = peer.event("committed")
+    assert committed["generation"] == 2 and way(host) == "opt2"
+    assert 0 <= committed["t_commit_ns"] - committed["t_link_ns"] < 50_000_000
+
+
+def test_an_armed_generation_whose_light_never_comes_is_named(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    peer.ask("arm", generation=1, when_up=["opt1", "opt2"], deadline_s=0.1)
+    assert peer.event("expired")["missing"] == ["opt1", "opt2"]
+    assert way(host) == "" and peer.ask("hello")["armed"] is None
+
+
+def test_light_that_is_there_counts_when_asked_so(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    assert peer.ask("arm", generation=1, when_up=["opt1"], fresh=False)["waiting"] == []
+    assert peer.event("committed")["generation"] == 1
+
+
+def test_generations_nobody_can_return_to_are_dropped(host: Space, peer: Peer) -> None:
+    for generation in range(1, 5):
+        peer.ask("stage", **rules(generation, port=1 + generation % 2))
+        peer.ask("commit", generation=generation)
+        peer.ask("confirm", generation=generation)
+    assert peer.ask("hello")["staged"] == [3, 4]
+    assert host.ip("route", "show", "table", "7004") != "" and host.run("ip", "route", "show", "table", "7001").stdout == ""
+    assert peer.ask("clear")["dropped"] == [3, 4]
+    assert "PERMANENT" not in host.ip("neigh") and "lookup 70" not in host.ip("rule")
+
+
+def test_a_generation_in_use_is_not_overwritten(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(1))
+    peer.ask("commit", generation=1)
+    assert peer.ask("stage", **rules(1))["unchanged"] is True
+    assert peer.ask("stage", **rules(1, port=2))["error"] == "generation 1 is active; stage other rules under another number"
+    assert peer.ask("stage", **rules(251, port=2))["error"] == "generation 251 needs table 7001, which generation 1 in use occupies"
+    assert way(host) == "opt1"
+
+
+def test_rules_the_kernel_refuses_are_refused_in_its_words(host: Space, peer: Peer) -> None:
+    wrong = rules(1)
+    wrong["routes"][0][3] = "10.9.9.9"
+    answer = peer.ask("stage", **wrong)
+    assert answer["error"] == "route 10.255.0.2/32 via 10.1.0.9 dev opt1 src 10.9.9.9: Invalid argument: Invalid prefsrc address"
+    assert peer.ask("stage", **rules(1, port=7))["error"] == "no interface opt7 on this host (it has host0, lo, opt1, opt2)"
+    assert peer.ask("commit", generation=1)["error"] == "generation 1 is not staged here (staged: none)"
+
+
+def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Peer) -> None:
+    def command(last: int) -> dict[str, Any]:
+        where = ["10.100.7.1", "dev", "opt1"]
+        return {
+            "do": ["ip", "neigh", "replace", *where[:1], "lladdr", f"02:00:00:00:00:0{last}", *where[1:]],
+            "undo": ["ip", "neigh", "del", *where],
+        }
+
+    peer.ask("stage", generation=1, commands=[command(1)])
+    peer.ask("stage", generation=2, commands=[command(2)])
+    peer.ask("stage", generation=3, commands=[{"do": ["ip", "neigh", "nonsense"], "undo": []}])
+    peer.ask("commit", generation=1)
+    assert "02:00:00:00:00:01" in host.ip("neigh", "show", "dev", "opt1")
+    peer.ask("commit", generation=2)
+    assert "02:00:00:00:00:02" in host.ip("neigh", "show", "dev", "opt1")
+    failed = peer.ask("commit", generation=3)
+    assert failed["ok"] is False and failed["error"].startswith("ip neigh nonsense: ")
+    assert peer.ask("hello")["active"] == 2
+    peer.ask("clear")
+    assert "10.100.7.1" not in host.ip("neigh", "show", "dev", "opt1")
+
+
+def test_fabric_addresses_never_leave_by_another_network(host: Space) -> None:
+    host.ip("route", "add", "default", "dev", "opt2")
+    assert way(host, "192.0.2.1") == "opt2"
+    assert way(host) == ""
+
+
+def test_provisioning_twice_changes_nothing_the_second_time(host: Space) -> None:
+    assert host.committer("provision", facts("gpu01", 1, 2))[0]["changed"] == []
+    assert "10.255.1.1/32" in host.ip("addr", "show", "host0")
+
+
+def test_provisioning_says_what_the_host_lacks(host: Space) -> None:
+    [answer] = host.committer("provision", facts("gpu01", 1, 3))
+    assert answer == {"ok": False, "code": "refused", "error": "no interface opt3 on this host (it has host0, lo, opt1, opt2)"}
+    given = dict(facts("gpu01", 1, 2), sysctls=[["net.ipv4.no_such_thing", "1", True]])
+    assert (
+        host.committer("provision", given)[0]["error"]
+        == "sysctl net.ipv4.no_such_thing = 1: this kernel has no net.ipv4.no_such_thing"
+    )
+
+
+def test_starting_twice_runs_one_committer(host: Space) -> None:
+    pid = host.committer("status")[0]["pid"]
+    assert host.committer("start")[0] == {"pid": pid, "started": False}
+    assert len(host.daemon_pids()) == 2
+
+
+def test_a_link_that_changes_is_told_at_once(host: Space, peer: Peer) -> None:
+    host.far.ip("link", "set", "opt2", "down")  # type: ignore[attr-defined]
+    event = peer.event("link")
+    assert (event["port"], event["interface"], event["carrier"]) == (2, "opt2", False)
+
+
+def test_counters_are_sent_until_stopped(host: Space, peer: Peer) -> None:
+    assert set(peer.ask("counters", interval_s=0.02)["ports"]) == {"1", "2"}
+    first, second = peer.event("counters"), peer.event("counters")
+    assert first["t_ns"] < second["t_ns"] and "tx_bytes" in first["ports"]["1"]
+    peer.ask("counters")
+    peer.events.clear()
+    assert peer.line(0.1) is None
