@@ -1,0 +1,164 @@
+"""What is computed before any host is spoken to: requests, commands, environments, facts, errors."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import tarfile
+from dataclasses import replace
+
+import pytest
+from two_hosts import small_lab
+
+from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
+from orchestrator.hosts import facts, launch, render
+from orchestrator.hosts.failures import one_error
+from orchestrator.plan import Job
+from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
+
+LAB = small_lab()
+JOB = Job(
+    "ddp",
+    "train",
+    ("gpu02", "gpu01"),
+    (("gpu02", "gpu01"), ("gpu01", "gpu02")),
+    {"iterations": 9, "bucket_mb": 2.5, "resume": False},
+    {"X": "1"},
+)
+
+
+def test_rules_become_a_request_in_one_order_whatever_theirs() -> None:
+    rules = [
+        Route("10.255.0.3/32", "10.1.0.2", "opt1", "10.255.0.1", 0),
+        Route("10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1", 0),
+        Neighbour("10.1.0.2", "02:00:00:00:00:02", "opt1"),
+    ]
+    made = render.generation(7, frozenset(rules))
+    assert made == render.generation(7, frozenset(reversed(rules)))
+    assert made["routes"][0] == ["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]
+    assert made["neighbours"] == [["10.1.0.2", "02:00:00:00:00:02", "opt1"]]
+    assert (made["generation"], made["rto_min_ms"], made["congctl"]) == (7, 5, "cubic") and "commands" not in made
+
+
+def test_the_commands_of_an_rdma_host_are_those_of_the_testbed_and_each_has_its_undo() -> None:
+    rules = frozenset(
+        {
+            RdmaRoute("10.100.3.1/32", "pp1rdma", "10.100.1.1"),
+            RdmaNeighbour("10.100.3.1", "02:00:00:00:00:03", "pp1rdma"),
+            TransitFilter("pp2eth", "10.100.3.0/24", "02:00:00:00:00:03", "pp1rdma", "ip"),
+            TransitFilter("pp2eth", "10.100.3.0/24", "02:00:00:00:00:03", "pp1rdma", "802.1Q"),
+        }
+    )
+    commands = render.npar_commands(rules)
+    assert [" ".join(c["do"]) for c in commands] == [
+        "tc qdisc replace dev pp2eth ingress",
+        "tc filter add dev pp2eth parent ffff: protocol 802.1Q pref 7 flower skip_hw vlan_ethtype ip dst_ip 10.100.3.0/24 "
+        "action pedit ex munge eth dst set 02:00:00:00:00:03 pipe action mirred egress redirect dev pp1rdma",
+        "tc filter add dev pp2eth parent ffff: protocol ip pref 6 flower skip_hw dst_ip 10.100.3.0/24 "
+        "action pedit ex munge eth dst set 02:00:00:00:00:03 pipe action mirred egress redirect dev pp1rdma",
+        "ip neigh replace 10.100.3.1 lladdr 02:00:00:00:00:03 dev pp1rdma nud permanent",
+        "ip route replace 10.100.3.1/32 dev pp1rdma src 10.100.1.1",
+    ]
+    assert [" ".join(c["undo"]) for c in commands] == [
+        "tc qdisc del dev pp2eth ingress",
+        "tc filter del dev pp2eth parent ffff: protocol 802.1Q pref 7",
+        "tc filter del dev pp2eth parent ffff: protocol ip pref 6",
+        "ip neigh del 10.100.3.1 dev pp1rdma",
+        "ip route del 10.100.3.1/32 dev pp1rdma",
+    ]
+
+
+def test_all_generations_of_a_host_travel_in_one_payload() -> None:
+    told = render.payloads({2: {"gpu01": frozenset(), "gpu02": frozenset()}, 1: {"gpu01": frozenset()}})
+    requests = json.loads(gzip.decompress(base64.b64decode(told["gpu01"])))
+    assert [r["generation"] for r in requests] == [1, 2] and set(told) == {"gpu01", "gpu02"}
+
+
+def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() -> None:
+    many = frozenset(
+        Route(
+            f"10.{a}.{b}.{(a * 7919 + b * 104729) % 250}/32",
+            f"10.1.{(a * b) % 251}.{(a * 31 + b * 17) % 253}",
+            f"opt{(a ^ b) % 9}",
+            "10.255.0.1",
+            0,
+        )
+        for a in range(120)
+        for b in range(250)
+    )
+    with pytest.raises(Infeasible, match="gpu01: its rules take"):
+        render.payloads({1: {"gpu01": many}})
+
+
+def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
+    made = launch.requests(JOB, LAB, "r7")
+    assert list(made) == ["gpu02", "gpu01"]
+    request = made["gpu01"]
+    env = request["env"]
+    assert request["name"] == "ddp.r7"
+    assert request["argv"] == ["python3", "-m", "workloads.train", "--iterations", "9", "--bucket-mb", "2.5"]
+    assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == ("1", "2", "0", "10.254.0.2")
+    assert json.loads(env["TESTBED_RINGS"]) == [[0, 1], [1, 0]]
+    assert json.loads(env["TESTBED_LANES"]) == ["10.255.0.1", "10.255.1.1", "10.255.2.1", "10.255.3.1"]
+    assert (env["TESTBED_BACKEND"], env["GLOO_SOCKET_IFNAME"], env["X"]) == ("gloo", "host0", "1")
+    assert (
+        made["gpu02"]["env"]["MASTER_PORT"] == env["MASTER_PORT"] != launch.requests(JOB, LAB, "r8")["gpu01"]["env"]["MASTER_PORT"]
+    )
+    assert not any(key.startswith("NCCL") for key in env)
+
+
+def test_hosts_with_gpus_get_nccl_and_its_view_of_the_fabric() -> None:
+    hosts = {n: replace(h, gpus=1, forwarding="npar-rdma") for n, h in LAB.hosts.items()}
+    env = launch.requests(JOB, replace(LAB, hosts=hosts), "r7", resume=True)["gpu01"]["env"]
+    assert env["TESTBED_BACKEND"] == "nccl"
+    assert (env["NCCL_IB_HCA"], env["NCCL_IB_GID_INDEX"]) == ("qedr0,qedr1,qedr2,qedr3", "3")
+    assert (env["NCCL_MIN_NCHANNELS"], env["NCCL_MAX_NCHANNELS"], env["NCCL_SOCKET_IFNAME"]) == ("2", "2", "=opt1,opt2,opt3,opt4")
+    with pytest.raises(Infeasible, match="backend nccl, but gpu02, gpu01 have no GPU"):
+        launch.requests(replace(JOB, backend="nccl"), LAB, "r7")
+
+
+def test_a_resumed_job_says_so_once() -> None:
+    assert launch.argv(JOB, True)[-1] == "--resume"
+    assert launch.argv(replace(JOB, args={"resume": True}), True).count("--resume") == 1
+    assert launch.job_name("a b/ü", "2026-11-21 1") == "a-b--.2026-11-21-1"
+
+
+def test_facts_change_their_digest_with_anything_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LAB.hosts["gpu01"]
+    before = facts.facts(host)
+    assert before == facts.facts(host)
+    assert facts.facts(replace(host, lanes=2))["sha"] != before["sha"]
+    monkeypatch.setattr(facts, "program_digest", lambda: "another committer")
+    assert facts.facts(host)["sha"] != before["sha"]
+
+
+def test_an_rdma_host_gets_no_lanes_and_both_functions_are_prepared() -> None:
+    host = LAB.hosts["gpu01"]
+    ports = {n: replace(p, interface=f"pp{n}rdma", eth=f"pp{n}eth") for n, p in host.ports.items()}
+    made = facts.facts(replace(host, forwarding="npar-rdma", port_prefix="10.100", ports=ports))
+    assert (made["host_device"], made["lanes"], made["node_prefix"]) == (None, [], None)
+    assert made["ports"][0] == {"number": 1, "interface": "pp1rdma", "eth": "pp1eth", "address": "10.100.1.1"}
+    assert ["net.ipv4.conf.pp1eth.rp_filter", "0", True] in made["sysctls"]
+
+
+def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() -> None:
+    assert facts.archive() == facts.archive.__wrapped__()
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(facts.archive()))) as tar:
+        names = tar.getnames()
+    assert "committer.py" in names and "resident/daemon.py" in names
+    assert f"workloads/{facts.workload_digest()}/workloads/train.py" in names
+    assert len(facts.archive()) < render.COMMAND_LIMIT
+
+
+def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each() -> None:
+    failed: dict[str, TestbedError] = {
+        "b": Refused("b: no"),
+        "a": Unreachable("a: dark", hint="look"),
+        "c": TimedOut("c: silent"),
+    }
+    error = one_error(failed, 9)
+    assert isinstance(error, Unreachable) and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
+    assert error.hint == "look"
+    assert isinstance(one_error({"b": Refused("b: no")}), Refused)
