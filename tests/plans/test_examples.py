@@ -100,7 +100,7 @@ all:
       vars: {testbed_gpus: 5, ansible_port: 2200}
       hosts: {gpu01: null, gpu03: {testbed_host_id: 9, ansible_host: 192.0.2.3}}
       children:
-        inner:
+        aardvark:
           vars: &common {testbed_gpus: 6}
           hosts: {gpu03: {}}
 other:

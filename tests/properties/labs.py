@@ -42,6 +42,29 @@ def lab(hosts: int = 12, ports: int = 4, *, forwarding: str = "kernel", lanes: i
     return read_lab(*inventory(hosts, ports, forwarding=forwarding, lanes=lanes, devices=devices))
 
 
+def tangled(hosts: int, ports: int, devices: int, random: Random) -> tuple[Lab, tuple[Link, ...]]:
+    """A lab whose ports are wired to devices at random, and links that it can carry, some of its ports left free."""
+    texts = inventory(hosts, ports, devices=devices)
+    wiring = {
+        HostPort(name(host), port): f"ocs{random.randint(1, devices)}" for host in range(hosts) for port in range(1, ports + 1)
+    }
+    lines = ["fibres:"]
+    for at, (end, device) in enumerate(wiring.items(), 1):
+        where = f'host: {end.host}, port: {end.number}, device: {device}, enters: "{at}", leaves: "{1000 + at}"'
+        lines.append(f"  - {{name: f{at}, {where}}}")
+    links = []
+    for device in sorted(set(wiring.values())):
+        ends = [end for end, at in wiring.items() if at == device]
+        random.shuffle(ends)
+        while len(ends) > 1:
+            a = ends.pop()
+            b = next((end for end in ends if end.host != a.host), None)
+            if b is not None:
+                ends.remove(b)
+                links.append(Link(a, b))
+    return read_lab(texts[0], texts[1], "\n".join(lines) + "\n"), tuple(links)
+
+
 def macs(lab: Lab) -> dict[HostPort, Macs]:
     """MACs as a NIC has them: all different, the second function's not derivable from the first's."""
     rdma = {name: lab.hosts[name].forwarding == "npar-rdma" for name in lab.hosts}

@@ -6,11 +6,13 @@ from random import Random
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
-from labs import lab, name, planes
+from labs import lab, name, planes, tangled
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from orchestrator.circuits import assign_ports, circuits, foreign_ports, live_links, settings
+from orchestrator.lab import Lab
 from orchestrator.plan import WantedLink
 
 seeds = st.integers(0, 100_000)
@@ -20,9 +22,9 @@ def bare(links: tuple[Link, ...]) -> list[WantedLink]:
     return [WantedLink(link.a.host, link.b.host, link.kind) for link in links]
 
 
-def legal(chosen: tuple[Link, ...], wanted: list[WantedLink]) -> None:
+def legal(chosen: tuple[Link, ...], wanted: list[WantedLink], here: Lab | None = None) -> None:
     """Each port in one link, both ends on one device, and the links those that were asked for."""
-    here = lab(14, 4)
+    here = here or lab(14, 4)
     ports = [port for link in chosen for port in (link.a, link.b)]
     assert len(set(ports)) == len(ports)
     assert all(here.fibres[link.a].device == here.fibres[link.b].device for link in chosen)
@@ -37,6 +39,16 @@ def test_whatever_the_planes_can_carry_is_found(count: int, degree: int, seed: i
     wanted = bare(planes(count, degree, random))
     random.shuffle(wanted)
     legal(assign_ports(wanted, lab(14, 4)), wanted)
+
+
+@given(st.integers(3, 6), st.integers(2, 4), st.integers(2, 4), seeds)
+@effort(max_examples=200)
+def test_whatever_a_lab_wired_at_random_can_carry_is_found(hosts: int, ports: int, devices: int, seed: int) -> None:
+    random = Random(seed)
+    here, links = tangled(hosts, ports, devices, random)
+    wanted = bare(links)
+    random.shuffle(wanted)
+    legal(assign_ports(wanted, here), wanted, here)
 
 
 @given(st.integers(2, 14), st.integers(1, 4), seeds)

@@ -291,3 +291,23 @@ def test_the_rdma_function_consumes_what_is_addressed_to_it_even_if_meant_for_an
     written["gpu01"] = (written["gpu01"] - far) | {replace(rule, mac=known[HostPort("gpu02", 2)].mac) for rule in far}
     with pytest.raises(Lost, match="the RDMA function at gpu02:p2 consumes a packet for"):
         walk(written, here, known, npar_line(), "gpu01", "gpu03")  # type: ignore[arg-type]
+
+
+def test_the_oracle_takes_the_longest_prefix() -> None:
+    here, links = lab(6, 4), ring_links([0, 1, 2, 3, 4, 5])
+    known = macs(here)
+    written = {host: set(found) for host, found in rules(links, here, known).items()}
+    back = here.hosts["gpu06"].port_address(2)
+    for host in written:
+        if host == "gpu01":
+            written[host] |= {
+                Route("10.255.0.0/16", back, "opt2", "10.255.0.1", 0),
+                Route("0.0.0.0/0", back, "opt2", "10.255.0.1", 0),
+            }
+    for target, lane in ((target, lane) for target in ("gpu02", "gpu03") for lane in range(4)):
+        trail = walk(written, here, known, links, "gpu01", target, lane)  # type: ignore[arg-type]
+        assert trail == ("gpu01", "gpu02", "gpu03")[: len(trail)] and trail[-1] == target
+    written["gpu01"] = {rule for rule in written["gpu01"] if getattr(rule, "destination", "") != "10.255.0.2/32"}
+    with pytest.raises(Lost, match="still on the way") as lost:
+        walk(written, here, known, links, "gpu01", "gpu02")  # type: ignore[arg-type]
+    assert lost.value.trail[:3] == ("gpu01", "gpu06", "gpu01")
