@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import BenchLab, bench_lab, ring_links
+from benchmarks.harness import verdict
 
 MOVES, LIMIT = 10, 1.25
 
@@ -70,20 +71,17 @@ def main() -> int:
         worst25, middle25 = measure(lab, plans, 0.025, MOVES)
         worst, middle = measure(lab, plans, 0.05, MOVES)
     print(f"  at 25 ms: worst {worst25 / 0.025:.2f} x, median direction {middle25 / 0.025:.2f} x (reported, no limit)")
-    ratio = worst / 0.05
-    result = {
-        "name": "dark_window",
-        "value": round(worst * 1e3, 1),
-        "unit": "ms",
-        "limit": LIMIT,
-        "ratio": round(ratio, 3),
-        "pass": ratio <= LIMIT,
-        "median_direction_ms": round(middle * 1e3, 1),
-        "ratio_25ms": round(worst25 / 0.025, 3),
-        "switching_ms": 50,
-    }
-    print(json.dumps(result))
-    return 0 if result["pass"] else 1
+    return verdict(
+        "dark_window",
+        worst / 0.05,
+        "x",
+        LIMIT,
+        "at most",
+        worst_ms=round(worst * 1e3, 1),
+        median_direction_ms=round(middle * 1e3, 1),
+        worst_at_25ms=round(worst25 / 0.025, 3),
+        switching_ms=50,
+    )
 
 
 if __name__ == "__main__":

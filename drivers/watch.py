@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 LEAST_PATIENCE_S = 2.0
 """A device is given this long (s) to report even when its datasheet promises milliseconds."""
-_TIGHT_S = 0.0015
+_TIGHT_S = 0.004  # light waits for nobody's poll; closer ones only take processor time from whoever acts on it
 _SPARSE_S = 0.05
 
 

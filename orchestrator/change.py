@@ -145,8 +145,8 @@ class Bringing:
         await self._stage(wanted, drain)
         times = Times()
         try:
-            async with sampled_ports(self.hosts, recorder.journal):
-                times = await self._switch(goal, wanted, generation)
+            async with sampled_ports(self.hosts, recorder.journal) as sampling:
+                times = await self._switch(goal, wanted, generation, sampling)
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
                 await self.hosts.confirm(generation, wanted)
@@ -270,7 +270,7 @@ class Bringing:
             return (), ()
         return old.routes, old.rings
 
-    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int) -> Times:
+    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int, sampling: asyncio.Event) -> Times:
         """Drain, arm, break and make on all devices at once, hear carriers and commits."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
@@ -293,6 +293,7 @@ class Bringing:
                 phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
         rising = goal.rising()
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
+        sampling.clear()
         with recorder.phase("switch") as phase:
             step = context.run.step("host", "all", "arm", what)
             with step:
@@ -306,6 +307,7 @@ class Bringing:
                 raise TimedOut("\n".join(late), hint="testbed verify says which side lost the light")
             times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
             phase.detail = f"{sum(map(len, rising.values()))} ports up, {len(rising)} hosts committed"
+        sampling.set()
         if others := [h for h in wanted if h not in rising]:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)

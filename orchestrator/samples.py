@@ -21,21 +21,26 @@ PATIENCE_S = 0.25
 
 
 @asynccontextmanager
-async def sampled_ports(hosts: HostSide, journal: Journal | None) -> AsyncIterator[None]:
-    """While the body runs, write a `port` point per fabric port and tenth of a second."""
+async def sampled_ports(hosts: HostSide, journal: Journal | None) -> AsyncIterator[asyncio.Event]:
+    """While the body runs, write a `port` point per fabric port and tenth of a second; not while the event it gets is clear.
+
+    In the dark window nothing may take time from those who end it.
+    """
+    wanted = asyncio.Event()
+    wanted.set()
     if journal is None:
-        yield
+        yield wanted
         return
-    task = asyncio.create_task(_sample(hosts, journal))
+    task = asyncio.create_task(_sample(hosts, journal, wanted))
     try:
-        yield
+        yield wanted
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _sample(hosts: HostSide, journal: Journal) -> None:
-    while True:
+async def _sample(hosts: HostSide, journal: Journal, wanted: asyncio.Event) -> None:
+    while await wanted.wait():
         begin = time.monotonic()
         try:
             now = await hosts.counters()
@@ -52,10 +57,14 @@ def record(journal: Journal, counters: Mapping[HostPort, PortCounters]) -> None:
             "port",
             {"host": port.host, "port": f"p{port.number}", "layer": "nic"},
             {
-                "rx_bytes": c.rx_bytes, "tx_bytes": c.tx_bytes, "rx_pkts": c.rx_pkts, "tx_pkts": c.tx_pkts, "drops": c.drops,
+                "rx_bytes": c.rx_bytes,
+                "tx_bytes": c.tx_bytes,
+                "rx_pkts": c.rx_pkts,
+                "tx_pkts": c.tx_pkts,
+                "drops": c.drops,
                 "oper": int(c.carrier),
             },
-        )  # fmt: skip
+        )
 
 
 async def quiet(hosts: HostSide, ports: Collection[HostPort]) -> float:

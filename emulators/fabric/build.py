@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -99,6 +100,9 @@ class Fabric:
         self.config = config
         self.glass = Glass(Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves) for f in config.fibres)
         self._index: dict[HostPort, int] = {}
+        self._aside = ThreadPoolExecutor(1, "carrier")
+        self._darkening: Future[None] = Future()
+        self._darkening.set_result(None)
         self.hosts = self._start_hosts(keys, doors, machine_proc)
         nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
         self._lay_fibres(nets)
@@ -112,7 +116,11 @@ class Fabric:
             os.close(nets[name])
 
     def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
-        """Make the kernel agree with the light of `device`; done when this returns."""
+        """Make the kernel agree with the light of `device`.
+
+        No packet crosses a broken circuit once this returns. Where light only goes away, the hosts lose carrier a moment later, as a
+        network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
+        """
         return self._apply(self.glass.show(device, pairs))
 
     def sever(self, fibre: str, cut: bool) -> Relight:
@@ -121,17 +129,22 @@ class Fabric:
 
     def carriers(self) -> dict[HostPort, bool]:
         """Ask the kernel, not the books, which host ports have carrier."""
+        self._darkening.result()
         links = self._ocs.links()
         return {port: index in links and links[index][2] for port, index in self._index.items()}
 
     def _apply(self, change: Relight) -> Relight:
         index = self._index
-        messages = [link_state(index[port], False, absent_ok=True) for port in change.darkened]
-        messages += [no_redirect(index[port]) for port in change.unsent]
-        messages += [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
-        messages += [link_state(index[port], True, absent_ok=True) for port in change.lit]
-        if messages:
-            self._ocs.send(messages)
+        dark = [link_state(index[port], False, absent_ok=True) for port in change.darkened]
+        cut = [no_redirect(index[port]) for port in change.unsent]
+        joined = [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
+        light = [link_state(index[port], True, absent_ok=True) for port in change.lit]
+        self._darkening.result()  # one change of a port after the other
+        if light:
+            self._ocs.send([*dark, *cut, *joined, *light])
+        elif dark or cut:
+            self._ocs.send([*cut, *joined])
+            self._darkening = self._aside.submit(self._ocs.send, dark)
         return change
 
     def _start_hosts(self, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from drivers.registry import open_device
-from optics import DeviceConfig, Refused, Unreachable
+from optics import Change, DeviceConfig, Refused, Unreachable
 from tests.conformance.families import FAMILIES, SETTLE_S, bench
 
 CALIENT = FAMILIES[1]
@@ -151,3 +151,17 @@ async def test_a_password_tl1_cannot_carry_is_refused_before_anything_is_sent() 
         with pytest.raises(Refused, match="cannot be sent over TL1"):
             await device.read()
         await device.close()
+
+
+async def test_a_reservation_that_could_not_be_activated_is_given_back() -> None:
+    async with bench(CALIENT) as b:
+        fault = b.server.add_fault("refuse", match="ACT-CRS")
+        assert b.settings(b.set((1, 2))) == (await b.apply(add=b.set((1, 2)))).failed.keys()
+        b.server.remove_fault(fault)
+        address = f"tcp://127.0.0.1:{b.server.port}"
+        other = open_device(DeviceConfig("ocs1", "calient-tl1", address, "admin", "secret", options={"group": "OTHER"}))
+        try:
+            outcome = await other.apply(Change("ocs1", add=b.settings(b.set((1, 2)))))
+            assert not outcome.failed
+        finally:
+            await other.close()

@@ -16,7 +16,7 @@ class Client:
     def __init__(self, server, rfd, wfd, hold=None):
         self.server, self.rfd, self.wfd, self.hold = server, rfd, wfd, hold
         self.inbox, self.outbox = b"", b""
-        self.watching = self.closed = self.blocked = False
+        self.watching = self.links = self.closed = self.blocked = False
         self.counting = None
         self.files = []
         for fd in (rfd, wfd):

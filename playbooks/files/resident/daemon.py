@@ -156,7 +156,9 @@ class Server:
         self.generations.carrier(now)
         port = self.numbers.get(value["name"])
         if port is not None:
-            self.broadcast({"event": "link", "port": port, "interface": value["name"], "carrier": value["carrier"], "t_ns": now})
+            event = {"event": "link", "port": port, "interface": value["name"], "carrier": value["carrier"], "t_ns": now}
+            for client in [c for c in self.clients if c.links]:
+                client.send(event)
 
     # -- requests
 
@@ -234,8 +236,9 @@ class Server:
         self.probes.listen(self.facts.get("lanes", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
-    def watch(self, _request, client, _answer):
-        client.watching = True
+    def watch(self, request, client, _answer):
+        """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
+        client.watching, client.links = True, bool(request.get("links"))
         return {"links": {str(n): bool(self.interfaces.get(i, {}).get("carrier")) for n, i in self.ports.items()}}
 
     def sample(self):

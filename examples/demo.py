@@ -1,0 +1,106 @@
+"""The demo behind `make demo`: one emulated lab, two topologies, the same commands an operator types; each is shown before it runs.
+
+    python examples/demo.py [--inventory DIR]
+
+Exit status 0 if every command succeeded. The lab is taken down on every way out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTBED = Path(sys.executable).with_name("testbed")
+FIRST, SECOND = "examples/topoopt-12.json", "examples/parallel-ring-12.json"
+JOB_S = 60.0
+"""Longest time (s) the demo watches a job."""
+ENOUGH = 30
+"""Iterations after which a job's speed has been seen."""
+
+
+class Failed(Exception):
+    """A command of the demo failed; it has said why itself."""
+
+
+def run(*words: str) -> None:
+    """Show a command, run it on this terminal. Raises: Failed."""
+    print(f"\n$ testbed {' '.join(words)}", flush=True)
+    if subprocess.run([TESTBED, *words], cwd=ROOT, check=False).returncode:
+        raise Failed(" ".join(words))
+
+
+def ask(*words: str) -> dict[str, Any]:
+    """Run a command for its data. Raises: Failed."""
+    done = subprocess.run([TESTBED, *words, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        envelope = json.loads(done.stdout)
+    except ValueError:
+        raise Failed(f"{' '.join(words)}: {done.stderr.strip()}") from None
+    if not envelope["ok"]:
+        raise Failed(f"{' '.join(words)}: {envelope['message']}")
+    return dict(envelope["data"])
+
+
+def watch_job() -> dict[str, Any]:
+    """Wait until the job has shown its speed; then say so as the operator would ask."""
+    give_up = time.monotonic() + JOB_S
+    while True:
+        status = ask("job", "status")
+        if status["iterations"] >= ENOUGH or status["state"] not in ("starting", "running") or time.monotonic() > give_up:
+            break
+        time.sleep(0.5)
+    run("job", "status")
+    return status
+
+
+def demo() -> None:
+    speeds: list[tuple[str, float]] = []
+    for plan in (FIRST, SECOND):
+        run("up", "--topology", plan)
+        status = watch_job()
+        if status["iteration_ms"] is None:
+            raise Failed("job status: the job made no iterations; testbed job logs says why")
+        speeds.append((Path(plan).stem, status["iteration_ms"]))
+        run("show", str(status["run"]))
+    print("\nIteration time, one after the other on the same live lab:")
+    widest = max(ms for _, ms in speeds)
+    for name, ms in speeds:
+        print(f"  {name:<18} {ms:7.1f} ms  {'█' * max(1, round(40 * ms / widest))}")
+    history = ask("history")["runs"]
+    print("\nRecorded (plan, journal in line protocol, Ansible's output, iterations):")
+    for r in history[:2]:
+        print(f"  {r['id']}  {r['plan_name']}  {ask('show', str(r['id']))['journal']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inventory", type=Path, help="an emulated inventory other than inventory/emulated")
+    options = parser.parse_args()
+    if options.inventory:
+        os.environ["TESTBED_INVENTORY"] = str(options.inventory.resolve())
+    began = time.monotonic()
+    code = 0
+    try:
+        run("lab", "start")
+        demo()
+        run("down", "--yes")
+    except Failed as failure:
+        print(f"\ndemo: failed at: testbed {failure}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    finally:
+        subprocess.run([TESTBED, "lab", "stop"], cwd=ROOT, check=False)
+    print(f"\ndemo took {time.monotonic() - began:.0f} s")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""SCPI answers carry no tag: an answer that comes late or twice must never be taken for the next one. VISA's own traps beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from drivers.link import Dropped, open_link
+from drivers.session.scpi import ScpiSession
+from optics import TimedOut
+
+Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[int]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            while line := await reader.readline():
+                await answer(line.decode().strip(), writer)
+        except (asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_answer_that_comes_twice_is_not_the_next_one() -> None:
+    async def twice(question: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"{question}\n".encode())
+        await asyncio.sleep(0.005)
+        writer.write(f"{question}\n".encode())
+
+    async with answering(twice) as port:
+        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 1.0))
+        for question in ("one?", "two?", "three?"):
+            assert await session.ask(question, str) == question
+            await asyncio.sleep(0.02)
+        await session.close()
+
+
+async def test_an_answer_that_comes_too_late_is_not_the_next_one() -> None:
+    async def late(question: str, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.12 if question == "one?" else 0.03)
+        writer.write(f"{question}\n".encode())
+
+    async with answering(late) as port:
+        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 0.1))
+        with pytest.raises(TimedOut, match=r"one\?"):
+            await session.ask("one?", str)
+        assert await session.ask("two?", str) == "two?"
+        await session.close()
+
+
+async def test_old_firmware_gets_its_pause_between_lines() -> None:
+    times: list[float] = []
+
+    async def note(question: str, writer: asyncio.StreamWriter) -> None:
+        times.append(time.monotonic())
+        if question.endswith("?"):
+            writer.write(b'0,"No error"\n')
+
+    async with answering(note) as port:
+        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 1.0), pace_s=0.05)
+        await session.ask(":syst:err?", str, command="set")
+        await session.ask("map?", str)
+        await session.close()
+    assert len(times) == 3
+    assert all(later - earlier > 0.045 for earlier, later in zip(times, times[1:], strict=False))  # noqa: RUF007
+
+
+async def test_a_closed_visa_connection_is_noticed_before_the_time_out() -> None:
+    async def hang_up(question: str, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with answering(hang_up) as port:
+        link = open_link(f"visa://TCPIP::127.0.0.1::{port}::SOCKET", 5.0)
+        await link.open()
+        began = time.monotonic()
+        with pytest.raises(Dropped):
+            await link.exchange(b"map?\n", lambda data: True, question="map?")
+        assert time.monotonic() - began < 2.0
+        await link.close()
+
+
+async def test_a_line_with_a_long_pause_inside_is_whole_over_visa() -> None:
+    async def halting(question: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"(@1),")
+        await asyncio.sleep(0.5)
+        writer.write(b"(@17)\n")
+
+    async with answering(halting) as port:
+        session = ScpiSession(open_link(f"visa://TCPIP::127.0.0.1::{port}::SOCKET", 3.0))
+        assert await session.ask("map?", str) == "(@1),(@17)"
+        await session.close()

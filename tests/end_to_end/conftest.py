@@ -1,0 +1,137 @@
+"""A real emulated lab for the whole folder, and the real command line against it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTBED = Path(sys.executable).with_name("testbed")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Answer:
+    """One finished command: the JSON envelope and the exit code the shell saw."""
+
+    exit_code: int
+    envelope: dict[str, Any]
+    stderr: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        assert self.exit_code == 0, self.envelope["message"]
+        return dict(self.envelope["data"])
+
+
+@dataclass
+class Lab:
+    """The lab and an operator in front of it. `inventory` may be replaced by a changed copy for one command."""
+
+    folder: Path
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory"
+
+    @property
+    def env(self) -> dict[str, str]:
+        places = {name: str(self.folder / name.lower()) for name in ("DATA", "STATE", "LOCK")}
+        return (
+            os.environ
+            | {f"TESTBED_{k}_DIR": v for k, v in places.items()}
+            | {"TESTBED_INVENTORY": str(self.inventory)}
+            | self.extra
+        )
+
+    def command(self, *words: str | Path, **env: str) -> subprocess.Popen[str]:
+        """Start a command and leave it running."""
+        return subprocess.Popen(
+            [TESTBED, *map(str, words), "--json"],
+            env=self.env | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def testbed(self, *words: str | Path, **env: str) -> Answer:
+        """Run a command to its end."""
+        process = self.command(*words, **env)
+        out, err = process.communicate(timeout=110)
+        return Answer(process.returncode, json.loads(out), err)
+
+    def up(self, plan: Path | str, *words: str, **env: str) -> Answer:
+        return self.testbed("up", "--topology", plan, *words, **env)
+
+    def ask(self, op: str, **words: object) -> dict[str, Any]:
+        """A question to the lab itself, the keeper of the truth."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(10)
+            link.connect(str(self.folder / "lab" / "control.sock"))
+            link.sendall(json.dumps({"op": op, **words}).encode() + b"\n")
+            heard = b""
+            while not heard.endswith(b"\n"):
+                heard += link.recv(1 << 20)
+        answer: dict[str, Any] = json.loads(heard)
+        assert answer["ok"], answer
+        return answer
+
+    def writes(self) -> dict[str, int]:
+        return dict(self.ask("writes")["writes"])
+
+    def glass(self) -> dict[str, set[tuple[str, str]]]:
+        return {name: {(a, b) for a, b in pairs} for name, pairs in self.ask("glass")["glass"].items()}
+
+    def port(self, device: str) -> int:
+        """The loopback port a device answers on."""
+        return int(self.ask("status")["devices"][device]["port"])
+
+    def plan(self, name: str, links: list[tuple[str, str]], **more: object) -> Path:
+        path = self.folder / f"{name}.json"
+        body = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links], **more}
+        path.write_text(json.dumps(body))
+        return path
+
+    def clean(self) -> None:
+        """Faults gone, everybody reachable, nothing up."""
+        for device, faults in self.ask("faults.list")["faults"].items():
+            for fault in faults:
+                self.ask("faults.remove", device=device, number=fault["number"])
+        self.testbed("down", "--yes").data
+
+
+@pytest.fixture(scope="session")
+def running_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "4", "--free-ports"]
+    subprocess.run(
+        [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    lab.testbed("lab", "start").data
+    yield lab
+    lab.testbed("lab", "stop")
+
+
+@pytest.fixture
+def lab(running_lab: Lab) -> Iterator[Lab]:
+    """The lab with nothing up."""
+    running_lab.clean()
+    yield running_lab
+    running_lab.ask("host.sshd", host="gpu03", up=True)
+    running_lab.clean()
+
+
+def ring(ports: tuple[int, int], stride: int = 1, hosts: int = 6) -> list[tuple[str, str]]:
+    """A ring of duplex links over gpu01..gpu06, its steps using two ports in turn."""
+    order = [(k * stride) % hosts + 1 for k in range(hosts)]
+    return [(f"gpu{order[k]:02d}:p{ports[k % 2]}", f"gpu{order[(k + 1) % hosts]:02d}:p{ports[k % 2]}") for k in range(hosts)]

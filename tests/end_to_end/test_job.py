@@ -1,0 +1,60 @@
+"""Jobs: real torch ranks over the emulated fabric, through reconfigurations."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.end_to_end.conftest import Lab, ring
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
+FORWARD, BACKWARD = HOSTS, [HOSTS[0], *HOSTS[:0:-1]]
+
+
+def job(rings: list[list[str]], **args: object) -> dict[str, object]:
+    return {
+        "name": "mlp",
+        "workload": "train",
+        "ranks": HOSTS,
+        "rings": rings,
+        "args": {"iterations": 0, "hidden": 64, "checkpoint_every": 10, **args},
+    }
+
+
+def iterations(lab: Lab) -> int:
+    return int(lab.testbed("job", "status").data["iterations"])
+
+
+def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    started = lab.up(one).data["job"]
+    assert started["state"] == "running" and started["iteration_ms"] > 0
+
+    moved = lab.plan("moved", ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")], job=job([FORWARD]))
+    before = iterations(lab)
+    report = lab.up(moved).data
+    assert report["made"] == 2 and report["job"]["run"] == started["run"], "the same job goes on"
+    time.sleep(1.0)
+    assert iterations(lab) > before
+
+    two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
+    replaced = lab.up(two).data["job"]
+    assert replaced["state"] == "running" and replaced["run"] != started["run"]
+    logs = lab.testbed("job", "logs").data
+    assert set(logs["lines"]) == {f"rank {i} ({h})" for i, h in enumerate(HOSTS)}
+    resumed = [line for line in (lab.folder / "state" / "runs" / replaced["run"]).glob("*.iterations.jsonl")]
+    first = resumed[0].read_text().splitlines()[0]
+    assert '"iter": 1,' not in first, "training went on from the checkpoint"
+
+    stopped = lab.testbed("job", "stop").data
+    assert stopped["state"] == "stopped" and stopped["iterations"] > 0
+
+
+def test_a_job_that_cannot_start_is_quoted(lab: Lab) -> None:
+    plan = lab.plan("bad-job", ring((1, 2)), job=job([FORWARD], model="mlp", hidden=33))
+    answer = lab.up(plan)
+    assert answer.exit_code == 7 and "hidden" in answer.envelope["message"]

@@ -1,0 +1,221 @@
+"""`testbed up` as an operator uses it, on real namespaces, sockets, sshd, Ansible; judged by the devices' own glass."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.telemetry.reader import read
+from tests.end_to_end.conftest import Lab, ring
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+HOSTS = [f"gpu{n:02d}" for n in range(1, 7)]
+
+
+def pairs(lab: Lab) -> int:
+    return sum(map(len, lab.glass().values()))
+
+
+def test_a_plan_comes_up_and_the_second_up_writes_nothing(lab: Lab) -> None:
+    plan = lab.plan("ring", ring((1, 2)))
+    first = lab.up(plan).data
+    assert (first["made"], first["pairs_ok"], first["pairs_total"]) == (12, 30, 30)
+    assert pairs(lab) == 12
+    before = lab.writes()
+    second = lab.up(plan).data
+    assert second["nothing_to_do"] and lab.writes() == before
+    assert lab.testbed("verify").data["ok"]
+    status = lab.testbed("status").data
+    assert status["ok"] and status["plan"] == "ring" and not status["drift"]
+
+
+def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).data
+    moved = ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")]
+    report = lab.up(lab.plan("moved", moved)).data
+    begin = {p["name"]: p["begin_s"] for p in report["phases"]}
+    end = {p["name"]: p["begin_s"] + p["seconds"] for p in report["phases"]}
+    order = ["observe", "plan", "stage", "drain", "switch", "link", "verify"]
+    assert [p["name"] for p in report["phases"] if p["name"] in order] == order
+    assert all(end[a] <= begin[b] + 1e-3 for a, b in zip(order, order[1:], strict=False))
+    points = list(read(Path(report["journal"]).parent))
+    device = [p for p in points if p.measurement == "reconfig_device"]
+    assert {p.tags["device"] for p in device} == {"ocs1", "ocs3"}
+    commits = [p for p in points if p.measurement == "phase" and p.tags["phase"] == "commit"]
+    lights = [p for p in points if p.measurement == "phase" and p.tags["phase"] == "light"]
+    assert {p.tags["subject"] for p in commits} == {"gpu01", "gpu02"} == {p.tags["subject"] for p in lights}
+    stage_end = min(p.time_ns + int(p.fields["duration_ns"]) for p in points if p.tags.get("phase") == "stage")
+    assert all(stage_end < p.time_ns for p in device)
+
+
+def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).data
+    since = lab.ask("status")["devices"]["ocs2"]["writes"]
+    moved = ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")]
+    report = lab.up(lab.plan("moved", moved)).data
+    assert (report["kept"], report["removed"], report["made"]) == (10, 2, 2)
+    assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
+
+
+def test_down_takes_away_what_is_ours_and_leaves_what_is_not(lab: Lab) -> None:
+    foreign(lab, 6, 6)
+    report = lab.up(lab.plan("pair", [("gpu01:p1", "gpu02:p1")])).data
+    assert report["foreign"] == 1
+    assert lab.testbed("down", "--yes").data["removed"] == 2
+    assert lab.glass() == {"ocs1": {("6", "22")}, "ocs2": set(), "ocs3": set(), "ocs4": set()}
+    unforeign(lab, 6, 6)
+    assert lab.testbed("down", "--yes").data["nothing_to_do"]
+
+
+def foreign(lab: Lab, ingress: int, host: int) -> None:
+    """Somebody else's cross-connect on ocs1, made with his own SCPI client."""
+    scpi(lab, f":oxc:swit:conn:add (@{ingress}),(@{host + 16});*idn?\n")
+
+
+def unforeign(lab: Lab, ingress: int, host: int) -> None:
+    scpi(lab, f":oxc:swit:conn:sub (@{ingress}),(@{host + 16});*idn?\n")
+
+
+def scpi(lab: Lab, text: str) -> None:
+    with socket.create_connection(("127.0.0.1", lab.port("ocs1")), 5) as link:
+        link.sendall(text.encode())
+        assert link.recv(1000)
+
+
+def test_a_foreign_circuit_in_the_way_is_refused_and_named(lab: Lab) -> None:
+    foreign(lab, 1, 3)
+    before = lab.writes()
+    answer = lab.up(lab.plan("ring", ring((1, 2))))
+    assert answer.exit_code == 9 and "ocs1:1->19" in answer.envelope["message"]
+    assert lab.writes() == before
+    unforeign(lab, 1, 3)
+
+
+BAD_PLANS: dict[str, tuple[str, str]] = {
+    "an unknown host": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu77:p1","b":"gpu02:p1"}]}', "gpu77"),
+    "an unknown port": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p9","b":"gpu02:p1"}]}', "p9"),
+    "a port twice": (
+        '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p1","b":"gpu02:p1"},{"a":"gpu01:p1","b":"gpu03:p1"}]}',
+        "gpu01:p1",
+    ),
+    "an impossible circuit": ('{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01:p1","b":"gpu02:p2"}]}', "no fibre path"),
+    "more links than ports": (
+        '{"schema":"testbed.plan/1","name":"x","links":[{"a":"gpu01","b":"gpu02","count":5}]}',
+        "gpu01",
+    ),
+    "a syntax error": ('{"schema":"testbed.plan/1",\n "name":"x" "links":[]}', ":2:"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PLANS)
+def test_a_bad_plan_is_refused_with_its_place_and_changes_nothing(lab: Lab, case: str) -> None:
+    text, word = BAD_PLANS[case]
+    path = lab.folder / "bad.json"
+    path.write_text(text)
+    before = lab.writes()
+    answer = lab.up(path)
+    assert answer.exit_code == 3, answer.envelope
+    assert word in answer.envelope["message"] and "bad.json:" in answer.envelope["message"]
+    assert lab.writes() == before
+
+
+def test_an_unreachable_device_is_named_and_nothing_changes(lab: Lab) -> None:
+    devices = lab.inventory / "devices.yml"
+    text = devices.read_text()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        try:
+            devices.write_text(text.replace(str(lab.port("ocs2")), str(closed.getsockname()[1])))
+            before = lab.writes()
+            answer = lab.up(lab.plan("ring", ring((1, 2))))
+        finally:
+            devices.write_text(text)
+    assert answer.exit_code == 5 and "ocs2" in answer.envelope["message"]
+    assert lab.writes() == before and pairs(lab) == 0
+
+
+def test_a_device_that_answers_garbage_is_quoted_and_nothing_changes(lab: Lab) -> None:
+    lab.ask("faults.add", device="ocs1", kind="garble", match="stat")
+    before = lab.writes()
+    answer = lab.up(lab.plan("ring", ring((1, 2))))
+    assert answer.exit_code == 5 and "ocs1" in answer.envelope["message"]
+    assert lab.writes() == before and pairs(lab) == 0
+
+
+def test_a_host_whose_sshd_is_down_is_named_and_nothing_changes(lab: Lab) -> None:
+    lab.ask("host.sshd", host="gpu03", up=False)
+    before = lab.writes()
+    answer = lab.up(lab.plan("ring", ring((1, 2))))
+    assert answer.exit_code == 5 and "gpu03" in answer.envelope["message"]
+    assert lab.writes() == before
+
+
+def test_a_refusing_device_stops_the_change_and_the_next_up_completes_it(lab: Lab) -> None:
+    fault = lab.ask("faults.add", device="ocs3", kind="refuse", match="ENT-CRS", count=1)
+    plan = lab.plan("two", ring((1, 2)) + [("gpu01:p3", "gpu04:p3"), ("gpu02:p3", "gpu05:p3")])
+    answer = lab.up(plan)
+    assert answer.exit_code == 7, answer.envelope
+    assert "ocs3" in answer.envelope["message"] and "1." in answer.envelope["message"]
+    assert "run the same command again" in answer.envelope["hint"]
+    lab.ask("faults.remove", device="ocs3", number=fault["number"])
+    assert lab.up(plan).data["pairs_ok"] == 30
+    assert pairs(lab) == 16
+
+
+def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).data
+    lab.ask("faults.add", device="ocs3", kind="dark-port", port="1.1.1/in")
+    plan = lab.plan("more", ring((1, 2)) + [("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2})
+    answer = lab.up(plan)
+    assert answer.exit_code == 7 and "opt3" in answer.envelope["message"]
+    generations = {h["generation"] for h in lab.testbed("status").envelope["data"]["hosts"]}
+    assert len(generations) == 1, "every host runs the same generation after a failed change"
+    lab.clean()
+
+
+def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
+    plan = lab.plan("ring", ring((1, 2)))
+    first = lab.command("up", "--topology", plan)
+    answer = wait_for(lambda: a if (a := lab.up(plan)).exit_code == 4 or first.poll() is not None else None)
+    first.communicate(timeout=60)
+    assert answer.exit_code == 4 and "up ring" in answer.envelope["message"]
+
+
+def wait_for(look: Callable[[], object], timeout_s: float = 30.0):  # type: ignore[no-untyped-def]
+    give_up = time.monotonic() + timeout_s
+    while not (seen := look()):
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    return seen
+
+
+@pytest.mark.parametrize("moment", ["writes", "stage"])
+def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None:
+    plan = lab.plan("ring", ring((1, 2)))
+    before = lab.writes()
+    process = lab.command("up", "--topology", plan)
+    if moment == "writes":
+        wait_for(lambda: lab.writes() != before or process.poll() is not None)
+    else:
+        time.sleep(1.5)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert lab.up(plan).data["run"]
+    assert pairs(lab) == 12
+    assert lab.testbed("verify").data["ok"]
+
+
+def test_dry_run_and_plan_write_nothing(lab: Lab) -> None:
+    plan = lab.plan("ring", ring((1, 2)))
+    before = lab.writes()
+    assert lab.up(plan, "--dry-run").data["made"] == 12
+    assert lab.testbed("plan", "--topology", plan).data["made"] == 12
+    assert lab.testbed("plan", "--topology", plan, "--exit-code").exit_code == 8
+    assert lab.writes() == before and pairs(lab) == 0
