@@ -1,4 +1,4 @@
-"""SCPI answers carry no tag: an answer that comes late or twice must never be taken for the next one. VISA's own traps beside it."""
+"""SCPI answers carry no tag: one that comes late or twice must never be taken for the next one. VISA has traps of its own."""
 
 from __future__ import annotations
 
