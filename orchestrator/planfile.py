@@ -7,109 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, Field
+from typing import Any
 
 from optics import BadFile, Circuit, HostName, HostPort, LinkKind
 from orchestrator.circuits import circuit
-from orchestrator.filecheck import END, LINE, OPTION, VARIABLE, Edge, attempt, check, show
+from orchestrator.filecheck import attempt, check, show
 from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
-from orchestrator.lab import Lab, Name
+from orchestrator.lab import Lab
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, TransitionPolicy, WantedLink, host_of
+from orchestrator.planedges import JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
 
-SCHEMA_ID = "testbed.plan/1"
-_BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
-
-End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
-Seconds = Annotated[float, Field(gt=0, le=3600)]
-
-
-def _exact(value: bool | int | float | str) -> bool | int | float | str:
-    if isinstance(value, int) and abs(value) > _BIG:
-        raise ValueError(f"the number {value} is beyond 2**53, where JSON readers no longer agree")
-    return value
-
-
-Scalar = Annotated[bool | int | float | Annotated[str, Field(pattern=LINE)], AfterValidator(_exact)]
-
-
-class LinkEdge(Edge):
-    """A link between two host ports; without ports the program chooses them, `count` of them in parallel."""
-
-    a: End
-    b: End
-    kind: Literal["duplex", "simplex"] = "duplex"
-    count: Annotated[int, Field(ge=1, le=64)] = 1
-
-
-class JobEdge(Edge):
-    """What runs on the hosts once the links are up."""
-
-    name: Name
-    workload: Literal["train", "allreduce"]
-    ranks: Annotated[list[str], Field(min_length=1, description="the host of rank 0, of rank 1, ...")]
-    rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
-        default_factory=list
-    )
-    args: dict[Annotated[str, Field(pattern=OPTION)], Scalar] = Field(default_factory=dict)
-    env: dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]] = Field(default_factory=dict)
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
-
-
-class RouteEdge(Edge):
-    """A path that traffic from `src` to `dst` must take instead of a shortest one."""
-
-    src: str
-    dst: str
-    via: list[str]
-    lane: Annotated[int, Field(ge=0, le=63)] | None = None
-
-
-class AcceptanceEdge(Edge):
-    """When the change counts as done."""
-
-    link_up_timeout_s: Annotated[Seconds, Field(description="every link has carrier within this time")] = 15.0
-    max_loss_db: Annotated[
-        float,
-        Field(
-            gt=0,
-            le=60,
-            description="largest loss of a circuit; the default is the channel insertion loss of 25GBASE-LR, IEEE 802.3cc",
-        ),
-    ] = 6.3
-    neighbours: Annotated[bool, Field(description="each port must reach the planned port")] = True
-    all_pairs: Annotated[bool, Field(description="each pair of hosts must be reachable in the planned number of hops")] = True
-
-
-class TransitionEdge(Edge):
-    """How to get from the live map to this one."""
-
-    drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
-    revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that nobody confirmed in this time")] = 30.0
-
-
-class PlanEdge(Edge):
-    """Which host ports should be linked, and what should then run."""
-
-    schema_url: Annotated[str, Field(alias="$schema")] = ""
-    schema_id: Annotated[Literal["testbed.plan/1"], Field(alias="schema")]
-    name: Name
-    description: Annotated[str, Field(max_length=4096)] = ""
-    links: Annotated[list[LinkEdge], Field(min_length=1, max_length=8192)]
-    job: JobEdge | None = None
-    routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
-    acceptance: AcceptanceEdge = AcceptanceEdge()
-    transition: TransitionEdge = TransitionEdge()
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a plan file, as committed in docs/reference/plan.schema.json."""
-    schema = PlanEdge.model_json_schema(by_alias=True)
-    for part in [schema, *schema.get("$defs", {}).values()]:
-        part["title"] = part["title"].removesuffix("Edge")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:{SCHEMA_ID.replace('/', ':')}", **schema}
+__all__ = ["json_schema", "read_plan"]
 
 
 def read_plan(text: str, filename: str, lab: Lab) -> Plan:

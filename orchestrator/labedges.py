@@ -1,0 +1,137 @@
+"""What an inventory's files may say: the edges of the three files, checked by pydantic before anything becomes a value."""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from orchestrator.filecheck import INTERFACE, NAME, Edge
+from orchestrator.filepos import did_you_mean
+
+Forwarding = Literal["kernel", "npar-rdma"]
+ADDRESS_SCHEMES = ("tcp", "visa", "serial", "ssh", "http", "https")
+
+Name = Annotated[str, Field(pattern=NAME)]
+Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
+Label = Annotated[str, Field(min_length=1, max_length=64, description="a device port as printed on its faceplate")]
+
+
+def _octets(text: str, wanted: tuple[int, ...]) -> str:
+    parts = text.split(".")
+    if len(parts) not in wanted or not all(part.isdigit() and int(part) < 256 and str(int(part)) == part for part in parts):
+        raise ValueError(f'"{text}" is not {" or ".join(str(n) for n in wanted)} octets of an IPv4 address')
+    return text
+
+
+class PortEdge(Edge):
+    interface: Interface
+    eth: Interface | None = None
+
+
+class HostEdge(Edge):
+    """The `testbed_` variables of a host, without the prefix."""
+
+    host_id: Annotated[int, Field(ge=1, le=250)]
+    ports: Annotated[dict[Annotated[int, Field(ge=1, le=64)], PortEdge], Field(min_length=1)]
+    forwarding: Forwarding = "kernel"
+    node_prefix: str = "10.255"
+    port_prefix: str = "10"
+    lanes: Annotated[int, Field(ge=1, le=64)] = 4
+    gpus: Annotated[int, Field(ge=0, le=64)] = 0
+    mgmt_address: str | None = None
+
+    @field_validator("node_prefix")
+    @classmethod
+    def _two(cls, text: str) -> str:
+        return _octets(text, (2,))
+
+    @field_validator("port_prefix")
+    @classmethod
+    def _one_or_two(cls, text: str) -> str:
+        return _octets(text, (1, 2))
+
+    @field_validator("mgmt_address")
+    @classmethod
+    def _address(cls, text: str | None) -> str | None:
+        try:
+            return str(IPv4Address(text)) if text is not None else None
+        except AddressValueError:
+            raise ValueError(f'"{text}" is not an IPv4 address') from None
+
+
+class SshEdge(Edge):
+    """The variables of Ansible's ssh connection that the fast path needs too."""
+
+    ansible_host: str | None = None
+    ansible_port: Annotated[int, Field(ge=1, le=65535)] = 22
+    ansible_user: str = ""
+    ansible_ssh_private_key_file: str = ""
+    ansible_ssh_common_args: str = ""
+
+    @field_validator("*")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        if isinstance(value, str) and "{{" in value:
+            raise ValueError("templates are not evaluated here; write the value itself")
+        return value
+
+
+class TraitsEdge(Edge):
+    settle_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    at_once: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    keeps_others_lit: bool | None = None
+    latching: bool | None = None
+    insertion_loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+
+
+class DeviceEdge(Edge):
+    driver: Name
+    address: str
+    username: str = ""
+    password: str = ""
+    password_env: str | None = None
+    password_file: str | None = None
+    traits: TraitsEdge = TraitsEdge()
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    options: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("address")
+    @classmethod
+    def _url(cls, text: str) -> str:
+        url = urlsplit(text)
+        if url.scheme not in ADDRESS_SCHEMES:
+            hint = did_you_mean(url.scheme, ADDRESS_SCHEMES)
+            raise ValueError(
+                f'"{text}" is not a device address: wanted one of {", ".join(f"{s}://" for s in ADDRESS_SCHEMES)}{hint}'
+            )
+        if url.scheme in ("tcp", "ssh"):
+            try:
+                usable = bool(url.hostname) and (url.scheme == "ssh" or url.port is not None)
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError(f'"{text}" is not a device address: wanted {url.scheme}://HOST:PORT with a port of 1..65535')
+        return text
+
+
+class DevicesEdge(Edge):
+    lab: Name
+    devices: Annotated[dict[Name, DeviceEdge], Field(min_length=1)]
+
+
+class FibreEdge(Edge):
+    name: Name
+    host: str
+    port: Annotated[int, Field(ge=1, le=64)]
+    device: str
+    enters: Label
+    leaves: Label
+    length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
+    loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+
+
+class FibresEdge(Edge):
+    fibres: list[FibreEdge]
