@@ -6,12 +6,18 @@ three verbs are further small protocols that a driver implements or not; nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from optics import Change, Dbm, DeviceConfig, DeviceName, Identity, Outcome, Port, Setting, Traits
 
-__all__ = ["CircuitSwitch", "DeviceConfig", "PowerMeter"]
+__all__ = ["CircuitSwitch", "DeviceConfig", "PowerMeter", "Ready", "at_once"]
+
+Ready: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """Do not wait for anybody."""
 
 
 class CircuitSwitch(Protocol):
@@ -32,9 +38,11 @@ class CircuitSwitch(Protocol):
         """What the whole device reports now, never a remembered copy; writes nothing."""
         ...
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         """Make `change`, removals first; wait for the device's own report of the new state; return the whole device read back.
 
+        `ready` is awaited once, after everything was read and before the first byte that could change the device, so that several
+        devices go dark together; what it raises is passed on and nothing is changed.
         A setting that did not become as wanted is in `Outcome.failed`, not an exception. After a lost reply the device is read
         before anything is sent again. Raises as the class says; then nothing may be assumed done.
         """

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from drivers.api import Ready, at_once
 from drivers.calient_rows import Connection, Pair, Work, is_aid, natural, parse, work
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
@@ -81,9 +82,9 @@ class CalientTl1:
         async with self._turn:
             return self._settings(await self._rows())
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:
-            marks = Marks[Pair]()
+            marks = Marks[Pair](ready)
             halves: set[Pair] = set()  # of broken two-way connections: known only to the round that broke them
             return await in_rounds(marks, lambda: self._round(change, marks, halves))
 
@@ -168,6 +169,7 @@ class CalientTl1:
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
         """Take down, then put up; what was denied in one step is left out of the next."""
+        await marks.begin()
         still = await self._send("CANC-CRS", todo.cancel, marks)
         await self._send("DLT-CRS", [c for c in todo.delete if c not in still], marks)
         if todo.delete:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import ClassVar
 
+from drivers.api import Ready, at_once
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.scpi import ScpiSession
@@ -74,9 +75,9 @@ class PolatisScpi:
         async with self._turn:
             return self._settings(await self._read())
 
-    async def apply(self, change: Change) -> Outcome:
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:
-            marks = Marks[Pair]()
+            marks = Marks[Pair](ready)
             return await in_rounds(marks, lambda: self._round(change, marks))
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
@@ -131,6 +132,7 @@ class PolatisScpi:
         marks.words.clear()
         if gone or new:
             await self._drain()  # before anything goes dark: older errors are not about this change
+            await marks.begin()
         if gone:
             await self._write("sub", sorted(gone), marks)
             marks.broke()

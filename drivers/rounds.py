@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from drivers.api import Ready, at_once
 from optics import DeviceName, Garbled, Outcome, Setting, TimedOut, Unreachable
 
 K = TypeVar("K")
@@ -20,11 +21,17 @@ ROUNDS = 3
 class Marks(Generic[K]):
     """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: what the device said, this round."""
 
+    ready: Ready = at_once
     sent_ns: int = 0
     broken_ns: int = 0
     acked_ns: int = 0
     writes: int = 0
     words: dict[K, str] = field(default_factory=dict)
+
+    async def begin(self) -> None:
+        """Await the word to begin, the first time; call before the first command that could change the device."""
+        ready, self.ready = self.ready, at_once
+        await ready()
 
     def write(self, commands: int = 1) -> None:
         """Note that `commands` which could change the device are about to be sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -174,4 +175,7 @@ def serve(
     async def main() -> None:
         await Lab(config, dialects, doors, fabric).run(ready)
 
-    asyncio.run(main())
+    # epoll counts in milliseconds and rounds up; light that is due should not wait for that. select() takes few descriptors.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector()) if len(config.hosts) <= 64 else asyncio.new_event_loop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from drivers.api import CircuitSwitch
 from optics import (
     Change,
     ChangeFailed,
@@ -64,6 +65,45 @@ async def finish(work: Awaitable[T]) -> T:
         raise
 
 
+class Start:
+    """The moment all devices begin: when each has read what it needs. If one cannot, none begins and nothing is changed."""
+
+    def __init__(self, devices: int) -> None:
+        self._missing = devices
+        self._open = asyncio.Event()
+        self._failed = False
+
+    async def apply(self, device: CircuitSwitch, change: Change) -> Outcome:
+        """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another device could not even be read."""
+        arrived = False
+
+        def arrive() -> None:
+            nonlocal arrived
+            if not arrived:
+                arrived = True
+                self._missing -= 1
+                if not self._missing:
+                    self._open.set()
+
+        async def ready() -> None:
+            arrive()
+            await self._open.wait()
+            if self._failed:
+                raise NotBegun(f"{device.name}: not begun")
+
+        try:
+            return await device.apply(change, ready)
+        except BaseException:
+            self._failed = self._failed or not self._open.is_set()
+            raise
+        finally:
+            arrive()
+
+
+class NotBegun(TestbedError):
+    """The device was read but not changed, because another one could not be."""
+
+
 async def move_light(context: Context, change: Transition) -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
 
@@ -75,8 +115,9 @@ async def move_light(context: Context, change: Transition) -> dict[DeviceName, O
     )
     context.store.own(context.key, context.run.id, (s for c in wanted.values() for s in c.add))
     context.run.begin_all(steps)
+    start = Start(len(wanted))
     answers = await finish(
-        asyncio.gather(*(context.session.devices[d].apply(c) for d, c in wanted.items()), return_exceptions=True)
+        asyncio.gather(*(start.apply(context.session.devices[d], c) for d, c in wanted.items()), return_exceptions=True)
     )
     outcomes: dict[DeviceName, Outcome] = {}
     problems: list[str] = []
@@ -90,7 +131,8 @@ async def move_light(context: Context, change: Transition) -> dict[DeviceName, O
             problems += [f"{device}: {short(s)}: {why}" for s, why in sorted(answer.failed.items())]
         elif isinstance(answer, TestbedError):
             step.end(answer)
-            problems.append(str(answer))
+            if not isinstance(answer, NotBegun):
+                problems.append(str(answer))
         elif isinstance(answer, BaseException):
             step.end(answer)
             raise answer

@@ -118,8 +118,8 @@ class Fabric:
     def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
         """Make the kernel agree with the light of `device`.
 
-        No packet crosses a broken circuit once this returns. Where light only goes away, the hosts lose carrier a moment later, as a
-        network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
+        No packet crosses a broken circuit once this returns. Where light only goes away, the hosts lose carrier a moment later, as
+        a network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
         """
         return self._apply(self.glass.show(device, pairs))
 
@@ -139,12 +139,12 @@ class Fabric:
         cut = [no_redirect(index[port]) for port in change.unsent]
         joined = [redirect(index[sender], index[receiver]) for sender, receiver in change.sent]
         light = [link_state(index[port], True, absent_ok=True) for port in change.lit]
-        self._darkening.result()  # one change of a port after the other
         if light:
+            self._darkening.result()  # one change of a port after the other
             self._ocs.send([*dark, *cut, *joined, *light])
         elif dark or cut:
             self._ocs.send([*cut, *joined])
-            self._darkening = self._aside.submit(self._ocs.send, dark)
+            self._darkening = self._aside.submit(self._carriers.send, dark)  # one thread: the last one done is all done
         return change
 
     def _start_hosts(self, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
@@ -179,7 +179,7 @@ class Fabric:
                 knob = Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6")
                 if knob.exists():
                     knob.write_text("1")
-            self._ocs = Netlink()
+            self._ocs, self._carriers = Netlink(), Netlink()
         for name, fd in {**nets, "ocs": ocs}.items():  # names for `ip netns` inside the lab
             Path("/run/netns", name).touch()
             linux.bind(f"/proc/self/fd/{fd}", Path("/run/netns", name))

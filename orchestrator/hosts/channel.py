@@ -9,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,9 @@ class _Wake:
 class Channel:
     """One host: connect, then `ask`. After any failure the channel is closed and `connect` makes a new one."""
 
-    def __init__(self, host: Host, on_event: OnEvent) -> None:
+    def __init__(self, host: Host, on_event: OnEvent, threads: Executor) -> None:
         self.host = host
+        self._threads = threads
         self._on_event = on_event
         self._transport: paramiko.Transport | None = None
         self._channel: paramiko.Channel | None = None
@@ -65,8 +67,10 @@ class Channel:
     async def connect(self, timeout_s: float) -> Hello:
         """Log in (unless still logged in), attach to the committer and hear what it holds; `installed` is false where none runs."""
         if self._transport is None or not self._transport.is_active():
-            self.close()
-            self._transport = await asyncio.to_thread(ssh.connect, self.host.name, self.host.ssh, timeout_s)
+            await self.close()
+            self._transport = await asyncio.get_running_loop().run_in_executor(
+                self._threads, ssh.connect, self.host.name, self.host.ssh, timeout_s
+            )
         return await self.attach(timeout_s)
 
     async def attach(self, timeout_s: float) -> Hello:
@@ -74,7 +78,7 @@ class Channel:
         self._detach("a new one was opened")
         loop = asyncio.get_running_loop()
         assert self._transport is not None
-        self._channel = await asyncio.to_thread(_open, self._transport, self.host.name, timeout_s)
+        self._channel = await loop.run_in_executor(self._threads, _open, self._transport, self.host.name, timeout_s)
         self._rest = b""
         channel = self._channel
         channel.in_buffer.set_event(_Wake(loop, lambda: self._read(channel)))  # type: ignore[arg-type]
@@ -167,12 +171,17 @@ class Channel:
         if channel is not None:
             channel.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Close the channel and the connection; the committer, its routes and its jobs stay."""
         self._detach("closed here")
-        if self._transport is not None:
-            self._transport.close()
-            self._transport.join(2.0)
-            self._transport = None
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await asyncio.get_running_loop().run_in_executor(self._threads, _hang_up, transport)
+
+
+def _hang_up(transport: paramiko.Transport) -> None:
+    transport.close()
+    transport.join(2.0)
 
 
 def _boot_id() -> str:

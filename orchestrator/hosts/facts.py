@@ -55,11 +55,13 @@ def facts(host: Host) -> dict[str, Any]:
         for name in names
         for key, value, needed in PORT_SYSCTLS
     ]
+    lanes = [host.lane_address(lane) for lane in range(host.lanes)] if kernel else []
     found: dict[str, Any] = {
         "host": host.name,
         "forwarding": host.forwarding,
         "host_device": HOST_DEVICE if kernel else None,
-        "lanes": [host.lane_address(lane) for lane in range(host.lanes)] if kernel else [],
+        "lanes": lanes,
+        "echo": lanes or [host.port_address(number) for number in sorted(host.ports)],
         "node_prefix": f"{host.node_prefix}.0.0/16" if kernel else None,
         "ports": [
             {"number": number, "interface": port.interface, "eth": port.eth, "address": host.port_address(number)}

@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +43,9 @@ class Hosts:
         self.lab = lab
         self.hellos: dict[HostName, Hello] = {}
         self.artefacts = artefacts
-        self._channels = {name: Channel(host, self._event) for name, host in lab.hosts.items()}
+        # a thread per host: one that does not answer must not keep another waiting
+        self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
+        self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
         self._ansible = Ansible(inventory, artefacts)
         self._queues: list[asyncio.Queue[HostEvent]] = []
         self._playing = asyncio.Lock()
@@ -77,7 +80,9 @@ class Hosts:
 
     async def close(self) -> None:
         """Close every channel and Ansible's connections. Committers, routes and jobs stay."""
-        await asyncio.gather(*(asyncio.to_thread(c.close) for c in self._channels.values()), asyncio.to_thread(self._ansible.close))
+        ansible = asyncio.get_running_loop().run_in_executor(self._threads, self._ansible.close)
+        await asyncio.gather(ansible, *(channel.close() for channel in self._channels.values()))
+        self._threads.shutdown(wait=False)
 
     def macs(self) -> Mapping[HostPort, Macs]:
         """The MAC addresses of all ports of connected hosts, as their kernels report them."""
@@ -324,7 +329,7 @@ class Hosts:
 
     async def _play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any]) -> Play:
         async with self._playing:
-            play = await asyncio.to_thread(self._ansible.play, playbook, names, variables)
+            play = await asyncio.get_running_loop().run_in_executor(self._threads, self._ansible.play, playbook, names, variables)
         if play.failed:
             raise one_error(play.failed, len(names) - len(play.failed))
         return play
@@ -339,9 +344,13 @@ class Hosts:
     async def stop_job(
         self, job: str, grace_s: float = 10.0, names: Collection[HostName] | None = None
     ) -> Mapping[HostName, JobState]:
-        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`."""
-        request = {"name": job, "grace_s": grace_s}
-        answers = await self._all(names, "job.stop", request, grace_s + 5.0)
+        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible where the channel is lost."""
+        lost = [name for name in self._names(names) if not self._channels[name].attached]
+        near = [name for name in self._names(names) if name not in lost]
+        answers = await self._all(near, "job.stop", {"name": job, "grace_s": grace_s}, grace_s + 5.0)
+        if lost:
+            play = await self._play("stop_job.yml", lost, {"testbed_job": job, "testbed_grace_s": grace_s})
+            answers |= {name: _lines(name, play.said[name]["stop"], 1)[0] for name in lost}
         return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
 
     async def tail(self, job: str, host: HostName, file: str = "log", offset: int = 0) -> Tail:

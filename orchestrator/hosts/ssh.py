@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import paramiko
 
 KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org")  # post-quantum ones cost 80 ms more on a small machine
+SILENCE_MS = 10_000
 CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")  # GCM saves a separate MAC per packet
 
 
@@ -33,6 +34,8 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise Unreachable(f"{where}: {reason}", hint=f"is {host} up, and its sshd? nothing was changed there") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: a host that vanished is noticed this soon after something was sent
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
     transport = None
     try:
         transport = _transport(sock)
@@ -42,7 +45,7 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
         transport.start_client(timeout=timeout_s)
         _check(where, target, known, transport.get_remote_server_key())
         _log_in(where, transport, target)
-        transport.use_compression(False)
+        transport.set_keepalive(5)
     except Unreachable:
         _drop(transport, sock)
         raise

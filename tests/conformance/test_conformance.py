@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 
@@ -269,12 +270,19 @@ async def test_a_device_that_hangs_at_a_write_is_a_time_out(family: Family) -> N
 
 @families
 async def test_garbage_is_quoted_and_nothing_is_written(family: Family) -> None:
+    talks: list[asyncio.Task[None] | None] = []
+
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talks.append(asyncio.current_task())
         try:
             while await reader.read(100):
                 writer.write(b"\r\n\n   X 26-01-01 00:00:00\r\nHTTP/1.1 400 Bad Request\r\n;\r\n")
+        except ConnectionError:
+            pass
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -283,7 +291,7 @@ async def test_garbage_is_quoted_and_nothing_is_written(family: Family) -> None:
         await device.read()
     await device.close()
     server.close()
-    await asyncio.sleep(0.01)
+    await asyncio.gather(*(talk for talk in talks if talk))
 
 
 @families

@@ -91,6 +91,8 @@ async def serial_line(port: int) -> AsyncIterator[str]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
         os.close(master)
         os.close(slave)
 

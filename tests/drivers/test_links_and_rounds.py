@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -31,6 +31,8 @@ async def linked(talk: Talk, timeout_s: float = 0.3) -> AsyncIterator[Link]:
             pass
         finally:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     link = open_link(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout_s, "ocs1")

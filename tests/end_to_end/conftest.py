@@ -26,8 +26,8 @@ class Answer:
     envelope: dict[str, Any]
     stderr: str
 
-    @property
-    def data(self) -> dict[str, Any]:
+    def must(self) -> dict[str, Any]:
+        """The data of a command that had to succeed."""
         assert self.exit_code == 0, self.envelope["message"]
         return dict(self.envelope["data"])
 
@@ -94,7 +94,7 @@ class Lab:
 
     def port(self, device: str) -> int:
         """The loopback port a device answers on."""
-        return int(self.ask("status")["devices"][device]["port"])
+        return int(self.ask("status")["devices"][device]["address"].rpartition(":")[2])
 
     def plan(self, name: str, links: list[tuple[str, str]], **more: object) -> Path:
         path = self.folder / f"{name}.json"
@@ -107,7 +107,7 @@ class Lab:
         for device, faults in self.ask("faults.list")["faults"].items():
             for fault in faults:
                 self.ask("faults.remove", device=device, number=fault["number"])
-        self.testbed("down", "--yes").data
+        self.testbed("down", "--yes").must()
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def running_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     subprocess.run(
         [*generate, "--out", lab.inventory, "--state", lab.folder / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
     )
-    lab.testbed("lab", "start").data
+    lab.testbed("lab", "start").must()
     yield lab
     lab.testbed("lab", "stop")
 

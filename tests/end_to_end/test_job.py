@@ -26,31 +26,31 @@ def job(rings: list[list[str]], **args: object) -> dict[str, object]:
 
 
 def iterations(lab: Lab) -> int:
-    return int(lab.testbed("job", "status").data["iterations"])
+    return int(lab.testbed("job", "status").must()["iterations"])
 
 
 def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
-    started = lab.up(one).data["job"]
+    started = lab.up(one).must()["job"]
     assert started["state"] == "running" and started["iteration_ms"] > 0
 
-    moved = lab.plan("moved", ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")], job=job([FORWARD]))
+    moved = lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=job([FORWARD]))
     before = iterations(lab)
-    report = lab.up(moved).data
+    report = lab.up(moved).must()
     assert report["made"] == 2 and report["job"]["run"] == started["run"], "the same job goes on"
     time.sleep(1.0)
     assert iterations(lab) > before
 
     two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
-    replaced = lab.up(two).data["job"]
+    replaced = lab.up(two).must()["job"]
     assert replaced["state"] == "running" and replaced["run"] != started["run"]
-    logs = lab.testbed("job", "logs").data
+    logs = lab.testbed("job", "logs").must()
     assert set(logs["lines"]) == {f"rank {i} ({h})" for i, h in enumerate(HOSTS)}
-    resumed = [line for line in (lab.folder / "state" / "runs" / replaced["run"]).glob("*.iterations.jsonl")]
+    resumed = list((lab.folder / "state" / "runs" / replaced["run"]).glob("*.iterations.jsonl"))
     first = resumed[0].read_text().splitlines()[0]
     assert '"iter": 1,' not in first, "training went on from the checkpoint"
 
-    stopped = lab.testbed("job", "stop").data
+    stopped = lab.testbed("job", "stop").must()
     assert stopped["state"] == "stopped" and stopped["iterations"] > 0
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,26 +26,26 @@ def pairs(lab: Lab) -> int:
 
 def test_a_plan_comes_up_and_the_second_up_writes_nothing(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
-    first = lab.up(plan).data
+    first = lab.up(plan).must()
     assert (first["made"], first["pairs_ok"], first["pairs_total"]) == (12, 30, 30)
     assert pairs(lab) == 12
     before = lab.writes()
-    second = lab.up(plan).data
+    second = lab.up(plan).must()
     assert second["nothing_to_do"] and lab.writes() == before
-    assert lab.testbed("verify").data["ok"]
-    status = lab.testbed("status").data
+    assert lab.testbed("verify").must()["ok"]
+    status = lab.testbed("status").must()
     assert status["ok"] and status["plan"] == "ring" and not status["drift"]
 
 
 def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> None:
-    lab.up(lab.plan("ring", ring((1, 2)))).data
-    moved = ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")]
-    report = lab.up(lab.plan("moved", moved)).data
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
+    report = lab.up(lab.plan("moved", moved)).must()
     begin = {p["name"]: p["begin_s"] for p in report["phases"]}
     end = {p["name"]: p["begin_s"] + p["seconds"] for p in report["phases"]}
     order = ["observe", "plan", "stage", "drain", "switch", "link", "verify"]
     assert [p["name"] for p in report["phases"] if p["name"] in order] == order
-    assert all(end[a] <= begin[b] + 1e-3 for a, b in zip(order, order[1:], strict=False))
+    assert all(end[a] <= begin[b] + 1e-3 for a, b in pairwise(order))
     points = list(read(Path(report["journal"]).parent))
     device = [p for p in points if p.measurement == "reconfig_device"]
     assert {p.tags["device"] for p in device} == {"ocs1", "ocs3"}
@@ -56,22 +57,22 @@ def test_the_order_is_stage_drain_break_make_link_commit_verify(lab: Lab) -> Non
 
 
 def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
-    lab.up(lab.plan("ring", ring((1, 2)))).data
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
     since = lab.ask("status")["devices"]["ocs2"]["writes"]
-    moved = ring((1, 2))[1:] + [("gpu01:p3", "gpu02:p3")]
-    report = lab.up(lab.plan("moved", moved)).data
+    moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
+    report = lab.up(lab.plan("moved", moved)).must()
     assert (report["kept"], report["removed"], report["made"]) == (10, 2, 2)
     assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
 
 
 def test_down_takes_away_what_is_ours_and_leaves_what_is_not(lab: Lab) -> None:
     foreign(lab, 6, 6)
-    report = lab.up(lab.plan("pair", [("gpu01:p1", "gpu02:p1")])).data
+    report = lab.up(lab.plan("pair", [("gpu01:p1", "gpu02:p1")])).must()
     assert report["foreign"] == 1
-    assert lab.testbed("down", "--yes").data["removed"] == 2
+    assert lab.testbed("down", "--yes").must()["removed"] == 2
     assert lab.glass() == {"ocs1": {("6", "22")}, "ocs2": set(), "ocs3": set(), "ocs4": set()}
     unforeign(lab, 6, 6)
-    assert lab.testbed("down", "--yes").data["nothing_to_do"]
+    assert lab.testbed("down", "--yes").must()["nothing_to_do"]
 
 
 def foreign(lab: Lab, ingress: int, host: int) -> None:
@@ -159,20 +160,20 @@ def test_a_host_whose_sshd_is_down_is_named_and_nothing_changes(lab: Lab) -> Non
 
 def test_a_refusing_device_stops_the_change_and_the_next_up_completes_it(lab: Lab) -> None:
     fault = lab.ask("faults.add", device="ocs3", kind="refuse", match="ENT-CRS", count=1)
-    plan = lab.plan("two", ring((1, 2)) + [("gpu01:p3", "gpu04:p3"), ("gpu02:p3", "gpu05:p3")])
+    plan = lab.plan("two", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3"), ("gpu02:p3", "gpu05:p3")])
     answer = lab.up(plan)
     assert answer.exit_code == 7, answer.envelope
     assert "ocs3" in answer.envelope["message"] and "1." in answer.envelope["message"]
     assert "run the same command again" in answer.envelope["hint"]
     lab.ask("faults.remove", device="ocs3", number=fault["number"])
-    assert lab.up(plan).data["pairs_ok"] == 30
+    assert lab.up(plan).must()["pairs_ok"] == 30
     assert pairs(lab) == 16
 
 
 def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> None:
-    lab.up(lab.plan("ring", ring((1, 2)))).data
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
     lab.ask("faults.add", device="ocs3", kind="dark-port", port="1.1.1/in")
-    plan = lab.plan("more", ring((1, 2)) + [("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2})
+    plan = lab.plan("more", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2})
     answer = lab.up(plan)
     assert answer.exit_code == 7 and "opt3" in answer.envelope["message"]
     generations = {h["generation"] for h in lab.testbed("status").envelope["data"]["hosts"]}
@@ -207,15 +208,15 @@ def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None
         time.sleep(1.5)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
-    assert lab.up(plan).data["run"]
+    assert lab.up(plan).must()["run"]
     assert pairs(lab) == 12
-    assert lab.testbed("verify").data["ok"]
+    assert lab.testbed("verify").must()["ok"]
 
 
 def test_dry_run_and_plan_write_nothing(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     before = lab.writes()
-    assert lab.up(plan, "--dry-run").data["made"] == 12
-    assert lab.testbed("plan", "--topology", plan).data["made"] == 12
+    assert lab.up(plan, "--dry-run").must()["made"] == 12
+    assert lab.testbed("plan", "--topology", plan).must()["made"] == 12
     assert lab.testbed("plan", "--topology", plan, "--exit-code").exit_code == 8
     assert lab.writes() == before and pairs(lab) == 0

@@ -152,6 +152,7 @@ def facts(name: str, host: int, ports: int) -> dict[str, Any]:
         "host_device": "host0",
         "node_prefix": "10.255.0.0/16",
         "lanes": [f"10.255.{lane}.{host}" for lane in (0, 1)],
+        "echo": [f"10.255.{lane}.{host}" for lane in (0, 1)],
         "ports": [{"number": p, "interface": f"opt{p}", "eth": None, "address": f"10.{p}.0.{host}"} for p in range(1, ports + 1)],
         "sysctls": [["net.ipv4.ip_forward", "1", True], ["net.ipv4.conf.all.rp_filter", "0", True]],
     }

@@ -208,7 +208,8 @@ def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Pe
 
     peer.ask("stage", generation=1, commands=[command(1)])
     peer.ask("stage", generation=2, commands=[command(2)])
-    peer.ask("stage", generation=3, commands=[{"do": ["ip", "neigh", "nonsense"], "undo": []}])
+    route = {"do": ["ip", "route", "add", "10.100.8.1/32", "dev", "opt1"], "undo": ["ip", "route", "del", "10.100.8.1/32"]}
+    peer.ask("stage", generation=3, commands=[route, {"do": ["ip", "neigh", "nonsense"], "undo": []}])
     peer.ask("commit", generation=1)
     assert "02:00:00:00:00:01" in host.ip("neigh", "show", "dev", "opt1")
     peer.ask("commit", generation=2)
@@ -216,6 +217,8 @@ def test_commands_are_run_and_undone_with_their_generation(host: Space, peer: Pe
     failed = peer.ask("commit", generation=3)
     assert failed["ok"] is False and failed["error"].startswith("ip neigh nonsense: ")
     assert peer.ask("hello")["active"] == 2
+    assert "02:00:00:00:00:02" in host.ip("neigh", "show", "dev", "opt1"), "what the old generation had was put back"
+    assert "10.100.8.1" not in host.ip("route"), "and what the new one had managed was taken away"
     peer.ask("clear")
     assert "10.100.7.1" not in host.ip("neigh", "show", "dev", "opt1")
 

@@ -264,6 +264,14 @@ async def test_a_job_is_launched_followed_stopped_and_brought_home(emulated: Emu
         await hosts.collect(name, ["gpu03"])
 
 
+async def test_a_job_is_stopped_through_ansible_where_the_channel_is_lost(emulated: Emulated, hosts: Hosts, tmp_path: Path) -> None:
+    await hosts.launch(Job("stay", "train", ("gpu01", "gpu02"), args={"iterations": 0}), "r2")
+    async with Hosts(emulated.lab, emulated.inventory, tmp_path / "other") as fresh:
+        await fresh.connect(["gpu01"])
+        states = await fresh.stop_job(job_name("stay", "r2"), 0.2, ["gpu01", "gpu02"])
+    assert {state.state for state in states.values()} <= {"killed", "exited"} and set(states) == {"gpu01", "gpu02"}
+
+
 async def test_what_ansible_said_is_kept(hosts: Hosts, tmp_path: Path) -> None:
     await hosts.stage({1: {"gpu01": frozenset()}})
     [output] = [p for p in tmp_path.glob("ansible/*-stage_rules/artifacts/*/stdout") if "gpu01" in p.read_text()]

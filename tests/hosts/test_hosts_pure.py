@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import gzip
 import io
 import json
+import re
+import sys
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from two_hosts import small_lab
 
 from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
-from orchestrator.hosts import facts, launch, render
+from orchestrator.hosts import facts, fleet, launch, render
 from orchestrator.hosts.failures import one_error
 from orchestrator.plan import Job
 from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
@@ -162,3 +166,36 @@ def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each
     assert isinstance(error, Unreachable) and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
     assert error.hint == "look"
     assert isinstance(one_error({"b": Refused("b: no")}), Refused)
+
+
+def test_every_variable_a_playbook_reads_is_provided_and_the_reverse() -> None:
+    provided = set(re.findall(r'"(testbed_[a-z_]+)":', Path(fleet.__file__).read_text()))
+    documented, read = set(), set()
+    for playbook in facts.PLAYBOOKS.glob("*.yml"):
+        text = playbook.read_text()
+        documented |= set(re.findall(r"^#   (testbed_[a-z_]+) ", text, re.MULTILINE))
+        read |= {name for expression in re.findall(r"{{(.*?)}}", text) for name in re.findall(r"testbed_[a-z_]+", expression)}
+    assert provided == read == documented
+
+
+def test_playbooks_decide_nothing_about_topology() -> None:
+    playbooks = sorted(p.name for p in facts.PLAYBOOKS.glob("*.yml"))
+    assert playbooks == ["collect.yml", "launch.yml", "provision.yml", "stage_rules.yml", "stop_job.yml"]
+    for name in playbooks:
+        text = (facts.PLAYBOOKS / name).read_text()
+        assert "set_fact" not in text and "when:" not in text.replace("changed_when:", "") and "gather_facts: false" in text
+
+
+def test_the_committer_needs_nothing_but_the_standard_library() -> None:
+    allowed = set(sys.stdlib_module_names) | {"resident"}
+    for path in facts.FILES.rglob("*.py"):
+        tree = ast.parse(path.read_text(), feature_version=(3, 9))
+        for node in ast.walk(tree):
+            names = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            assert {name.split(".")[0] for name in names} <= allowed, path

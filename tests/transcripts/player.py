@@ -11,6 +11,7 @@ hold is answered by the player itself: TL1 with a denial `IICM`, a SCPI query of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -130,8 +131,10 @@ class Player:
         except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
-            self._tasks.discard(task)
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self._tasks.discard(task)
 
     def _answer(self, question: str) -> list[tuple[float, str]]:
         known = self._answers.get(key(question))

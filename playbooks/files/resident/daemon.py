@@ -233,7 +233,7 @@ class Server:
         self.ports = {p["number"]: p["interface"] for p in self.facts.get("ports", ())}
         self.numbers = {name: n for n, name in self.ports.items()}
         self.interfaces.update(links(self.nl))
-        self.probes.listen(self.facts.get("lanes", []))
+        self.probes.listen(self.facts.get("echo", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
     def watch(self, request, client, _answer):

@@ -197,11 +197,21 @@ class Generations:
         """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
         leave = self.staged[old]["commands"] if old in self.staged else []
         enter = self.staged[new]["commands"] if new is not None else []
-        for command in reversed([c for c in leave if c not in enter]):
+        gone = [c for c in leave if c not in enter]
+        made = []
+        for command in reversed(gone):
             execute(command.get("undo"), tolerate=True)
-        for command in [c for c in enter if c not in leave]:
-            execute(command.get("undo"), tolerate=True)
-            execute(command["do"])
+        try:
+            for command in [c for c in enter if c not in leave]:
+                execute(command.get("undo"), tolerate=True)
+                made.append(command)
+                execute(command["do"])
+        except Exception:
+            for command in reversed(made):  # half a generation is worse than the old one
+                execute(command.get("undo"), tolerate=True)
+            for command in gone:
+                execute(command["do"], tolerate=True)
+            raise
         messages = []
         if new is not None:
             messages.append((NEWRULE, CREATE | EXCL, rule_message(self.table(new))))
@@ -223,10 +233,19 @@ class Generations:
         to = self.pending["to"] if self.pending else self.previous
         if not self.pending and self.previous is None:
             raise refused(f"nothing to go back to: generation {self.active} is active and none before it is kept")
-        came_from, self.active, self.previous, self.pending = self.active, to, None, None
+        came_from, owed = self.active, self.pending
+        self.active, self.previous, self.pending = to, None, None
         self.schedule()
         self.save()
-        self.flip(came_from, to)
+        try:
+            self.flip(came_from, to)
+        except Exception as e:
+            self.active, self.previous = came_from, to
+            self.save()
+            self.events({"event": "failed", "generation": to, "error": f"going back from {came_from} ({reason}): {e}"})
+            if owed is None:
+                raise
+            return {"generation": came_from}
         event = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
         self.events(dict(event, event="reverted"))
         return event

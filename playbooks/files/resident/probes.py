@@ -48,7 +48,7 @@ class Probes:
     def __init__(self, server):
         self.server = server
         self.echoes = []
-        self.lanes = []
+        self.addresses = []
         self.asked = {}
         self.nonce = int.from_bytes(os.urandom(4), "big") << 32
         self.socket = self.udp("0.0.0.0", 0)
@@ -62,14 +62,14 @@ class Probes:
         s.bind((address, port))
         return s
 
-    def listen(self, lanes):
-        """Answer probes on the lane addresses and nowhere else."""
-        if lanes == self.lanes:
+    def listen(self, addresses):
+        """Answer probes on these addresses and nowhere else."""
+        if addresses == self.addresses:
             return
         for s in self.echoes:
             self.server.unregister(s.fileno())
             s.close()
-        self.lanes, self.echoes = lanes, [self.udp(a, PROBE_PORT) for a in lanes]
+        self.addresses, self.echoes = addresses, [self.udp(a, PROBE_PORT) for a in addresses]
         for s in self.echoes:
             self.server.register(s.fileno(), lambda _, s=s: self.echo(s))
 

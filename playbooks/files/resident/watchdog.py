@@ -19,10 +19,11 @@ def child(heartbeat):
     """Serve until told to stop."""
     import gc
 
-    try:
-        os.setpriority(os.PRIO_PROCESS, 0, -15)  # a commit must not queue behind the job's computing
+    try:  # a commit must not queue behind the job's computing, nor behind sshd telling of another commit; jobs do not inherit it
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
-        pass
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, -15)
     server = Server(heartbeat)
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "running", False))
     server.listen()
