@@ -58,5 +58,9 @@ class PowerMeter(Protocol):
     """A device that measures light at its ports."""
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        """Power (dBm) at each port, an ingress port's input, an egress port's output; a port too dark to read is absent."""
+        """Power (dBm) at each port, an ingress port's input, an egress port's output; a port too dark to read is absent.
+
+        Where one label is both sides of a duplex port (`1.2.5`), the label alone means the side where light leaves and the label
+        with `:in` the side where it enters; a device without such ports ignores labels with `:in`.
+        """
         ...

@@ -37,7 +37,7 @@ from orchestrator.store import Run, Store
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import Target, diff, expected_dark_ms, link_data, per_device, short, target
 from orchestrator.transition import Transition, transition
-from orchestrator.verify import check_link, ladder, pairs_of, receivers
+from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
 
 T = TypeVar("T")
 
@@ -346,7 +346,7 @@ class Bringing:
             answers = await hosts.wait_committed(generation, rising, patience, heard)
             late = [str(a) for a in answers.values() if isinstance(a, TestbedError)]
             if late:
-                raise TimedOut("\n".join(late), hint="testbed verify says which side lost the light")
+                raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify repeats the look at the light")
             times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
             phase.detail = f"{sum(map(len, rising.values()))} ports up, {len(rising)} hosts committed"
         sampling.set()
@@ -355,6 +355,13 @@ class Bringing:
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
                 phase.detail = f"committed on {len(others)} more hosts"
         return times
+
+    async def _dark(self, goal: Target) -> list[str]:
+        """Which ports got no light, and where it was lost as far as the switches' meters tell."""
+        hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
+        _, _, ports = await check_link(hellos, goal.links)
+        _, _, lost = await check_light(self.context.session, goal.circuits)
+        return [*ports, *lost]
 
     async def _verify(self, goal: Target, times: Times) -> tuple[Rung, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""

@@ -67,13 +67,15 @@ async def check_light(session: Session, circuits: Iterable[Circuit]) -> tuple[bo
         meter = session.devices[device]
         if not isinstance(meter, PowerMeter):
             return
-        ends = {port for way in ways for port in (way.path[-1].ingress, way.path[-1].egress)}
+        ends = {port for way in ways for port in (way.path[-1].ingress, _entry(way), way.path[-1].egress)}
         power: Mapping[Port, float] = await meter.power(ends)
         if not power:
             return  # the model has no meters
         for way in ways:
             crossing = way.path[-1]
-            into, out = power.get(crossing.ingress), power.get(crossing.egress)
+            cable = session.lab.fibres[way.transmitter]
+            duplex = cable.enters == cable.leaves  # such a port's own label reads what leaves by it
+            into, out = power.get(_entry(way) if duplex else crossing.ingress), power.get(crossing.egress)
             if out is not None and out >= LOS_DBM:
                 measured += 1
                 margins.append(out - LOS_DBM)
@@ -89,6 +91,12 @@ async def check_light(session: Session, circuits: Iterable[Circuit]) -> tuple[bo
         return False, f"{len(evidence)} of {total} circuits dark", tuple(sorted(evidence))
     unmetered = f", {total - measured} without a meter" if measured < total else ""
     return True, f"{measured}/{total} circuits lit{unmetered}" + (f", worst margin +{min(margins):.1f} dB" if margins else ""), ()
+
+
+def _entry(way: Circuit) -> Port:
+    """The entering side of a circuit's last ingress port, where it is one side of a duplex port (`PowerMeter.power`)."""
+    port = way.path[-1].ingress
+    return Port(port.device, f"{port.label}:in")
 
 
 def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
