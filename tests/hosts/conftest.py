@@ -52,6 +52,6 @@ def host(shared_host: Space) -> Space:
 def peer(host: Space) -> Iterator[Peer]:
     """A channel to `host`'s committer that hears its events."""
     made = host.attach()
-    made.ask("watch")
+    made.ask("watch", links=True)
     yield made
     made.close()

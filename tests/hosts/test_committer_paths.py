@@ -24,7 +24,7 @@ class Line:
         for n, host in enumerate(self.hosts, 1):
             host.committer("install", facts(host.name, n, 2 if n == 2 else 1))
             peer = host.attach()
-            peer.ask("watch")
+            peer.ask("watch", links=True)
             self.peers.append(peer)
         self.ways = [
             [(2, "10.1.0.2", "opt1", near[1][1]), (3, "10.1.0.2", "opt1", near[1][1])],
