@@ -116,11 +116,12 @@ def _devices(wanted: Wanted) -> str:
     total = len(wanted.device_ports)
     for number, port in enumerate(wanted.device_ports, 1):
         address = f'"tcp://127.0.0.1:{port}"'
+        settle = f"traits: {{settle_s: {wanted.settle_s}}}"
         if is_polatis(number, total):
-            settle = f", traits: {{settle_s: {wanted.settle_s}}}"
-            lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}{settle}}}")
+            lines.append(f"  ocs{number}: {{driver: polatis-scpi, address: {address}, {settle}}}")
         else:
-            lines.append(f"  ocs{number}: {{driver: calient-tl1, address: {address}, username: admin, password: emulated}}")
+            login = "username: admin, password: emulated"
+            lines.append(f"  ocs{number}: {{driver: calient-tl1, address: {address}, {login}, {settle}}}")
     return "\n".join([*lines, ""])
 
 

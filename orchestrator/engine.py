@@ -48,7 +48,7 @@ async def plan(
         plan=wanted.name,
         lab=lab.name,
         diff=diff(goal.change, session.devices),
-        circuits=circuit_rows(goal),
+        circuits=circuit_rows(goal, lab),
         links=len(goal.links),
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
         routes=len(hops(goal.links, lab, wanted.routes)),

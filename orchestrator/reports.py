@@ -135,7 +135,7 @@ class JobLogs(Report):
 
 @dataclass(frozen=True, slots=True)
 class CircuitRow:
-    """One planned light path: `gpu01:p1->gpu02:p1`, the cross-connects it uses, expected loss (dB), kept/made."""
+    """One light path: `gpu01:p1->gpu02:p1`, the cross-connects it uses, expected loss (dB); state: keep, break, make or foreign."""
 
     circuit: str
     path: tuple[str, ...]

@@ -13,7 +13,7 @@ from orchestrator import circuits as light
 from orchestrator.lab import Lab
 from orchestrator.plan import Plan
 from orchestrator.reports import CircuitRow, DeviceDiff
-from orchestrator.transition import Held, Transition, transition
+from orchestrator.transition import Held, Transition, describe, transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,10 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     that are not ours are in the way.
     """
     old = light.live_links(observed, lab)
-    links = light.assign_ports(plan.links, lab, old)
+    ours = per_device(owned)
+    # Links of others are neither kept for bare hosts nor given up: their ports are taken.
+    ours_lit = light.live_links({d: held & ours.get(d, frozenset()) for d, held in observed.items()}, lab)
+    links = light.assign_ports(plan.links, lab, ours_lit, light.foreign_ports(observed, ours, lab))
     ways = light.circuits(links, lab)
     if dim := light.over_budget(ways, plan.acceptance.max_loss_db):
         words = "; ".join(f"{way} would lose {way.loss_db:.1f} dB" for way in dim[:5])
@@ -65,7 +68,7 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
             hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
         )
     wanted = light.settings(ways)
-    return Target(links, ways, wanted, transition(observed, wanted, per_device(owned)), old)
+    return Target(links, ways, wanted, transition(observed, wanted, ours), old)
 
 
 def link_data(link: Link) -> dict[str, str | int]:
@@ -122,12 +125,13 @@ def expected_dark_ms(change: Transition, devices: Mapping[DeviceName, CircuitSwi
     return max((devices[device].traits.settle_s * 1e3 for device in change.changes), default=None)
 
 
-def circuit_rows(goal: Target) -> tuple[CircuitRow, ...]:
-    """The plan's light paths for a report."""
-    made = frozenset().union(*goal.change.made.values()) if goal.change.made else frozenset()
+def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
+    """Every light path that is kept, broken, made or somebody else's, for a report."""
     return tuple(
-        CircuitRow(str(c), tuple(str(x) for x in c.path), c.loss_db, "made" if any(x in made for x in c.path) else "kept")
-        for c in goal.circuits
+        CircuitRow(f"{row.transmitter}->{row.receiver}", (str(row.setting),), row.loss_db, row.action)
+        for device in describe(goal.change, lab)
+        for row in device.rows
+        if row.loss_db is not None
     )
 
 

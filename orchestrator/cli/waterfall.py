@@ -80,7 +80,7 @@ def iterations(points: Iterable[Point]) -> list[Iterations]:
             what,
             len(ms),
             median(ms),
-            quantiles(ms, n=100)[98] if len(ms) > 1 else ms[0],
+            quantiles(ms, n=100, method="inclusive")[98] if len(ms) > 1 else ms[0],
             max(ms),
             median(rates[job, what]) if (job, what) in rates else None,
         )

@@ -1,0 +1,136 @@
+"""Every command that is shown can be typed: in pages, in help texts, in the `next:` hints of errors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from orchestrator.cli.call import Result
+from orchestrator.cli.main import app
+from tests.house.repository import ROOT, blocks, commands, pages, split
+
+SHOWN = [(str(block), words) for page in pages() for block in blocks(page) for words in commands(block)]
+STAND_INS = {"RUN": "last", "PLAN": "plan.json", "SAVED": "saved.json", "DIR": "lab", "HOST": "gpu01", "NAME": "x"}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+    else:
+        for name, child in inner.items():
+            yield from leaves(child, (*path, name))
+
+
+@pytest.fixture
+def command_line() -> Any:
+    """The real command line, parsing everything, with verbs that do nothing."""
+    root = get_command(app())
+    for _, leaf in leaves(root):
+        leaf.callback = lambda *_, **__: Result({})
+    return root
+
+
+def refusal(root: Any, words: list[str]) -> str:
+    """Why the command line does not take these words, empty if it does."""
+    try:
+        outcome = root.main([STAND_INS.get(word, word) for word in words[1:]], prog_name="testbed", standalone_mode=False)
+    except Exception as error:  # typer's own classes have moved between its versions
+        return getattr(error, "format_message", lambda: repr(error))()
+    return f"exit {outcome}" if isinstance(outcome, int) and outcome else ""
+
+
+def test_a_command_that_cannot_be_typed_is_noticed(command_line: Any) -> None:
+    assert "No such option" in refusal(command_line, ["testbed", "up", "--topologie", "x.json"])
+    assert "No such command" in refusal(command_line, ["testbed", "upp"])
+    assert "unexpected extra argument" in refusal(command_line, ["testbed", "status", "gpu01"]).lower()
+    assert not refusal(command_line, ["testbed", "lab", "start"])
+
+
+def test_the_pages_show_commands() -> None:
+    verbs = {words[1] for _, words in SHOWN if words[0] == "testbed" and len(words) > 1}
+    assert verbs >= {"up", "plan", "down", "status", "verify", "job", "history", "show", "lab", "doctor"}
+
+
+def test_every_testbed_command_of_a_page_parses(command_line: Any) -> None:
+    bad = [f"{at}: {' '.join(w)}: {why}" for at, w in SHOWN if w[0] == "testbed" and (why := refusal(command_line, w))]
+    assert not bad, "\n".join(bad)
+
+
+def test_every_file_a_shown_command_takes_from_the_project_is_there() -> None:
+    named = [(at, word) for at, words in SHOWN for word in words if re.match(r"(examples|inventory|docs|tests|benchmarks)/", word)]
+    assert named
+    assert not [f"{at}: {word}" for at, word in named if not (ROOT / word).exists()]
+
+
+def test_every_program_a_page_starts_is_one_we_have() -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    bad = []
+    for at, words in SHOWN:
+        program = Path(words[0]).name
+        if program == "make":
+            bad += [f"{at}: make {word}" for word in words[1:] if "=" not in word and word not in targets]
+        elif program.startswith("python") and words[1:2] == ["-m"] and words[2] != "pip" and find_spec(words[2]) is None:
+            bad.append(f"{at}: no module {words[2]}")
+        elif "/" in words[0] and not words[0].startswith((".venv/bin/", "/")) and not (ROOT / words[0]).exists():
+            bad.append(f"{at}: no {words[0]}")
+    assert not bad
+
+
+def test_every_example_in_a_help_text_parses(command_line: Any) -> None:
+    lines = [
+        (" ".join(path), line.strip())
+        for path, leaf in leaves(command_line)
+        for line in (leaf.help or "").splitlines()
+        if line.startswith("  testbed ")
+    ]
+    assert {path for path, _ in lines} == {" ".join(path) for path, _ in leaves(command_line)}, "each verb shows an example"
+    bad = []
+    for path, line in lines:
+        words = next(split(re.split(r"\s{3,}", line)[0]))
+        if why := refusal(command_line, words):
+            bad.append(f"{path}: {line}: {why}")
+    assert not bad, "\n".join(bad)
+
+
+HINT_ENDS = re.compile(r" (?:says|is|repeats|was|what|allows|again|with|for|ends|lists)\b")
+
+
+def texts(node: ast.expr) -> Iterator[str]:
+    """The texts an expression may come out as; what is computed stands as `X`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=values):
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "X" for v in values)
+        case ast.IfExp(body=body, orelse=other):
+            yield from texts(body)
+            yield from texts(other)
+        case ast.BoolOp(values=values):
+            yield from (text for value in values for text in texts(value))
+        case ast.BinOp(left=left, right=right):
+            yield from (a + b for a in list(texts(left)) or ["X"] for b in list(texts(right)) or ["X"])
+
+
+def hints(folder: Path) -> Iterator[tuple[str, str]]:
+    """The commands inside what is given as `hint=` anywhere in the program, with their places."""
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                for text in texts(node.value):
+                    for found in re.findall(r"\btestbed [a-z][^;,`:()]*", text):
+                        yield f"{file.name}:{node.value.lineno}", HINT_ENDS.split(found)[0]
+
+
+def test_every_hint_that_is_a_command_can_be_typed(command_line: Any) -> None:
+    shown = [(at, next(split(text))) for folder in ("optics", "drivers", "orchestrator") for at, text in hints(ROOT / folder)]
+    assert len(shown) > 10
+    bad = [f"{at}: {' '.join(words)}: {why}" for at, words in shown if (why := refusal(command_line, words))]
+    assert not bad, "\n".join(bad)

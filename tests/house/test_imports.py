@@ -1,0 +1,111 @@
+"""The direction of imports is a contract, and every contract fails when it is broken (by a violation planted in a copy)."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.house.repository import ROOT
+
+CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+CONTRACTS: dict[str, dict[str, Any]] = {contract["id"]: contract for contract in CONFIG["contracts"]}
+LINT = Path(sys.executable).with_name("lint-imports")
+
+PURE = {
+    *("optics", "planner", "orchestrator.lab", "orchestrator.planfile", "orchestrator.circuits", "orchestrator.rules"),
+    *("orchestrator.transition", "orchestrator.walk", "orchestrator.paths", "orchestrator.plan", "orchestrator.ansible"),
+}
+CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
+
+
+def lint(folder: Path, *contracts: str) -> tuple[int, str]:
+    chosen = [word for contract in contracts for word in ("--contract", contract)]
+    done = subprocess.run([LINT, "--no-cache", *chosen], cwd=folder, capture_output=True, text=True, timeout=60)
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The packages and the contracts, to be spoilt."""
+    for package in CONFIG["root_packages"]:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def plant(folder: Path, module: str, imported: str) -> None:
+    path = folder / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = file.read_text()
+    # inside a function: what is imported late counts as well
+    file.write_text(f"{text}\n\ndef planted_{imported.replace('.', '_')}():\n    import {imported}\n")
+
+
+def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
+    """Every import a contract is there to forbid, module by module."""
+    if contract["type"] == "forbidden":
+        return [(here, there) for here in contract["source_modules"] for there in contract["forbidden_modules"]]
+    layers = [[module.strip() for module in layer.split("|")] for layer in contract["layers"]]
+    upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
+    across = [(one, other) for layer in layers for one in layer for other in layer if one != other]
+    return upward + across
+
+
+def test_every_contract_holds() -> None:
+    code, said = lint(ROOT)
+    assert code == 0, said
+    assert f"Contracts: {len(CONTRACTS)} kept, 0 broken." in said
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_contract_fails_on_each_import_it_forbids(name: str, copy: Path) -> None:
+    wanted = violations(CONTRACTS[name])
+    assert wanted
+    for here, there in wanted:
+        plant(copy, here, there)
+    code, said = lint(copy, name)
+    assert code == 1, said
+    missed = [f"{here} -> {there}" for here, there in wanted if f"{here} is not allowed to import {there}" not in said]
+    assert not missed
+
+
+def test_the_pure_modules_and_the_clocks_they_must_not_know_are_all_named() -> None:
+    pure, drivers, bytes_ = CONTRACTS["pure"], CONTRACTS["pure-no-drivers"], CONTRACTS["bytes"]
+    assert set(pure["source_modules"]) >= PURE and set(pure["forbidden_modules"]) >= CLOCKS_AND_DOORS
+    assert set(pure["source_modules"]) - set(drivers["source_modules"]) == {"orchestrator.target"}
+    assert set(bytes_["source_modules"]) == {"drivers.wire", "emulators.dialects", "emulators.plant"}
+    assert set(bytes_["forbidden_modules"]) >= {"asyncio", "socket", "time"}
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize(("folder", "own"), [("playbooks/files", {"resident"}), ("workloads", {"workloads", "torch", "numpy"})])
+def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
+    known = sys.stdlib_module_names | own
+    foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}
+    assert not {line for line in foreign if line.rpartition(" ")[2] not in known}
+    (tmp_path / "planted.py").write_text("def late():\n    import yaml\n    from os import path\n")
+    assert [name for name in imports(tmp_path / "planted.py") if name not in known] == ["yaml"]
+
+
+@pytest.mark.parametrize("module", ["orchestrator.cli.main", "orchestrator.cli.change", "orchestrator.reports"])
+def test_the_command_line_starts_without_the_heavy_libraries(module: str) -> None:
+    heavy = "{'paramiko', 'pyvisa', 'serial', 'ansible', 'ansible_runner', 'influxdb_client', 'torch', 'yaml', 'pydantic'}"
+    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
