@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from emulated import Device, Start
 
 from emulators.server import DeviceServer, device_from_config
+from tests.emulators.emulated import Device, Start
 
 
 @pytest.fixture

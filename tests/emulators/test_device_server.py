@@ -5,9 +5,9 @@ import socket
 import time
 
 import pytest
-from emulated import Start
 
 from emulators.server import DeviceServer, device_from_config
+from tests.emulators.emulated import Start
 
 
 @pytest.mark.parametrize("chunking", ["whole", "split", "byte"])

@@ -5,13 +5,13 @@ import re
 from itertools import pairwise
 
 import pytest
-from emulated import Client, Device, Start
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emulators.dialects.base import Dialect
 from emulators.dialects.calient_table import aids
 from emulators.server import device_from_config
+from tests.emulators.emulated import Client, Device, Start
 
 HEADER = rb"\r\n\n   SW \d\d-\d\d-\d\d \d\d:\d\d:\d\d\r\n"
 

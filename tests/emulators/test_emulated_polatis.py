@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from emulated import Device, Start
+
+from tests.emulators.emulated import Device, Start
 
 STATE = ":oxc:swit:conn:stat?"
 

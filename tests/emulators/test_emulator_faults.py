@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from emulated import Device, Start
 
 from emulators.faults import COMMAND_FAULTS, NAMES, STANDING_FAULTS, Faults, fault
+from tests.emulators.emulated import Device, Start
 
 ADD = ":oxc:swit:conn:add (@1,2,3),(@17,18,19)\n"
 STATE = ":oxc:swit:conn:stat?"

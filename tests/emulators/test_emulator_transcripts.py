@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated import Client, Start
+
+from tests.emulators.emulated import Client, Start
 
 FOLDER = Path(__file__).parent / "transcripts"
 CALIENT: dict[str, Any] = {"sid": "CALIENT01TS", "model": "S162", "serial": "C00002227", "firmware": "6.0-3"}

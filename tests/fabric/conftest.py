@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from emulated import EmulatedLab, write_inventory
+from tests.fabric.emulated import EmulatedLab, write_inventory
 
 
 @pytest.fixture(scope="module")

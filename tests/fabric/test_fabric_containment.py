@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from emulated import EmulatedLab, eventually, write_inventory
+
+from tests.fabric.emulated import EmulatedLab, eventually, write_inventory
 
 pytestmark = pytest.mark.lab
 

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from emulated import EmulatedLab, eventually
+
+from tests.fabric.emulated import EmulatedLab, eventually
 
 pytestmark = pytest.mark.lab
 

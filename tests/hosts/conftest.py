@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from space import Peer, Space, facts
+
+from tests.hosts.space import Peer, Space, facts
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from space import Peer, Space, facts
+
+from tests.hosts.space import Peer, Space, facts
 
 pytestmark = pytest.mark.lab
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from space import Peer, Space, facts
+
+from tests.hosts.space import Peer, Space, facts
 
 pytestmark = pytest.mark.lab
 

@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from space import COMMITTER, Peer, Space
+
+from tests.hosts.space import COMMITTER, Peer, Space
 
 pytestmark = pytest.mark.lab
 

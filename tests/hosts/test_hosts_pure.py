@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from two_hosts import small_lab
 
 from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import facts, fleet, launch, render
 from orchestrator.hosts.failures import one_error
 from orchestrator.plan import Job
 from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
+from tests.hosts.two_hosts import small_lab
 
 LAB = small_lab()
 JOB = Job(

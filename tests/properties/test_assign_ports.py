@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
-from labs import lab, name, planes, tangled
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from orchestrator.circuits import assign_ports, circuits, foreign_ports, live_links, settings
 from orchestrator.lab import Lab
 from orchestrator.plan import WantedLink
+from tests.properties.labs import lab, name, planes, tangled
 
 seeds = st.integers(0, 100_000)
 

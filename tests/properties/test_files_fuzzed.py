@@ -9,12 +9,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labs import inventory, lab
 
 from optics import BadFile
 from orchestrator.filepos import did_you_mean, natural, read_json, read_yaml, spell
 from orchestrator.lab import read_lab
 from orchestrator.planfile import read_plan
+from tests.properties.labs import inventory, lab
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "topoopt-12.json").read_text()
 texts = st.text(st.characters(codec="utf-8"), max_size=30)

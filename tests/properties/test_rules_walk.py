@@ -9,13 +9,13 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labs import lab, macs, name, planes
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from orchestrator.paths import edge_disjoint, next_hops, plan_rings
 from orchestrator.plan import FixedRoute, Job
 from orchestrator.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rdma_address, rules
 from orchestrator.walk import Lost, walk, walk_to
+from tests.properties.labs import lab, macs, name, planes
 
 MODES = ("kernel", "npar-rdma")
 modes = st.sampled_from(MODES)
