@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -33,7 +33,7 @@ from orchestrator.reports import DownReport, JobStatus, Rung, UpReport
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
 from orchestrator.session import Observation, Session
-from orchestrator.store import Run, Store
+from orchestrator.store import Run, Step, Store
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import Target, diff, expected_dark_ms, link_data, per_device, short, target
 from orchestrator.transition import Transition, transition
@@ -115,27 +115,38 @@ async def move_light(context: Context, change: Transition) -> dict[DeviceName, O
     )
     context.store.own(context.key, context.run.id, (s for c in wanted.values() for s in c.add))
     context.run.begin_all(steps)
+    # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
+    return await finish(_answers(context, wanted, steps))
+
+
+async def _answers(context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step]) -> dict[DeviceName, Outcome]:
+    """Ask all devices at once and note every answer."""
     start = Start(len(wanted))
-    answers = await finish(
-        asyncio.gather(*(start.apply(context.session.devices[d], c) for d, c in wanted.items()), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(start.apply(context.session.devices[d], c) for d, c in wanted.items()), return_exceptions=True
     )
     outcomes: dict[DeviceName, Outcome] = {}
     problems: list[str] = []
+    faults: list[BaseException] = []
     for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
         if isinstance(answer, Outcome):
             outcomes[device] = answer
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
-            context.store.disown(context.key, asked.remove - answer.observed)
+            # What it does not hold is nobody's: somebody else may use those ports next.
+            context.store.disown(context.key, (asked.remove | asked.add) - answer.observed)
             context.recorder.part("device", device, "switch", answer.sent_ns, answer.settled_ns, _words(asked))
             problems += [f"{device}: {short(s)}: {why}" for s, why in sorted(answer.failed.items())]
+            continue
+        step.end(answer)
+        if isinstance(answer, NotBegun):
+            context.store.disown(context.key, asked.add)
         elif isinstance(answer, TestbedError):
-            step.end(answer)
-            if not isinstance(answer, NotBegun):
-                problems.append(str(answer))
-        elif isinstance(answer, BaseException):
-            step.end(answer)
-            raise answer
+            problems.append(str(answer))
+        else:
+            faults.append(answer)
+    if faults:
+        raise faults[0]
     if problems:
         raise ChangeFailed("\n".join(problems))
     return outcomes
@@ -166,6 +177,7 @@ class Bringing:
         self.touched = False
         self.generation = 0
         self.drained: int | None = None
+        self.draining: tuple[HostName, ...] = ()
 
     async def carry_out(self, *, launch_job: bool) -> UpReport:
         """Do it. Raises: as `orchestrator.engine.up`."""
@@ -183,6 +195,7 @@ class Bringing:
         drain = self._drain_rules(goal, seen, macs)
         # In the order of use: hosts drop what was staged before the generation they run.
         self.drained = context.store.next_generation(context.key) if drain else None
+        self.draining = tuple(sorted(drain))
         self.generation = generation = context.store.next_generation(context.key)
         await self._stage(wanted, drain)
         times = Times()
@@ -328,10 +341,9 @@ class Bringing:
         if self.drained is not None:
             gone = [link for link in goal.old_links if link not in set(goal.kept_links)]
             with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
-                names = [h for h, hello in hosts.hellos.items() if self.drained in hello.staged] or None
-                await hosts.commit(self.drained, names, policy.revert_after_s)
+                await hosts.commit(self.drained, self.draining, policy.revert_after_s)
                 waited = await quiet(hosts, receivers(gone))
-                await hosts.confirm(self.drained, names)
+                await hosts.confirm(self.drained, self.draining)
                 phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
         rising = goal.rising()
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
@@ -402,12 +414,7 @@ class Bringing:
 
     async def _failed(self, goal: Target, error: BaseException) -> BaseException:
         """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""
-        safe = "on the routes over the circuits that stayed" if self.drained else "back on the routes they had"
-        try:
-            await finish(self._retreat())
-        except TestbedError as trouble:
-            first = str(trouble).splitlines()[0]
-            safe = f"not all answer ({first}); those go back by themselves within {self.plan.transition.revert_after_s:g} s"
+        safe = await finish(self._retreat())
         lines = await finish(affairs(self.context.session, goal.change))
         if not isinstance(error, TestbedError):
             return error
@@ -418,12 +425,37 @@ class Bringing:
             hint=f"{error.hint + '; ' if error.hint else ''}to go on, run the same command again; to go back: {undo}",
         )
 
-    async def _retreat(self) -> None:
-        """Forget what is armed; where the new generation is active already, go back to the one before."""
-        await self.hosts.disarm()
-        hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
-        if ahead := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
-            await self.hosts.revert(ahead)
+    async def _retreat(self) -> str:
+        """Bring all hosts that answer to one generation; return in words which that is, and who did not answer.
+
+        Where nobody was confirmed they go back. Where somebody was, all rungs were climbed before: the others follow.
+        """
+        answers = await self.hosts.connect()
+        hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
+        trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
+        ours = {self.generation, self.drained} - {None}
+        counting = [h for h, hello in hellos.items() if hello.active in ours and hello.pending_s is not None]
+        drained = self.drained is not None and any(
+            hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None) for hello in hellos.values()
+        )
+        words = "on the routes over the circuits that stayed" if drained else "back on the routes they had"
+        try:
+            if any(hello.active == self.generation and hello.pending_s is None for hello in hellos.values()):
+                words = "on the new routes"
+                await self.hosts.confirm(self.generation, counting)
+            else:
+                await self.hosts.disarm(hellos)
+                # One that was armed may have committed since it said hello.
+                again = await self.hosts.connect(hellos)
+                late = {h for h, a in again.items() if isinstance(a, Hello) and a.active == self.generation}
+                if back := sorted({*counting, *late}):
+                    await self.hosts.revert(back)
+        except TestbedError as error:
+            trouble.append(str(error).splitlines()[0])
+        if trouble:
+            wait = self.plan.transition.revert_after_s
+            words += f"; not all answer ({'; '.join(trouble[:3])}): what they did not confirm they take back within {wait:g} s"
+        return words
 
 
 async def affairs(session: Session, change: Transition) -> list[str]:
@@ -467,12 +499,12 @@ class Leaving:
                 store.clear_current(context.key)
             return DownReport(context.run.id, lab.name, nothing_to_do=not left, phases=tuple(recorder.phases), left=tuple(left))
         if following:
-            with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
-                try:
+            try:
+                with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
                     await session.hosts.clear(following)
-                except TestbedError as error:
-                    left += str(error).splitlines()
-                phase.detail = f"cleared on {len(following)} hosts"
+                    phase.detail = f"cleared on {len(following)} hosts"
+            except TestbedError as error:
+                left += str(error).splitlines()
         writes = 0
         if change:
             with recorder.phase("switch") as phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,7 +42,8 @@ class Recorder:
         try:
             yield phase
         except BaseException as error:
-            phase.detail = (str(error).splitlines() or [type(error).__name__])[0]
+            interrupted = isinstance(error, (CancelledError, KeyboardInterrupt))
+            phase.detail = "interrupted" if interrupted else (str(error).splitlines() or [type(error).__name__])[0]
             self._close(phase, ok=False)
             raise
         self._close(phase, ok=True)

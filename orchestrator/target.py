@@ -137,5 +137,5 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
 
 def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
-    text = plan.sha256 + "".join(f"\n{s}" for held in observed.values() for s in sorted(held))
+    text = plan.sha256 + "".join(f"\n{s}" for device in sorted(observed) for s in sorted(observed[device]))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

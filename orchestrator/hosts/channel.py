@@ -106,7 +106,7 @@ class Channel:
                 return await answer
         except TimeoutError:
             raise TimedOut(
-                f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint=f"testbed doctor {self.host.name}"
+                f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor"
             ) from None
 
     def send(self, op: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:

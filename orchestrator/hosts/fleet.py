@@ -116,7 +116,7 @@ class Hosts:
         for name, future in sent.items():
             if not future.done():
                 future.cancel()
-                failed[name] = TimedOut(f"{name}: no answer to {op} after {timeout_s:g} s", hint=f"testbed doctor {name}")
+                failed[name] = TimedOut(f"{name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor")
             elif (error := future.exception()) is None:
                 answers[name] = future.result()
             elif isinstance(error, TestbedError):

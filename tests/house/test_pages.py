@@ -1,0 +1,305 @@
+"""The pages agree with the code: keys, fields, options, faults, exit codes; links lead somewhere; plans and examples work."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from drivers.registry import _BUILT_IN, driver_class
+from emulators.config import read_config
+from emulators.control import Control
+from emulators.dialects.calient_tl1 import CalientTl1
+from emulators.dialects.polatis_scpi import PolatisScpi
+from emulators.faults import NAMES, Fault
+from emulators.lab import Doors, Lab, build_devices
+from emulators.server import _PLANT_KEYS, device_from_config
+from optics import CrossConnect, DeviceConfig, Port, TestbedError, Traits, errors
+from optics.words import Change
+from orchestrator.cli.main import EXIT_CODES
+from orchestrator.lab import read_lab
+from orchestrator.labedges import DeviceEdge, DevicesEdge, FibreEdge, HostEdge, PortEdge, SshEdge, TraitsEdge
+from orchestrator.planedges import AcceptanceEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, TransitionEdge
+from orchestrator.planfile import json_schema, read_plan
+from tests.house.repository import ROOT, blocks, pages
+
+DOCS = ROOT / "docs"
+PARTS = ("hosts.yml", "devices.yml", "fibres.yml")
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def section(text: str, heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert found, f"no section {heading}"
+    return found[1]
+
+
+def rows(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The rows of all tables: the names in the first cell, and the other cells."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| `"):
+            yield re.findall(r"`([^`]+)`", cells[0]), cells[1:]
+
+
+def names(text: str) -> set[str]:
+    return {name for found, _ in rows(text) for name in found}
+
+
+def fields(*models: type[BaseModel], prefix: str = "") -> set[str]:
+    return {prefix + (field.alias or name) for model in models for name, field in model.model_fields.items()}
+
+
+# inventory and plan
+
+
+def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
+    text = page("reference/inventory.md")
+    assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge)
+    assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
+    assert names(section(text, "fibres.yml")) == fields(FibreEdge)
+    own = {key for d in (PolatisScpi, CalientTl1) for key in inspect.signature(d.__init__).parameters} - {"self", "plant"}
+    settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices"}
+    assert names(section(text, "emulator.yml")) == own | _PLANT_KEYS | settings
+
+
+def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) -> None:
+    for part in (*PARTS, "emulator.yml"):
+        (tmp_path / part).write_text((ROOT / "inventory" / "emulated" / part).read_text())
+    (tmp_path / "emulator.yml").write_text("hosts: false\nseed: 2\nlink_rate_mbps: 0\nmtu: 1500\nreserve_core: false\ndevices: {}\n")
+    assert read_config(tmp_path).rate_bps == 0
+    (tmp_path / "emulator.yml").write_text("sead: 2\n")
+    with pytest.raises(ValueError, match="sead: unknown setting"):
+        read_config(tmp_path)
+
+
+PLAN_PARTS: Mapping[str, type[BaseModel]] = {
+    "The plan": PlanEdge,
+    "Links": LinkEdge,
+    "Job": JobEdge,
+    "Routes": RouteEdge,
+    "Acceptance": AcceptanceEdge,
+    "Transition": TransitionEdge,
+}
+
+
+@pytest.mark.parametrize("heading", PLAN_PARTS)
+def test_the_plan_page_lists_the_fields_of_each_part_with_their_defaults(heading: str) -> None:
+    model, found = PLAN_PARTS[heading], section(page("reference/plan.md"), heading)
+    assert names(found) == fields(model)
+    for listed, (_, default, _) in rows(found):
+        for name, field in model.model_fields.items():
+            if (field.alias or name) not in listed or isinstance(field.default, BaseModel):
+                continue
+            value = field.default_factory() if field.default_factory else field.default  # type: ignore[call-arg]
+            assert default == ("required" if field.is_required() else f"`{json.dumps(value)}`"), name
+
+
+def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
+    said = section(page("reference/plan.md"), "Job")
+    for workload in ("train", "allreduce"):
+        source = (ROOT / "workloads" / f"{workload}.py").read_text()
+        options = {o.replace("-", "_") for o in re.findall(r"add_argument\(\s*(?:\"-\w\", )?\"--([a-z-]+)\"", source)}
+        listed = re.search(rf"Options of\s+`{workload}`: ([^.]*)\.", said)
+        assert listed and set(re.findall(r"`(\w+)`", listed[1])) == options, workload
+
+
+def test_the_committed_schema_is_the_one_the_program_uses() -> None:
+    committed = (DOCS / "reference" / "plan.schema.json").read_text()
+    assert json.loads(committed) == json_schema(), "write it again: testbed schema plan > docs/reference/plan.schema.json"
+
+
+PLANS = {
+    f"{block}": block.text for at in pages() for block in blocks(at) if block.language == "json" and "testbed.plan/1" in block.text
+} | {path.name: path.read_text() for path in sorted((ROOT / "examples").glob("*.json"))}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_is_shown_fits_the_schema_and_the_default_lab(name: str) -> None:
+    lab = read_lab(*((ROOT / "inventory" / "emulated" / part).read_text() for part in PARTS))
+    jsonschema.validate(json.loads(PLANS[name]), json.loads(page("reference/plan.schema.json")))
+    assert not read_plan(PLANS[name], name, lab).warnings
+
+
+def test_every_block_of_yaml_toml_and_json_parses() -> None:
+    readers = {"yaml": yaml.safe_load, "toml": tomllib.loads}
+    for block in (block for at in pages() for block in blocks(at)):
+        if block.language in readers:
+            readers[block.language](block.text)
+        elif block.language == "python":
+            compile(block.text, str(block), "exec")
+        elif block.language == "json":
+            lines = block.text.splitlines() if block.text.startswith('{"op"') else [block.text]
+            assert all(isinstance(json.loads(line), dict) for line in lines), str(block)
+
+
+# drivers
+
+
+def test_the_drivers_page_lists_every_driver_with_its_traits_and_options() -> None:
+    text = page("reference/drivers.md")
+    heads = [line for line in section(text, "Traits").splitlines() if line.startswith("| trait")]
+    columns = re.findall(r"`([a-z0-9-]+)`", heads[0])
+    assert columns == re.findall(r"`([a-z0-9-]+)`", text[text.index("| |") :].splitlines()[0])
+    assert set(columns) == set(_BUILT_IN)
+    table = {found[0]: cells for found, cells in rows(section(text, "Traits"))}
+    assert set(table) == {field.name for field in dataclasses.fields(Traits)}
+    options = {tuple(re.findall(r"`([^`]+)`", line)[:2]) for line in section(text, "Options").splitlines() if line.startswith("| `")}
+    for column, driver in enumerate(columns):
+        found = driver_class(driver)
+        for trait, cells in table.items():
+            value = getattr(found.TRAITS, trait)
+            assert cells[column] == ("no limit" if value is None else str(value).lower()), (driver, trait)
+        assert {option for name, option in options if name == driver} == set(found.OPTIONS)
+
+
+def test_every_transcript_states_its_source_and_one_of_the_grades_of_the_pages() -> None:
+    grades = {"REAL", "DOC", "CODE", "constructed"}
+    assert all(grade in page("how-to/add-a-driver.md") for grade in grades)
+    found = [*(ROOT / "tests").rglob("transcripts/*.txt")]
+    assert found
+    for path in found:
+        head = path.read_text()
+        assert re.search(r"^# source: \S", head, re.MULTILINE), path
+        assert set(re.findall(r"^# grade: (\S+)", head, re.MULTILINE)) <= grades and "# grade: " in head, path
+
+
+async def acme(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The imaginary switch of the how-to page: 16x16, port 9 refuses."""
+    held: set[str] = set()
+    while line := (await reader.readline()).decode().split():
+        match line:
+            case ["WHO?"]:
+                said = "A-16,7,1.4,16"
+            case ["MAP?"]:
+                said = ",".join(sorted(held))
+            case ["MAKE", a, b]:
+                held |= {f"{a}>{b}"} if a != "9" else set()
+                said = "OK" if a != "9" else "NO port 9"
+            case ["BREAK", a, b]:
+                held.discard(f"{a}>{b}")
+                said = "OK"
+        writer.write(f"{said}\n".encode())
+    writer.close()
+
+
+async def test_the_driver_of_the_how_to_page_works() -> None:
+    (block,) = (b for b in blocks(DOCS / "how-to" / "add-a-driver.md") if b.language == "python")
+    space: dict[str, Any] = {}
+    exec(compile(block.text, str(block), "exec"), space)  # noqa: S102
+    server = await asyncio.start_server(acme, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    driver = space["AcmeLine"]
+    device = driver(DeviceConfig("ocs1", "acme-line", f"tcp://127.0.0.1:{port}"), driver.TRAITS)
+
+    def settings(*pairs: tuple[str, str]) -> frozenset[CrossConnect]:
+        return frozenset(CrossConnect(Port("ocs1", a), Port("ocs1", b)) for a, b in pairs)
+
+    try:
+        assert (await device.identify()).egress[0] == "17"
+        first = await device.apply(Change("ocs1", add=settings(("1", "17"), ("2", "18"))))
+        assert first.observed == settings(("1", "17"), ("2", "18")) and not first.failed and first.writes == 2
+        second = await device.apply(Change("ocs1", settings(("1", "17")), settings(("3", "17"), ("9", "20"))))
+        assert second.observed == await device.read() == settings(("2", "18"), ("3", "17"))
+        assert list(second.failed.values()) == ['refused "MAKE 9 20": NO port 9']
+        assert second.sent_ns <= second.broken_ns <= second.acked_ns <= second.settled_ns
+    finally:
+        await device.close()
+        server.close()
+        await server.wait_closed()
+
+
+# the emulated lab
+
+
+def control() -> Control:
+    """The control socket's answers, of the default lab without hosts."""
+    config = read_config(ROOT / "inventory" / "emulated")
+    devices = {name: device_from_config(name, d.driver, dict(d.overrides), config.seed)[1] for name, d in config.devices.items()}
+    assert set(devices) == set(build_devices(config))
+    return Control(Lab(config, devices, Doors({name: None for name in devices}, {}, None, None, 1), None))  # type: ignore[dict-item, arg-type]
+
+
+REQUESTS = [
+    line for b in blocks(DOCS / "how-to" / "inject-faults.md") if b.language == "json" for line in b.text.splitlines() if line
+]
+
+
+async def test_every_request_of_the_page_on_faults_is_understood() -> None:
+    lab = control()
+    for line in REQUESTS:
+        answer = lab.answer(line.encode())
+        known = answer["ok"] or answer["error"] in ("this lab has no hosts, so no fibres", "no running host gpu05")
+        assert known, f"{line}: {answer}"
+
+
+def test_the_page_on_faults_names_every_operation_every_fault_and_every_field() -> None:
+    shown = {json.loads(line)["op"] for line in REQUESTS}
+    assert shown == set(control()._operations)
+    listed = names(section(page("how-to/inject-faults.md"), "Make a device misbehave"))
+    assert listed == set(NAMES) | {field.name for field in dataclasses.fields(Fault)} - {"kind"}
+
+
+# errors
+
+
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, TestbedError)]
+
+
+def test_the_exit_codes_are_those_promised_and_every_error_has_one() -> None:
+    assert set(EXIT_CODES) == {*range(10), 130}
+    assert {c.exit_code for c in CLASSES} <= set(EXIT_CODES)
+
+
+def test_the_cli_page_lists_every_exit_code_and_the_page_on_failures_every_error() -> None:
+    cli = section(page("reference/cli.md"), "Exit codes")
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", cli, re.MULTILINE)} == set(EXIT_CODES)
+    table = re.findall(r"^\| (\d+) \| ([^|]*) \|", page("how-to/when-something-fails.md"), re.MULTILINE)
+    listed = {code: int(number) for number, cell in table for code in re.findall(r"`(E-[A-Z-]+)`", cell)}
+    assert {c.code: c.exit_code for c in CLASSES}.items() <= listed.items()
+    cli_source = "".join(path.read_text() for path in (ROOT / "orchestrator" / "cli").glob("*.py"))
+    assert set(re.findall(r'"(E-[A-Z-]+)"', cli_source)) <= set(listed)
+    for number in (3, 4, 5, 7, 9):
+        assert re.search(rf"^## {number}: ", page("how-to/when-something-fails.md"), re.MULTILINE)
+
+
+# links
+
+
+def anchors(path: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    dead = []
+    for at in pages():
+        text = re.sub(r"```.*?```", "", at.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            there = (at.parent / file).resolve() if file else at
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                dead.append(f"{at.relative_to(ROOT)}: {target}")
+    assert not dead
+
+
+def test_the_index_leads_to_every_page_of_the_documentation() -> None:
+    index = set(re.findall(r"\]\(([^)#\s]+)\)", page("README.md")))
+    wanted = {str(p.relative_to(DOCS)) for p in pages() if p.is_relative_to(DOCS) and p.name != "README.md"}
+    assert {p for p in wanted if not p.startswith("decisions/")} <= index
