@@ -16,7 +16,7 @@ _GENERATED = {".git", ".venv", "build", "dist"}
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every file of the project: what git tracks or would, or everything outside caches where there is no git (a source archive)."""
+    """Every file of the project: what git tracks or would; without git (a source archive) all that is no cache."""
     asked = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         told = subprocess.run(asked, cwd=ROOT, capture_output=True, check=True).stdout.decode()

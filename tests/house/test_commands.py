@@ -43,7 +43,7 @@ def refusal(root: Any, words: list[str]) -> str:
     try:
         outcome = root.main([STAND_INS.get(word, word) for word in words[1:]], prog_name="testbed", standalone_mode=False)
     except Exception as error:  # typer's own classes have moved between its versions
-        return getattr(error, "format_message", lambda: repr(error))()
+        return str(error.format_message() if hasattr(error, "format_message") else repr(error))
     return f"exit {outcome}" if isinstance(outcome, int) and outcome else ""
 
 

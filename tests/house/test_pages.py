@@ -8,7 +8,8 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from emulators.dialects.calient_tl1 import CalientTl1
 from emulators.dialects.polatis_scpi import PolatisScpi
 from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
-from emulators.server import _PLANT_KEYS, device_from_config
+from emulators.server import _PLANT_KEYS
 from optics import CrossConnect, DeviceConfig, Port, TestbedError, Traits, errors
 from optics.words import Change
 from orchestrator.cli.main import EXIT_CODES
@@ -80,7 +81,9 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
 def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) -> None:
     for part in (*PARTS, "emulator.yml"):
         (tmp_path / part).write_text((ROOT / "inventory" / "emulated" / part).read_text())
-    (tmp_path / "emulator.yml").write_text("hosts: false\nseed: 2\nlink_rate_mbps: 0\nmtu: 1500\nreserve_core: false\ndevices: {}\n")
+    (tmp_path / "emulator.yml").write_text(
+        "hosts: false\nseed: 2\nlink_rate_mbps: 0\nmtu: 1500\nreserve_core: false\ndevices: {}\n"
+    )
     assert read_config(tmp_path).rate_bps == 0
     (tmp_path / "emulator.yml").write_text("sead: 2\n")
     with pytest.raises(ValueError, match="sead: unknown setting"):
@@ -158,7 +161,9 @@ def test_the_drivers_page_lists_every_driver_with_its_traits_and_options() -> No
     assert set(columns) == set(_BUILT_IN)
     table = {found[0]: cells for found, cells in rows(section(text, "Traits"))}
     assert set(table) == {field.name for field in dataclasses.fields(Traits)}
-    options = {tuple(re.findall(r"`([^`]+)`", line)[:2]) for line in section(text, "Options").splitlines() if line.startswith("| `")}
+    options = {
+        tuple(re.findall(r"`([^`]+)`", line)[:2]) for line in section(text, "Options").splitlines() if line.startswith("| `")
+    }
     for column, driver in enumerate(columns):
         found = driver_class(driver)
         for trait, cells in table.items():
@@ -226,12 +231,20 @@ async def test_the_driver_of_the_how_to_page_works() -> None:
 # the emulated lab
 
 
-def control() -> Control:
-    """The control socket's answers, of the default lab without hosts."""
+@asynccontextmanager
+async def control() -> AsyncIterator[Control]:
+    """The control socket's answers, of the default lab without hosts, its devices on free ports."""
     config = read_config(ROOT / "inventory" / "emulated")
-    devices = {name: device_from_config(name, d.driver, dict(d.overrides), config.seed)[1] for name, d in config.devices.items()}
-    assert set(devices) == set(build_devices(config))
-    return Control(Lab(config, devices, Doors({name: None for name in devices}, {}, None, None, 1), None))  # type: ignore[dict-item, arg-type]
+    devices = build_devices(config)
+    doors = Doors(dict.fromkeys(devices), {}, None, None, 1)  # type: ignore[arg-type]
+    lab = Lab(config, devices, doors, None)
+    for server in lab.servers.values():
+        await server.start()
+    try:
+        yield Control(lab)
+    finally:
+        for server in lab.servers.values():
+            await server.stop()
 
 
 REQUESTS = [
@@ -240,16 +253,16 @@ REQUESTS = [
 
 
 async def test_every_request_of_the_page_on_faults_is_understood() -> None:
-    lab = control()
-    for line in REQUESTS:
-        answer = lab.answer(line.encode())
-        known = answer["ok"] or answer["error"] in ("this lab has no hosts, so no fibres", "no running host gpu05")
-        assert known, f"{line}: {answer}"
+    async with control() as lab:
+        for line in REQUESTS:
+            answer = lab.answer(line.encode())
+            known = answer["ok"] or answer["error"] in ("this lab has no hosts, so no fibres", "no running host gpu05")
+            assert known, f"{line}: {answer}"
 
 
-def test_the_page_on_faults_names_every_operation_every_fault_and_every_field() -> None:
-    shown = {json.loads(line)["op"] for line in REQUESTS}
-    assert shown == set(control()._operations)
+async def test_the_page_on_faults_names_every_operation_every_fault_and_every_field() -> None:
+    async with control() as lab:
+        assert {json.loads(line)["op"] for line in REQUESTS} == set(lab._operations)
     listed = names(section(page("how-to/inject-faults.md"), "Make a device misbehave"))
     assert listed == set(NAMES) | {field.name for field in dataclasses.fields(Fault)} - {"kind"}
 

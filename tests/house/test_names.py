@@ -1,0 +1,156 @@
+"""Names that cross a language: what playbooks read is given, what the engine records is declared, and the reverse."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import yaml
+
+from optics import Outcome
+from orchestrator.circuits import settings
+from orchestrator.hosts import Committed, PortCounters
+from orchestrator.hosts.facts import PLAYBOOKS
+from orchestrator.lab import read_lab
+from orchestrator.planfile import read_plan
+from orchestrator.recorder import Recorder
+from orchestrator.reports import Rung
+from orchestrator.samples import record
+from orchestrator.story import Times, record_rungs, tell
+from orchestrator.target import target
+from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry.reference import rewritten
+from tests.house.repository import ROOT
+
+PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))
+VARIABLE = re.compile(r"\btestbed_[a-z_]+")
+
+# --- playbooks
+
+
+def given() -> dict[str, set[str]]:
+    """The variables each playbook gets, from the calls of `_play` in the program."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse((ROOT / "orchestrator" / "hosts" / "fleet.py").read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="_play"), args=[ast.Constant(value=str(name)), _, ast.Dict(keys=keys)]):
+                found.setdefault(name, set()).update(key.value for key in keys if isinstance(key, ast.Constant))  # type: ignore[misc]
+    return found
+
+
+def test_every_variable_a_playbook_reads_is_given_and_every_one_given_is_read() -> None:
+    wanted = {path.name: set(VARIABLE.findall(str(yaml.safe_load(path.read_text())))) for path in PLAYED}
+    assert wanted == given()
+
+
+def test_every_playbook_explains_its_variables_at_its_head() -> None:
+    for path in PLAYED:
+        head = [line for line in path.read_text().splitlines() if line.startswith("#")]
+        assert {m[0] for line in head if (m := VARIABLE.findall(line[:40]))} == given()[path.name], path.name
+
+
+def test_no_playbook_thinks() -> None:
+    for path in PLAYED:
+        (play,) = yaml.safe_load(path.read_text())
+        assert play["gather_facts"] is False and play["hosts"] == "all", path.name
+        for task in play["tasks"]:
+            modules = set(task) - {"name", "register", "changed_when"}
+            assert modules == {"ansible.builtin.raw"}, f"{path.name}: {task['name']}: {modules}"
+
+
+def test_the_answers_the_program_reads_are_those_of_tasks_there_are() -> None:
+    source = (ROOT / "orchestrator" / "hosts" / "fleet.py").read_text()
+    read_ = set(re.findall(r'play\.said\[name\]\["([a-z ]+)"\]', source))
+    tasks = {task["name"] for path in PLAYED for task in yaml.safe_load(path.read_text())[0]["tasks"]}
+    assert read_ and read_ <= tasks
+
+
+# --- what a host is asked
+
+
+def test_every_request_sent_to_a_committer_is_one_it_knows() -> None:
+    sent: set[str] = set()
+    for path in (ROOT / "orchestrator" / "hosts").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="ask" | "send"), args=[ast.Constant(value=str(op)), *_]):
+                    sent.add(op)
+                case ast.Call(func=ast.Attribute(attr="_ask" | "_all"), args=[_, ast.Constant(value=str(op)), *_]):
+                    sent.add(op)
+                case ast.Dict(keys=[ast.Constant(value="op"), *_], values=[ast.Constant(value=str(op)), *_]):
+                    sent.add(op)
+    known: set[str] = set()
+    for node in ast.walk(ast.parse((PLAYBOOKS / "files" / "resident" / "daemon.py").read_text())):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="OPERATIONS")], value=ast.Dict(keys=keys)):
+                known = {key.value for key in keys if isinstance(key, ast.Constant)}  # type: ignore[misc]
+    assert {"hello", "arm", "commit", "probe", "job.start"} <= sent
+    assert sent <= known, sorted(sent - known)
+
+
+# --- telemetry
+
+# Declared for what is still to come: no code writes these yet. A name leaves this list when something records it.
+NOT_YET = {
+    "optical": "all", "collective": "all", "gpu": "all", "clock": "all",
+    "reconfig": {"lost_bytes", *(f"{p}_{u}" for p in ("power", "first_packet", "resume") for u in ("ms", "ns"))},
+    "reconfig_device": {"t_power_ns"},
+    "circuit": {"mainstat"},
+    "port": {"pfc", "ecn"},
+}  # fmt: skip
+BY_JOBS = {"iteration"}
+
+
+def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tmp_path: Path) -> None:
+    lab = read_lab(*((ROOT / "inventory" / "emulated" / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
+    ring, torus = (read_plan((ROOT / "examples" / f"{n}.json").read_text(), n, lab) for n in ("topoopt-12", "parallel-ring-12"))
+    held = target(ring, lab, dict.fromkeys(lab.devices, frozenset()), ())
+    goal = target(torus, lab, held.wanted, [s for settings_ in held.wanted.values() for s in settings_])
+    with Journal(tmp_path, "2026-11-21-0001", lab.name) as journal:
+        recorder = Recorder(Silent(), journal)
+        recorder.reconfig_id = "2026-11-21-0001/1"
+        with recorder.phase("switch", "all"):
+            at = journal.now_ns()
+        outcomes = {d: Outcome(d, goal.wanted[d], at, at + 1, at + 2, at + 3, 2) for d in goal.change.changes}
+        committed = {h: Committed(h, 2, 1, at + 6, 80, at + 5) for h in goal.rising()}
+        figures = tell(recorder, lab, goal, torus, Times(outcomes, committed, at + 9))
+        assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
+        record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])
+        record(journal, dict.fromkeys(lab.fibres, PortCounters(1, 2, 3, 4, 5, True)))
+    trouble: list[str] = []
+    seen: dict[str, set[str]] = defaultdict(set)
+    for point in read(tmp_path, trouble=trouble):
+        assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)
+        assert set(point.fields) <= set(MEASUREMENTS[point.measurement].fields)
+        seen[point.measurement] |= set(point.fields)
+    assert not trouble and settings(goal.circuits) == goal.wanted
+    for name, known in MEASUREMENTS.items():
+        later = NOT_YET.get(name, set())
+        if later == "all" or name in BY_JOBS:
+            assert name not in seen
+        else:
+            assert seen[name] == set(known.fields) - set(later), name
+
+
+def test_every_measurement_the_source_names_is_declared_and_the_rest_is_listed_as_not_yet_recorded() -> None:
+    named: set[str] = set()
+    fields: dict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "orchestrator").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="point"), args=[ast.Constant(value=str(name)), *rest]):
+                    named.add(name)
+                    for part in rest[1:2]:
+                        if isinstance(part, ast.Dict):
+                            fields[name] |= {k.value for k in part.keys if isinstance(k, ast.Constant)}  # type: ignore[misc]
+    assert named <= set(MEASUREMENTS)
+    assert all(written <= set(MEASUREMENTS[name].fields) for name, written in fields.items())
+    assert set(MEASUREMENTS) - named == {name for name, later in NOT_YET.items() if later == "all"}
+
+
+def test_the_telemetry_page_has_the_tables_of_the_declared_names() -> None:
+    page = (ROOT / "docs" / "reference" / "telemetry.md").read_text()
+    assert page == rewritten(page), "run: python -m orchestrator.telemetry.reference docs/reference/telemetry.md"
+    assert all(f"### {name}\n" in page for name in MEASUREMENTS)
