@@ -122,9 +122,7 @@ async def move_light(context: Context, change: Transition) -> dict[DeviceName, O
 async def _answers(context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step]) -> dict[DeviceName, Outcome]:
     """Ask all devices at once and note every answer."""
     start = Start(len(wanted))
-    answers = await asyncio.gather(
-        *(start.apply(context.session.devices[d], c) for d, c in wanted.items()), return_exceptions=True
-    )
+    answers = await asyncio.gather(*(start.apply(context.session.devices[d], c) for d, c in wanted.items()), return_exceptions=True)
     outcomes: dict[DeviceName, Outcome] = {}
     problems: list[str] = []
     faults: list[BaseException] = []
@@ -436,7 +434,8 @@ class Bringing:
         ours = {self.generation, self.drained} - {None}
         counting = [h for h, hello in hellos.items() if hello.active in ours and hello.pending_s is not None]
         drained = self.drained is not None and any(
-            hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None) for hello in hellos.values()
+            hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None)
+            for hello in hellos.values()
         )
         words = "on the routes over the circuits that stayed" if drained else "back on the routes they had"
         try:
@@ -493,17 +492,30 @@ class Leaving:
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = transition(observed, {}, reachable)
         following = [h for h, hello in seen.hellos.items() if hello.active is not None or hello.staged]
-        job = await jobs.leave(session, store, context.key, recorder, context.run_dir.parent)
+        job = ""
+        try:
+            job = await jobs.leave(session, store, context.key, recorder, context.run_dir.parent)
+        except TestbedError as error:
+            left.append(f"job: {error}")
         if not change and not following and not job:
-            if not left:
-                store.clear_current(context.key)
-            return DownReport(context.run.id, lab.name, nothing_to_do=not left, phases=tuple(recorder.phases), left=tuple(left))
+            self._forget(left)
+            return DownReport(
+                context.run.id,
+                lab.name,
+                nothing_to_do=not left,
+                phases=tuple(recorder.phases),
+                hosts_restored=len(seen.hellos),
+                hosts_total=len(lab.hosts),
+                left=tuple(left),
+            )
+        restored = len(seen.hellos)
         if following:
             try:
                 with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
                     await session.hosts.clear(following)
                     phase.detail = f"cleared on {len(following)} hosts"
             except TestbedError as error:
+                restored -= len(following)
                 left += str(error).splitlines()
         writes = 0
         if change:
@@ -516,16 +528,20 @@ class Leaving:
                 phase.detail = f"{sum(map(len, change.removed.values()))} cross-connects taken down"
         # Cross-connects we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
         store.disown(context.key, [s for d, held in reachable.items() for s in held - observed[d]])
-        if not left:
-            store.clear_current(context.key)
+        self._forget(left)
         return DownReport(
             context.run.id,
             lab.name,
             phases=tuple(recorder.phases),
             diff=diff(change, session.devices),
             writes=writes,
-            hosts_restored=len(seen.hellos),
+            hosts_restored=restored,
             hosts_total=len(lab.hosts),
             job_stopped=job,
             left=tuple(left),
         )
+
+    def _forget(self, left: list[str]) -> None:
+        """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
+        if not left or not self.context.store.owned(self.context.key):
+            self.context.store.clear_current(self.context.key)

@@ -6,20 +6,16 @@ break and commit: hosts are armed before the light moves and commit by themselve
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from optics import TimedOut
 from orchestrator import jobs
 from orchestrator.change import Bringing, Context, Leaving
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
 from orchestrator.recorder import Recorder
 from orchestrator.reports import DownReport, PlanReport, UpReport
 from orchestrator.rules import hops
-from orchestrator.session import key_of, load_lab, load_plan, open_session
+from orchestrator.session import deadline, key_of, load_lab, load_plan, open_session
 from orchestrator.settings import Settings
 from orchestrator.store import LabLock, Store
 from orchestrator.survey import status, verify
@@ -38,7 +34,7 @@ async def plan(
     wanted, _ = load_plan(plan_path, lab)
     key = key_of(lab)
     recorder = Recorder(progress)
-    async with _deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
             seen = (await session.observe(hosts=False)).complete()
             phase.detail = f"{len(seen.settings)} devices"
@@ -98,7 +94,7 @@ async def up(
         with run, Journal(run_dir, run.id, lab.name) as journal:
             (run_dir / "plan.json").write_text(text, encoding="utf-8")
             recorder = Recorder(progress, journal)
-            async with _deadline(timeout_s, "up"), open_session(lab, inventory, run_dir) as session:
+            async with deadline(timeout_s, "up"), open_session(lab, inventory, run_dir) as session:
                 context = Context(session, store, run, key, recorder, run_dir, timeout_s)
                 report = await Bringing(context, wanted, text).carry_out(launch_job=launch_job)
             report = replace(report, journal=str(journal.directory))
@@ -116,7 +112,7 @@ async def down(inventory: Path, *, progress: Progress, store: Store, settings: S
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
             recorder = Recorder(progress, journal)
-            async with _deadline(timeout_s, "down"), open_session(lab, inventory, run_dir) as session:
+            async with deadline(timeout_s, "down"), open_session(lab, inventory, run_dir) as session:
                 context = Context(session, store, run, key, recorder, run_dir, timeout_s)
                 report = await Leaving(context).carry_out()
             report = replace(report, journal=str(journal.directory))
@@ -134,16 +130,3 @@ def _summary(report: UpReport | DownReport) -> dict[str, object]:
         "dark_ms": getattr(report, "dark_ms", None),
         "phases": {p.name: p.seconds for p in report.phases},
     }
-
-
-@asynccontextmanager
-async def _deadline(timeout_s: float, verb: str) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError as error:
-        if isinstance(error, TimedOut):
-            raise
-        raise TimedOut(
-            f"{verb}: not finished after {timeout_s:.0f} s", hint="testbed status says what is; --timeout 10m allows more"
-        ) from error

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fcntl
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from optics import HostName, Missing, NotVerified, Refused, TestbedError
+from optics import HostName, Missing, NotVerified, Refused, TestbedError, Unreachable
 from orchestrator.hosts import Hosts, JobState, job_name
+from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import backend
 from orchestrator.lab import Lab
 from orchestrator.plan import Job
 from orchestrator.recorder import Recorder
 from orchestrator.reports import JobLogs, JobStatus, to_json
-from orchestrator.session import Session, key_of, load_lab, open_session
+from orchestrator.session import Session, deadline, key_of, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store import JobRecord, LabLock, Store
 from orchestrator.target import Target
@@ -119,22 +121,28 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
     """Fetch what rank 0 wrote since last time into the run's directory and journal; return all of the job's iterations."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
-    fresh: list[dict[str, Any]] = []
-    with local.open("ab") as file:
-        offset = file.tell()
-        while True:
-            piece = await session.hosts.tail(name, _ranks(record, session.lab)[0], "iterations.jsonl", offset)
-            whole = piece.text[: piece.text.rfind("\n") + 1].encode()
-            file.write(whole)
-            fresh += map(json.loads, whole.splitlines())
-            offset += len(whole)
-            if not whole or offset >= piece.size:
-                break
-    if fresh:
-        with Journal(run_dir, record.run, session.lab.name) as journal:
-            for r in fresh:
-                _iteration_point(journal, record.name, str(_facts(record)[2]["workload"]), r)
+    local.touch(mode=0o600)
+    while True:
+        offset = local.stat().st_size
+        piece = await session.hosts.tail(name, _ranks(record, session.lab)[0], "iterations.jsonl", offset)
+        whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+        if whole and _append(local, offset, whole):
+            with Journal(run_dir, record.run, session.lab.name) as journal:
+                for line in whole.splitlines():
+                    _iteration_point(journal, record.name, str(_facts(record)[2]["workload"]), json.loads(line))
+        if not whole or offset + len(whole) >= piece.size:
+            break
     return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
+
+
+def _append(file: Path, offset: int, piece: bytes) -> bool:
+    """Write `piece` at the end if the end is still at `offset`; false if another command brought the same home meanwhile."""
+    with file.open("ab") as end:
+        fcntl.flock(end, fcntl.LOCK_EX)
+        if end.seek(0, 2) != offset:
+            return False
+        end.write(piece)
+        return True
 
 
 def _iteration_point(journal: Journal, job: str, workload: str, r: Mapping[str, Any]) -> None:
@@ -253,16 +261,20 @@ async def halt(session: Session, store: Store, record: JobRecord, run_dir: Path,
 
 
 async def leave(session: Session, store: Store, key: str, recorder: Recorder, runs_dir: Path) -> str:
-    """Stop the lab's job if it runs; return its name, or nothing."""
+    """Stop the lab's job if it runs; return its name, or nothing. Raises: Unreachable, Refused - not all of its ranks stopped."""
     record = store.latest_job(key)
     if record is None or record.ended is not None:
         return ""
     with recorder.phase("job", f"stopping {record.name}") as phase:
-        status = await look(session, store, record, runs_dir / record.run)
-        if status.state not in ("starting", "running"):
-            phase.detail = f"{record.name} had {status.state}"
-            return ""
-        await halt(session, store, record, runs_dir / record.run, "down")
+        try:
+            status = await look(session, store, record, runs_dir / record.run)
+        except Unreachable:  # the ranks on the hosts that answer are stopped all the same; then `halt` says who does not
+            pass
+        else:
+            if status.state not in ("starting", "running"):
+                phase.detail = f"{record.name} had {status.state}"
+                return ""
+        status = await halt(session, store, record, runs_dir / record.run, "down")
         phase.detail = f"{record.name} stopped after {status.iterations} iterations"
     return record.name
 
@@ -271,13 +283,17 @@ async def leave(session: Session, store: Store, key: str, recorder: Recorder, ru
 
 
 @asynccontextmanager
-async def _opened(inventory: Path, settings: Settings, timeout_s: float) -> AsyncIterator[tuple[Session, str]]:
+async def _opened(inventory: Path, settings: Settings, timeout_s: float, verb: str) -> AsyncIterator[tuple[Session, str]]:
     lab = load_lab(inventory)
-    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        answers = await session.hosts.connect()
-        if errors := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
-            raise next(iter(errors.values())) if len(errors) == 1 else Missing("\n".join(map(str, errors.values())))
+    async with deadline(timeout_s, verb), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         yield session, key_of(lab)
+
+
+async def _connect(session: Session, names: Collection[HostName]) -> None:
+    """Raises: Unreachable - naming every one of these hosts that does not answer."""
+    answers = await session.hosts.connect(names)
+    if silent := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
+        raise one_error(silent)
 
 
 def _latest(store: Store, key: str) -> JobRecord:
@@ -291,13 +307,14 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
     """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
     from orchestrator.planfile import read_plan
 
-    async with _opened(inventory, settings, timeout_s) as (session, key):
+    async with _opened(inventory, settings, timeout_s, "job launch") as (session, key):
         current = store.current(key)
         if current is None:
             raise Missing("no plan is up on this lab", hint="testbed up --topology examples/ring-12.json")
         job = read_plan(current.plan_text, current.plan_name, session.lab).job
         if job is None:
             raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
+        await _connect(session, job.ranks)
         with LabLock(settings.lock_path(key), user=settings.user, reason="job launch"):
             run = store.new_run(
                 "job launch", key, plan_name=current.plan_name, plan_sha=current.plan_sha, inventory=inventory, user=settings.user
@@ -314,8 +331,9 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
 
 async def job_status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
     """The latest job as its ranks report it now; its iterations so far are brought home."""
-    async with _opened(inventory, settings, timeout_s) as (session, key):
+    async with _opened(inventory, settings, timeout_s, "job status") as (session, key):
         record = _latest(store, key)
+        await _connect(session, _ranks(record, session.lab))
         return await look(session, store, record, settings.run_dir(record.run))
 
 
@@ -323,12 +341,13 @@ async def job_logs(
     inventory: Path, *, lines: int, host: str | None, progress: Progress, store: Store, settings: Settings, timeout_s: float
 ) -> JobLogs:
     """The last `lines` lines each rank wrote. Raises: Missing - no job, or no rank on `host`."""
-    async with _opened(inventory, settings, timeout_s) as (session, key):
+    async with _opened(inventory, settings, timeout_s, "job logs") as (session, key):
         record = _latest(store, key)
         name, ranks = _facts(record)[0], _ranks(record, session.lab)
         chosen = [(i, h) for i, h in enumerate(ranks) if host in (None, h)]
         if not chosen:
             raise Missing(f"job {record.name} has no rank on {host}", hint=f"its hosts: {', '.join(ranks)}")
+        await _connect(session, [h for _, h in chosen])
         tails = await asyncio.gather(*(session.hosts.tail(name, h, "log", -200 * lines) for _, h in chosen))
     found = {f"rank {i} ({h})": tuple(t.text.splitlines()[-lines:]) for (i, h), t in zip(chosen, tails, strict=True)}
     return JobLogs(record.name, found)
@@ -336,11 +355,13 @@ async def job_logs(
 
 async def job_stop(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
     """Stop the job at an iteration boundary and say how far it came."""
-    async with _opened(inventory, settings, timeout_s) as (session, key):
+    async with _opened(inventory, settings, timeout_s, "job stop") as (session, key):
         record = _latest(store, key)
         run_dir = settings.run_dir(record.run)
-        status = await look(session, store, record, run_dir)
-        if status.state not in ("starting", "running"):
-            return status
+        await session.hosts.connect(_ranks(record, session.lab))
+        with suppress(Unreachable):  # the ranks on the hosts that answer are stopped all the same; `halt` says who does not
+            status = await look(session, store, record, run_dir)
+            if status.state not in ("starting", "running"):
+                return status
         with LabLock(settings.lock_path(key), user=settings.user, reason="job stop"):
             return await halt(session, store, record, run_dir, "stopped by the operator")

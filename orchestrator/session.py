@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from optics import BadFile, CrossConnect, DeviceConfig, DeviceName, HostName, Setting, TestbedError, Unreachable
+from optics import BadFile, CrossConnect, DeviceConfig, DeviceName, HostName, Setting, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.lab import Lab, Secret, read_lab
 from orchestrator.plan import Plan
@@ -105,6 +105,20 @@ class Session:
 
 async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
     return {}
+
+
+@asynccontextmanager
+async def deadline(timeout_s: float, verb: str) -> AsyncIterator[None]:
+    """Bound the body. Raises: TimedOut - naming the verb; the body was cancelled and has ended."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, TestbedError):
+            raise
+        raise TimedOut(
+            f"{verb}: not finished after {timeout_s:g} s", hint="testbed status says what is; --timeout 10m allows more"
+        ) from error
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from orchestrator.lab import Lab
 from orchestrator.lablock import holder
 from orchestrator.planfile import read_plan
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
-from orchestrator.session import Observation, Session, key_of, load_lab, open_session
+from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store import CurrentPlan, Store
 from orchestrator.target import per_device, short, stored_links
@@ -28,7 +28,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     lab = load_lab(inventory)
     key = key_of(lab)
     current = store.current(key)
-    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    async with deadline(timeout_s, "status"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
         job = await _job(session, store, key, settings, seen)
     wanted = _wanted(current, lab)
@@ -62,7 +62,7 @@ async def verify(inventory: Path, *, progress: Progress, store: Store, settings:
             hint="testbed up --topology examples/ring-12.json",
         )
     plan = read_plan(current.plan_text, current.plan_name, lab)
-    async with asyncio.timeout(timeout_s), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    async with deadline(timeout_s, "verify"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         progress.phase("observe")
         seen = (await session.observe()).complete()
         progress.done("observe", f"{len(seen.settings)} devices, {len(seen.hellos)} hosts")
@@ -133,7 +133,10 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
 def _drift(devices: tuple[DeviceStatus, ...], hosts: tuple[HostStatus, ...], current: CurrentPlan | None) -> list[str]:
     found = [f"{d.name}: {len(d.missing)} planned cross-connects missing: {', '.join(d.missing[:6])}" for d in devices if d.missing]
     found += [f"{h.name}: {h.up} of {h.planned} planned ports have carrier" for h in hosts if h.ok and h.up < h.planned]
-    if current is not None:
+    if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
+        found += [f"{d.name}: {d.ours} cross-connects of ours" for d in devices if d.ours]
+        found += [f"{h.name}: runs generation {h.generation}" for h in hosts if h.generation is not None]
+    else:
         found += [
             f"{h.name}: runs generation {h.generation}, {current.generation} was committed"
             for h in hosts

@@ -18,7 +18,7 @@ from orchestrator.transition import Held, Transition, describe, transition
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a plan leads. old_links: what is lit now between known host ports; kept_links: those that stay as they are."""
+    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside; kept_links: those that stay."""
 
     links: tuple[Link, ...]
     circuits: tuple[Circuit, ...]
@@ -55,7 +55,6 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     Raises: Infeasible - the lab cannot carry the plan, or a circuit would lose more light than allowed. Interlock - circuits
     that are not ours are in the way.
     """
-    old = light.live_links(observed, lab)
     ours = per_device(owned)
     # Links of others are neither kept for bare hosts nor given up: their ports are taken.
     ours_lit = light.live_links({d: held & ours.get(d, frozenset()) for d, held in observed.items()}, lab)
@@ -68,7 +67,9 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
             hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
         )
     wanted = light.settings(ways)
-    return Target(links, ways, wanted, transition(observed, wanted, ours), old)
+    change = transition(observed, wanted, ours)
+    old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
+    return Target(links, ways, wanted, change, old)
 
 
 def link_data(link: Link) -> dict[str, str | int]:
