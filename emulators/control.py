@@ -26,6 +26,11 @@ Words = dict[str, object]
 Request = Mapping[str, object]
 
 
+def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Faults as `faults.add` and `faults.remove` speak of them, by number."""
+    return [{"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults]
+
+
 class BadRequest(ValueError):
     """A control request that cannot be carried out; the message says why."""
 
@@ -46,7 +51,7 @@ class Control:
             "power": self._power,
             "faults.add": self._add_fault,
             "faults.remove": self._remove_fault,
-            "faults.list": lambda _: {"faults": {name: server.list_faults() for name, server in lab.servers.items()}},
+            "faults.list": lambda _: {"faults": {name: _numbered(server.list_faults()) for name, server in lab.servers.items()}},
             "fibre": self._fibre,
             "host.sshd": self._host_sshd,
             "stop": self._stop,

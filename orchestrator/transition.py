@@ -69,7 +69,7 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     if conflicts:
         raise Interlock(
             "circuits that this program did not make are in the way: " + "; ".join(conflicts),
-            hint="remove them where they were made, or adopt them by name",
+            hint="remove them where they were made, or plan around their ports",
         )
     changes = {
         device: Change(device, per["removed"][device], per["made"][device])

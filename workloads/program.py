@@ -69,6 +69,11 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
             "torch": torch.__version__,
         }
         summary |= started
+        print(
+            f"{who}: {len(hosts)} ranks met, {rings.backend}, {len(place.rings)} rings, torch {torch.__version__}",
+            file=sys.stderr,
+            flush=True,
+        )
         job = Job(place, torch, rings, accord, records, started)
         summary |= work(job)
         accord.farewell()

@@ -25,8 +25,14 @@ class Records:
             self._file = (directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
 
     def iteration(self, record: dict[str, Any]) -> None:
+        """Keep the record of one iteration, and say it in the log."""
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
+            loss = f"  loss {record['loss']:.4f}" if "loss" in record else ""
+            print(
+                f"iteration {record['iter']:>6}  {record['iter_ms']:>9.1f} ms  exchange {record['comm_ms']:>9.1f} ms{loss}",
+                flush=True,
+            )
 
     def summary(self, record: dict[str, Any]) -> None:
         """Write the summary whole or not at all."""

@@ -56,5 +56,5 @@ def check(saved: Saved, now: PlanReport) -> None:
         raise Interlock(
             f"{saved.file}: the lab is not as it was when this plan was saved "
             f"(now {now.kept} kept, {now.removed} broken, {now.made} made)",
-            hint=f"look again: testbed plan --topology {saved.topology.name}",
+            hint=f"look again: testbed plan --topology {saved.topology}",
         )

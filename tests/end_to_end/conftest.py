@@ -106,7 +106,7 @@ class Lab:
         """Faults gone, everybody reachable, nothing up."""
         for device, faults in self.ask("faults.list")["faults"].items():
             for fault in faults:
-                self.ask("faults.remove", device=device, number=fault["id"])
+                self.ask("faults.remove", device=device, number=fault["number"])
         self.testbed("down", "--yes").must()
 
 

@@ -46,6 +46,7 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     assert replaced["state"] == "running" and replaced["run"] != started["run"]
     logs = lab.testbed("job", "logs").must()
     assert set(logs["lines"]) == {f"rank {i} ({h})" for i, h in enumerate(HOSTS)}
+    assert "iteration" in logs["lines"]["rank 0 (gpu01)"][-1] and "ranks met" in logs["lines"]["rank 5 (gpu06)"][0]
     resumed = list((lab.folder / "state" / "runs" / replaced["run"]).glob("*.iterations.jsonl"))
     first = resumed[0].read_text().splitlines()[0]
     assert '"iter": 1,' not in first, "training went on from the checkpoint"
