@@ -203,8 +203,8 @@ class Bringing:
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
                 await self.hosts.confirm(generation, wanted)
-                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active is not None]:
-                    await self.hosts.clear(leaving)
+                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and 0 < (hello.active or 0) < generation]:
+                    await self.hosts.clear(leaving)  # later numbers were given by somebody else's store
         except (TestbedError, asyncio.CancelledError) as error:
             if not self.touched:
                 raise
@@ -467,6 +467,7 @@ async def affairs(session: Session, change: Transition) -> list[str]:
             return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
         made, removed = change.made[device], change.removed[device]
         left = [f"{short(s)} not made" for s in sorted(made - held)] + [f"{short(s)} not removed" for s in sorted(removed & held)]
+        left += [f"{short(s)} lost" for s in sorted(change.kept[device] - held)]
         done = f"{len(made & held)}/{len(made)} made, {len(removed - held)}/{len(removed)} removed"
         return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
 
@@ -491,7 +492,11 @@ class Leaving:
         observed = dict(seen.settings)
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = transition(observed, {}, reachable)
-        following = [h for h, hello in seen.hellos.items() if hello.active is not None or hello.staged]
+        # The generations this store gave are below its next one; a host that runs a later one follows somebody else's store.
+        mine = range(1, store.next_generation(context.key))
+        following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
+        others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
+        notes = (f"routes of somebody else stay on {', '.join(others)}",) if others else ()
         job = ""
         try:
             job = await jobs.leave(session, store, context.key, recorder, context.run_dir.parent)
@@ -507,6 +512,7 @@ class Leaving:
                 hosts_restored=len(seen.hellos),
                 hosts_total=len(lab.hosts),
                 left=tuple(left),
+                notes=notes,
             )
         restored = len(seen.hellos)
         if following:
@@ -539,6 +545,7 @@ class Leaving:
             hosts_total=len(lab.hosts),
             job_stopped=job,
             left=tuple(left),
+            notes=notes,
         )
 
     def _forget(self, left: list[str]) -> None:

@@ -135,7 +135,11 @@ def _drift(devices: tuple[DeviceStatus, ...], hosts: tuple[HostStatus, ...], cur
     found += [f"{h.name}: {h.up} of {h.planned} planned ports have carrier" for h in hosts if h.ok and h.up < h.planned]
     if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
         found += [f"{d.name}: {d.ours} cross-connects of ours" for d in devices if d.ours]
-        found += [f"{h.name}: runs generation {h.generation}" for h in hosts if h.generation is not None]
+        found += [
+            f"{h.name}: runs generation {h.generation}, of a run that died or of somebody else"
+            for h in hosts
+            if h.generation is not None
+        ]
     else:
         found += [
             f"{h.name}: runs generation {h.generation}, {current.generation} was committed"

@@ -119,7 +119,8 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.job is not None:
         lines += job(report.job).splitlines()
     if report.drift:
-        lines += [paint("Differs from the plan:" if report.plan else "Left behind, though no plan is up:", "yellow", colour), *(f"  {what}" for what in report.drift)]
+        words = "Differs from the plan:" if report.plan else "Though no plan is up:"
+        lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
     elif report.plan and report.ok:
         lines.append(paint("As planned", "green", colour))
     return "\n".join(lines)

@@ -65,6 +65,43 @@ def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
     assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
 
 
+def test_a_plan_that_leaves_hosts_out_drains_only_its_own(lab: Lab) -> None:
+    square = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
+    lab.up(lab.plan("square", square)).must()
+    report = lab.up(lab.plan("turned", [("gpu01:p3", "gpu02:p3"), *square[1:]])).must()
+    assert "drain" in {p["name"] for p in report["phases"]} and report["pairs_ok"] == 12
+
+
+def test_a_saved_plan_holds_until_the_lab_changes(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    saved = lab.folder / "saved.json"
+    plan = lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])
+    prints = {lab.testbed("plan", "--topology", plan, "-o", saved).must()["fingerprint"] for _ in range(5)}
+    assert len(prints) == 1, "whichever device answers first"
+    lab.testbed("up", "--plan", saved).must()
+    assert lab.testbed("up", "--plan", saved).exit_code == 9
+
+
+def test_down_goes_on_without_a_host_that_does_not_answer(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    lab.ask("host.sshd", host="gpu03", up=False)
+    answer = lab.testbed("down", "--yes")
+    assert answer.exit_code == 7 and "gpu03" in answer.envelope["data"]["left"][0]
+    assert pairs(lab) == 0
+    lab.ask("host.sshd", host="gpu03", up=True)
+    status = lab.testbed("status").must()
+    assert not status["plan"] and [line.partition(":")[0] for line in status["drift"]] == ["gpu03"]
+    lab.testbed("down", "--yes").must()
+    assert not lab.testbed("status").must()["drift"]
+
+
+def test_down_leaves_the_routes_and_circuits_of_another_store_alone(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    other = {"TESTBED_DATA_DIR": str(lab.folder / "other")}
+    assert lab.testbed("down", "--yes", **other).must()["nothing_to_do"]
+    assert lab.testbed("verify").must()["ok"]
+
+
 def test_down_takes_away_what_is_ours_and_leaves_what_is_not(lab: Lab) -> None:
     foreign(lab, 6, 6)
     report = lab.up(lab.plan("pair", [("gpu01:p1", "gpu02:p1")])).must()
