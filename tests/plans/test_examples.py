@@ -81,7 +81,7 @@ def test_the_hardware_inventory_is_read_and_keeps_its_password_elsewhere() -> No
     assert (host.forwarding, host.port_address(2), host.ssh.user, host.ssh.known_hosts) == (
         "npar-rdma",
         "10.100.3.2",
-        "testbed",
+        "root",
         "~/.ssh/testbed_known_hosts",
     )
 
