@@ -343,7 +343,9 @@ class Bringing:
                 waited = await quiet(hosts, receivers(gone))
                 await hosts.confirm(self.drained, self.draining)
                 phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
-        rising = goal.rising()
+        # A device that a run before us left settling may have finished while we staged: no carrier would come anew.
+        now = (await context.session.observe(hosts=False)).crossconnects
+        rising = goal.rising(now)
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
         sampling.clear()
         with recorder.phase("switch") as phase:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from drivers.api import CircuitSwitch
@@ -35,11 +35,14 @@ class Target:
     def moving(self) -> bool:
         return bool(self.change)
 
-    def rising(self) -> Mapping[HostName, tuple[int, ...]]:
-        """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent."""
+    def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
+        """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.
+
+        already: settings the devices came to hold since they were observed; their light will not come anew.
+        """
         ports: dict[HostName, set[int]] = defaultdict(set)
         for circuit in self.circuits:
-            if any(x in self.change.made[x.ingress.device] for x in circuit.path):
+            if any(x in self.change.made[x.ingress.device] and x not in already for x in circuit.path):
                 ports[circuit.receiver.host].add(circuit.receiver.number)
         return {host: tuple(sorted(numbers)) for host, numbers in sorted(ports.items())}
 
