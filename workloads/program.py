@@ -70,8 +70,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         }
         summary |= started
         print(
-            f"{who}: {len(hosts)} ranks met, {rings.backend}, {len(place.rings)} rings, torch {torch.__version__}",
-            file=sys.stderr,
+            f"# {who}: {len(hosts)} ranks met, {rings.backend}, {len(place.rings)} rings, torch {torch.__version__}",
             flush=True,
         )
         job = Job(place, torch, rings, accord, records, started)
