@@ -80,7 +80,7 @@ class SshEdge(Edge):
 
 
 class TraitsEdge(Edge):
-    settle_s: Annotated[float, Field(ge=0, le=3600)] | None = None
+    settle_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     at_once: Annotated[int, Field(ge=1, le=100_000)] | None = None
     keeps_others_lit: bool | None = None
     latching: bool | None = None

@@ -124,7 +124,15 @@ async def deadline(timeout_s: float, verb: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
     """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes."""
-    devices = {name: open_device(_with_secret(lab, config)) for name, config in lab.devices.items()}
+    devices: dict[DeviceName, CircuitSwitch] = {}
+    problems: list[str] = []
+    for name, config in lab.devices.items():
+        try:
+            devices[name] = open_device(_with_secret(lab, config))
+        except BadFile as error:
+            problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
+    if problems:
+        raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
     hosts = Hosts(lab, inventory, run_dir)
     try:
         yield Session(lab, inventory, devices, hosts)

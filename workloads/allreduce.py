@@ -85,7 +85,7 @@ def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         begin_ns = time.monotonic_ns()
         rows.append(measure(job, count, arguments.warmup_iters, arguments.iters, bool(arguments.check)))
         say(row(rows[-1]))
-        job.records.iteration(record_of(job, rows[-1], begin_ns, clock))
+        job.records.iteration(record_of(job, rows[-1], begin_ns, clock), aloud=False)  # the table says it
     result = {"rows": rows, "wrong": sum(record["wrong"] for record in rows)}
     say(f"# Out of bounds values : {result['wrong']} {'OK' if not result['wrong'] else 'FAILED'}")
     if job.place.rank == 0:

@@ -24,10 +24,12 @@ class Records:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = (directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
 
-    def iteration(self, record: dict[str, Any]) -> None:
-        """Keep the record of one iteration, and say it in the log."""
-        if self._file is not None:
-            self._file.write(json.dumps(record) + "\n")
+    def iteration(self, record: dict[str, Any], *, aloud: bool = True) -> None:
+        """Keep the record of one iteration and, if `aloud`, say it in the log."""
+        if self._file is None:
+            return
+        self._file.write(json.dumps(record) + "\n")
+        if aloud:
             loss = f"  loss {record['loss']:.4f}" if "loss" in record else ""
             print(
                 f"iteration {record['iter']:>6}  {record['iter_ms']:>9.1f} ms  exchange {record['comm_ms']:>9.1f} ms{loss}",

@@ -105,9 +105,7 @@ class Channel:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise TimedOut(
-                f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor"
-            ) from None
+            raise TimedOut(f"{self.host.name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor") from None
 
     def send(self, op: str, **fields: Any) -> asyncio.Future[dict[str, Any]]:
         """Send one request now; the future gets the answer."""

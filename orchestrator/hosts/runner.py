@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,9 @@ class Ansible:
         ]
         for process in ends:
             process.wait()
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        give_up = time.monotonic() + 1.0
+        while Path(self._sockets).exists() and time.monotonic() < give_up:
+            shutil.rmtree(self._sockets, ignore_errors=True)  # the masters are removing their sockets at the same time
         self._sockets = None
 
 
