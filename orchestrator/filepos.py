@@ -284,7 +284,7 @@ def read_yaml(text: str, name: str) -> Document:
     Raises: BadFile - not YAML, or a key that stands twice in one mapping.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -296,6 +296,16 @@ def read_yaml(text: str, name: str) -> Document:
     if reader.found:
         raise BadFile([f"{name}:{line}:{col}: {what}" for (line, col), what in sorted(reader.found)])
     return Document(name, value, reader.values, reader.keys)
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Compose with libyaml where PyYAML has it, ten times as fast; what it refuses is left to PyYAML's own parser and its words."""
+    if hasattr(yaml, "CSafeLoader"):
+        try:
+            return yaml.compose(text, Loader=yaml.CSafeLoader)
+        except yaml.YAMLError:
+            pass
+    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 class _YamlReader:

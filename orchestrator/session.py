@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,6 +135,8 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
     if problems:
         raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
     hosts = Hosts(lab, inventory, run_dir)
+    # asyncio's own pool has few threads on a small machine; a thread per host waits for its host and for no other
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(len(lab.hosts) + 4, "host"))
     try:
         yield Session(lab, inventory, devices, hosts)
     finally:
