@@ -109,9 +109,8 @@ class NotBegun(TestbedError):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep the interpreter from pausing in the dark window: no garbage collection, and threads give way within half a millisecond."""
+    """Keep the interpreter from pausing meanwhile: no garbage collection, and threads give way within half a millisecond."""
     interval = sys.getswitchinterval()
-    gc.collect()
     gc.disable()
     sys.setswitchinterval(0.0005)
     try:
@@ -355,22 +354,23 @@ class Bringing:
                 times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {len(times.committed)} hosts"
             return times
-        if self.drained is not None:
-            gone = [link for link in goal.old_links if link not in set(goal.kept_links)]
-            with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
-                await hosts.commit(self.drained, self.draining, policy.revert_after_s)
-                waited = await quiet(hosts, receivers(gone))
-                await hosts.confirm(self.drained, self.draining)
-                phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
         # A device that a run before us left settling may have finished while we staged: no carrier would come anew.
         now = (await context.session.observe(hosts=False)).crossconnects
         rising = goal.rising(now)
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
         sampling.clear()
+        with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
+            await hosts.arm(generation, rising, revert_after_s=policy.revert_after_s + patience, deadline_s=context.timeout_s)
+            gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
+            phase.detail = f"{len(rising)} hosts commit generation {generation} by themselves when their light is there"
+        if self.drained is not None:
+            gone = [link for link in goal.old_links if link not in set(goal.kept_links)]
+            with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
+                await hosts.commit(self.drained, self.draining, policy.revert_after_s)
+                # Confirmed while the queues run dry: once the light moves, the routes before are worse than these.
+                waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, self.draining))
+                phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
         with recorder.phase("switch") as phase:
-            step = context.run.step("host", "all", "arm", what)
-            with step:
-                await hosts.arm(generation, rising, revert_after_s=policy.revert_after_s + patience, deadline_s=context.timeout_s)
             times.outcomes = await move_light(context, goal.change)
             phase.detail = "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.change.changes.items())
         with recorder.phase("link") as phase:
