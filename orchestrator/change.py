@@ -398,7 +398,7 @@ class Bringing:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
-            hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
+            hellos = await self.hosts.greet()
             observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
             observed |= {d: outcome.observed for d, outcome in times.outcomes.items()}
             rungs = await ladder(session, self.plan, goal.links, observed, hellos)

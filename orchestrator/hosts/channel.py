@@ -93,7 +93,7 @@ class Channel:
         same = values.get("boot_id") == _boot_id()
         self.offset_ns = 0 if same else values["t_ns"] - (before + after) // 2
         await self.ask("watch", timeout_s=timeout_s)
-        return _hello(values, same)
+        return hello_of(values, same)
 
     async def ask(self, op: str, *, timeout_s: float = 5.0, **fields: Any) -> dict[str, Any]:
         """Send one request and return the answer.
@@ -201,7 +201,8 @@ def _open(transport: paramiko.Transport, host: HostName, timeout_s: float) -> pa
     return channel
 
 
-def _hello(values: Mapping[str, Any], same_clock: bool) -> Hello:
+def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
+    """Read a committer's answer to `hello`."""
     pending = values.get("pending") or {}
     ports = {
         int(n): PortState(p["interface"], p["mac"] or "", p["eth_mac"], bool(p["carrier"]), p["ups"] or 0, p["mtu"] or 0)

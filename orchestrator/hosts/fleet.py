@@ -26,7 +26,7 @@ from orchestrator.hosts.api import (
     Staged,
     Tail,
 )
-from orchestrator.hosts.channel import Channel
+from orchestrator.hosts.channel import Channel, hello_of
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.lab import Lab
@@ -73,6 +73,12 @@ class Hosts:
 
         names = self._names(names)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
+        """What connected hosts hold now, asked over the channels there are: a millisecond instead of a login."""
+        answers = await self._ask({name: {} for name in self._names(names)}, "hello")
+        self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
+        return {name: self.hellos[name] for name in answers}
 
     def unprovisioned(self) -> tuple[HostName, ...]:
         """Connected hosts whose facts, committer or workloads are not what this program would install."""
