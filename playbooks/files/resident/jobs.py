@@ -72,6 +72,10 @@ class Jobs:
                 os.sched_setaffinity(child.pid, request["cpus"])
         except OSError:
             pass
+        # Where the scheduler shares the processor between sessions (autogroup), a job is one session and so is each login: without
+        # this, Ansible and sshd get a sliver of a busy host.
+        with contextlib.suppress(OSError), open(f"/proc/{child.pid}/autogroup", "w") as autogroup:
+            autogroup.write("10")
         self.children[request["name"]] = child
         spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv, "log": log}
         write(where + "/job.json", json.dumps(spec))
