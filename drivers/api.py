@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from optics import Change, Dbm, DeviceConfig, DeviceName, Identity, Outcome, Port, Setting, Traits
+from optics import Change, Db, Dbm, DeviceConfig, DeviceName, Identity, Outcome, Port, PortState, Progress, Setting, Traits
 
-__all__ = ["CircuitSwitch", "DeviceConfig", "PowerMeter", "Ready", "at_once"]
+__all__ = [
+    "Attenuator",
+    "CircuitSwitch",
+    "DeviceConfig",
+    "JobQueue",
+    "Persistence",
+    "PortControl",
+    "PowerMeter",
+    "Ready",
+    "at_once",
+]
 
 Ready: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -64,3 +74,51 @@ class PowerMeter(Protocol):
         with `:in` the side where it enters; a device without such ports ignores labels with `:in`.
         """
         ...
+
+
+@runtime_checkable
+class PortControl(Protocol):
+    """A device whose ports can be shut and opened by command, and that knows when one has failed."""
+
+    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
+        """What each port's hardware says; a port the device says nothing of is absent. Writes nothing."""
+        ...
+
+    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
+        """Open or shut `ports`; circuits through a shut port go dark but stay. Returns the ports' states read back.
+
+        Raises: Refused - the device said no, in its own words.
+        """
+        ...
+
+
+@runtime_checkable
+class Attenuator(Protocol):
+    """A device with variable optical attenuators at ports of an ordinary cross-connect; a spectral route has its own."""
+
+    async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
+        """Attenuation (dB) set at each port; a port without an attenuator is absent. Writes nothing."""
+        ...
+
+    async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
+        """Set attenuations (dB >= 0); returns them read back. Raises: Refused - the device said no, or a port has none."""
+        ...
+
+
+@runtime_checkable
+class Persistence(Protocol):
+    """A device that can be told what to do with its circuits when power comes back."""
+
+    async def persistence(self) -> str:
+        """The mode in force, in the device's own word (Polatis: DARK, RESTORE, AUTOSAVE)."""
+        ...
+
+
+@runtime_checkable
+class JobQueue(Protocol):
+    """A slow device (a robot) that works through a queue, one move after the other, and says how far it is.
+
+    Whoever waits for `apply` sets `told`; the driver calls it in the event loop whenever it learnt something new.
+    """
+
+    told: Callable[[Progress], None]

@@ -76,7 +76,7 @@ def open_device(config: DeviceConfig) -> CircuitSwitch:
         for key in config.options
         if key not in driver.OPTIONS
     ]
-    traits, wrong = _traits(driver.TRAITS, config.traits)
+    traits, wrong = _traits(driver.TRAITS, config)
     problems += [f"{where}.traits.{text}" for text in wrong]
     if problems:
         raise BadFile(problems)
@@ -89,8 +89,8 @@ def open_device(config: DeviceConfig) -> CircuitSwitch:
 
 
 def driver_traits(config: DeviceConfig) -> Traits:
-    """The numbers to plan with: the driver's own, overridden by the inventory's. Raises: BadFile."""
-    traits, wrong = _traits(driver_class(config.driver).TRAITS, config.traits)
+    """The numbers to plan with: the driver's own at the device's time scale, else the inventory's. Raises: BadFile."""
+    traits, wrong = _traits(driver_class(config.driver).TRAITS, config)
     if wrong:
         raise BadFile([f"devices.{config.name}.traits.{text}" for text in wrong])
     return traits
@@ -100,8 +100,10 @@ def _third_party() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def _traits(own: Traits, overrides: Mapping[str, Any]) -> tuple[Traits, list[str]]:
-    names = [field.name for field in fields(Traits)]
+def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
+    overrides: Mapping[str, Any] = config.traits
+    names = [field.name for field in fields(Traits) if field.name not in ("spectral", "ways")]  # what a device is, not how well
+    own = replace(own, settle_s=own.settle_s / config.time_scale)
     wrong = [f"{key}: no such trait{_meant(key, names)}" for key in overrides if key not in names]
     good: dict[str, Any] = {}
     for key, value in overrides.items():
@@ -118,7 +120,7 @@ def _fault(key: str, value: object) -> str:
     if key == "at_once":
         fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
         return "" if fine else "a whole number of at least 1, or null for no limit"
-    if key in ("settle_s", "insertion_loss_db"):
+    if key in ("settle_s", "insertion_loss_db", "meter_db"):
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         fine = number and cast(float, value) >= 0 and not (key == "settle_s" and value == 0)
         return "" if fine else ("seconds above 0" if key == "settle_s" else "decibel, 0 or more")

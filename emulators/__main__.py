@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulators.config import BadInventory, LabConfig, read_config
+from emulators.dialects.base import AnyDialect
 from emulators.fabric.build import CannotBuild, Fabric
 from emulators.fabric.containment import contain, remove
 from emulators.fabric.doors import listen
@@ -23,7 +24,6 @@ from emulators.fabric.linux import leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_keys
 from emulators.lab import Doors, build_devices, serve, take_priority
-from emulators.server import AnyDialect
 
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4

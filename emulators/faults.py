@@ -1,7 +1,8 @@
 """What can go wrong, each with a name. A fault is a name, a trigger and a few numbers; the dialects carry them out.
 
-Triggers: `match` (regular expression searched in the command, letter case ignored; None: every command), `after` (so many
-matches pass first), `count` (so many fire, None: no end), `probability` (seeded).
+Triggers: `match` (regular expression searched in the command, letter case ignored; None: every command), `on` ("write": only
+commands that change the device, "read": only those that do not), `after` (so many matches pass first), `count` (so many fire,
+None: no end), `probability` (seeded). All that are given must agree.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Fault:
 
     kind: str
     match: str | None = None
+    on: str | None = None
     after: int = 0
     count: int | None = None
     probability: float = 1.0
@@ -69,7 +71,7 @@ class Fault:
 
 
 _TYPES: Mapping[str, Callable[[Any], Any]] = {
-    "match": str, "after": int, "count": int, "probability": float, "seconds": float,
+    "match": str, "on": str, "after": int, "count": int, "probability": float, "seconds": float,
     "port": str, "db": float, "limit": int, "at_byte": int,
 }  # fmt: skip
 
@@ -94,6 +96,8 @@ def fault(kind: str, **values: object) -> Fault:
             re.compile(made.match)
         except re.error as error:
             raise ValueError(f"fault {kind}: match {made.match!r}: {error}") from error
+    if made.on not in (None, "write", "read"):
+        raise ValueError(f"fault {kind}: on {made.on!r}: wanted write or read")
     if (kind.endswith("-port") or kind == "extra-loss") and not made.port:
         raise ValueError(f"fault {kind}: which port?")
     return made
@@ -133,14 +137,16 @@ class Faults:
         """Return every armed fault with its number and how often it fired."""
         return [{"id": number, **dataclasses.asdict(a.fault), "fired": a.fired} for number, a in self._armed.items()]
 
-    def fire(self, command: str) -> dict[str, Fault]:
-        """Return the faults that strike `command`, by name."""
+    def fire(self, command: str, writes: bool) -> dict[str, Fault]:
+        """Return the faults that strike `command`, by name; `writes` tells whether it changes the device."""
         struck: dict[str, Fault] = {}
         for armed in self._armed.values():
             wanted = armed.fault
             if wanted.kind in STANDING_FAULTS or wanted.kind in struck:
                 continue
             if armed.pattern is not None and not armed.pattern.search(command):
+                continue
+            if wanted.on is not None and (wanted.on == "write") is not writes:
                 continue
             armed.seen += 1
             if armed.seen <= wanted.after or (wanted.count is not None and armed.fired >= wanted.count):

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig
 from emulators.control import Control
+from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host
 from emulators.fabric.glass import HostPort
-from emulators.server import AnyDialect, DeviceServer, device_from_config
+from emulators.families import device_from_config
+from emulators.server import DeviceServer
 
 BANNER_DEADLINE_S = 20.0
 LASER_DBM = 0.0  # what a host's transmitter puts into its fibre

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import heapq
-import inspect
 import random
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
-from emulators.dialects.base import Dialect, Outgoing, Session
-from emulators.dialects.calient_table import aids
-from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.dialects.polatis_scpi import PolatisScpi, numbered
+from emulators.dialects.base import AnyDialect, Outgoing, Session
 from emulators.plant import Pair, Plant
 
-AnyDialect = Dialect[Any]
 OnGlass = Callable[[str, frozenset[Pair], float], None]
 """Called with the device's name, the lit pairs and the time (s, the loop's clock) at every change."""
 Chunking = Literal["whole", "split", "byte"]
-MEMS_BULK_S = 0.2  # Calient S320 hardware guide p. 44: at most 200 ms per set
 
 
 class _Connection(asyncio.Protocol):
@@ -259,59 +251,3 @@ class DeviceServer:
         now = max(when, self.loop.time())  # the loop may fire a clock step early
         self.dialect.tick(now)
         self._settle(now)
-
-
-_PLANT_KEYS = frozenset({"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults"})
-_PRESET_KEYS = frozenset({"in", "out", "type", "name", "group", "active"})
-
-
-def device_from_config(
-    name: str, driver: str, overrides: Mapping[str, Any] | None = None, seed: int = 0
-) -> tuple[Plant, AnyDialect]:
-    """Return plant and dialect of a device as an inventory names it: driver "polatis-scpi" or "calient-tl1".
-
-    overrides: settle_s, bulk_settle_s, size ("16x16"), ports (Calient: explicit AIDs), preset, faults, and every keyword of the
-    dialect's constructor (model, serial, firmware, username, password, row_delay_s, idle_s, boot_s, ...).
-    preset: Polatis [[in, out], ...]; Calient [{in, out, type, name, group, active}, ...] or [[a, b], ...] (2WAY).
-    Raises ValueError: unknown driver, unknown key, bad value.
-    """
-    dialects: dict[str, type[PolatisScpi] | type[CalientTl1]] = {"polatis-scpi": PolatisScpi, "calient-tl1": CalientTl1}
-    if driver not in dialects:
-        raise ValueError(f"{name}: no emulator for driver {driver!r}; there are {', '.join(dialects)}")
-    given = dict(overrides or {})
-    own = set(inspect.signature(dialects[driver].__init__).parameters) - {"self", "plant", "seed"}
-    for key in given:
-        if key not in own | _PLANT_KEYS:
-            near = difflib.get_close_matches(key, sorted(own | _PLANT_KEYS), 1)
-            raise ValueError(f"{name}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
-    preset, faults = given.pop("preset", []), given.pop("faults", [])
-    ingress_count, egress_count = _size(name, given.pop("size", "16x16"))
-    settle_s, bulk_s, ports = float(given.pop("settle_s", 0.05)), given.pop("bulk_settle_s", None), given.pop("ports", None)
-    dialect: AnyDialect
-    if driver == "polatis-scpi":
-        plant = Plant(name, *numbered(ingress_count, egress_count), settle_s, seed, bulk_settle_s=bulk_s)
-        plant.preset((str(a), str(b)) for a, b in preset)
-        dialect = PolatisScpi(plant, seed=seed, **given)
-    else:
-        if ports is None and ingress_count != egress_count:
-            raise ValueError(f"{name}: size: a duplex faceplate is square")
-        labels = tuple(str(p) for p in ports) if ports else aids(ingress_count)
-        plant = Plant(name, labels, labels, settle_s, seed, bulk_settle_s=MEMS_BULK_S if bulk_s is None else bulk_s)
-        given.setdefault("epoch_s", time.time() - time.monotonic())
-        dialect = CalientTl1(plant, seed=seed, **given)
-        for row in preset:
-            entry = dict(row) if isinstance(row, Mapping) else {"in": row[0], "out": row[1]}
-            if wrong := set(entry) - _PRESET_KEYS | {"in", "out"} - set(entry):
-                raise ValueError(f"{name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown")
-            entry["kind"] = str(entry.pop("type", "2WAY")).upper()
-            dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
-    for spec in faults:
-        dialect.inject(0.0, **dict(spec))
-    return plant, dialect
-
-
-def _size(name: str, text: object) -> tuple[int, int]:
-    parts = str(text).lower().split("x")
-    if len(parts) != 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
-        raise ValueError(f"{name}: size: wanted such as 16x16, seen {text!r}")
-    return int(parts[0]), int(parts[1])

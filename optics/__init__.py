@@ -14,6 +14,7 @@ from optics.errors import (
     TimedOut,
     Unreachable,
 )
+from optics.spectrum import Slot
 from optics.words import (
     Change,
     Circuit,
@@ -29,8 +30,12 @@ from optics.words import (
     LinkKind,
     Outcome,
     Port,
+    PortState,
+    Progress,
     Setting,
+    SpectralRoute,
     Traits,
+    clash,
 )
 
 __all__ = [
@@ -56,10 +61,15 @@ __all__ = [
     "NotVerified",
     "Outcome",
     "Port",
+    "PortState",
+    "Progress",
     "Refused",
     "Setting",
+    "Slot",
+    "SpectralRoute",
     "TestbedError",
     "TimedOut",
     "Traits",
     "Unreachable",
+    "clash",
 ]

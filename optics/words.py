@@ -5,10 +5,13 @@ Vocabulary follows SAI/SONiC OCS and the switch vendors (cross-connect, ingress,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
+
+from optics.spectrum import Slot
 
 DeviceName: TypeAlias = str
 HostName: TypeAlias = str
@@ -51,9 +54,50 @@ class CrossConnect:
         return f"{self.ingress.device}:{self.ingress.label}->{self.egress.label}"
 
 
-Setting: TypeAlias = CrossConnect
-"""What a device holds; its state is a frozenset of these and `wanted - observed` is the diff. Wavelength-selective switches add
-their own kind to this union."""
+@dataclass(frozen=True, slots=True, order=True)
+class SpectralRoute:
+    """Light of `slot` entering `ingress` leaves by `egress`, weakened by `attenuation_db` (dB >= 0, in steps of 0.1) on purpose.
+
+    What a wavelength-selective switch holds. Two that differ in attenuation alone are the same route: a device that is asked to
+    remove the one and add the other changes the attenuation in place and no light goes dark.
+    """
+
+    ingress: Port
+    egress: Port
+    slot: Slot
+    attenuation_db: Db = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attenuation_db", round(self.attenuation_db, 1) + 0.0)
+
+    @property
+    def route(self) -> tuple[Port, Port, Slot]:
+        """The route, whatever its attenuation."""
+        return self.ingress, self.egress, self.slot
+
+    def __str__(self) -> str:
+        weaker = f"-{self.attenuation_db:.1f}dB" if self.attenuation_db else ""
+        return f"{self.ingress.device}:{self.ingress.label}->{self.egress.label}@{self.slot}{weaker}"
+
+
+Setting: TypeAlias = CrossConnect | SpectralRoute
+"""What a device holds; its state is a frozenset of these and `wanted - observed` is the diff."""
+
+
+def clash(one: Setting, other: Setting) -> Port | None:
+    """The port on which the two cannot both be, None when they can.
+
+    A port carries one cross-connect, or spectral routes whose slots do not overlap. A route and the same route with another
+    attenuation clash like any two that overlap.
+    """
+    if one == other:
+        return None
+    shared = one.ingress if one.ingress == other.ingress else one.egress if one.egress == other.egress else None
+    if shared is None:
+        return None
+    if isinstance(one, SpectralRoute) and isinstance(other, SpectralRoute) and not one.slot.overlaps(other.slot):
+        return None
+    return shared
 
 
 class LinkKind(StrEnum):
@@ -75,14 +119,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Circuit:
-    """A one-way light path from a transmitter to a receiver through the cross-connects of `path`, in the order light meets them.
+    """A one-way light path from a transmitter to a receiver through the settings of `path`, in the order light meets them.
 
     `loss_db`: expected loss end to end in dB, fibres and switches, from the inventory and the devices' traits.
     """
 
     transmitter: HostPort
     receiver: HostPort
-    path: tuple[CrossConnect, ...]
+    path: tuple[Setting, ...]
     loss_db: Db = 0.0
 
     def __str__(self) -> str:
@@ -107,7 +151,9 @@ class Traits:
 
     settle_s: longest time (s) from a command to steady light, per set. at_once: settings one command can carry, None = no limit.
     keeps_others_lit: a change leaves the other circuits untouched. latching: circuits survive loss of power.
-    insertion_loss_db: typical loss of one cross-connect (dB).
+    insertion_loss_db: typical loss of one cross-connect (dB). spectral: the device holds spectral routes, not cross-connects.
+    ways: (ingress, egress) patterns, full matches of labels, of the ports that it can join at all; empty: any ingress with any
+    egress. meter_db: accuracy of its power meters (+- dB), 0 where it has none.
     """
 
     settle_s: float
@@ -115,6 +161,32 @@ class Traits:
     keeps_others_lit: bool = True
     latching: bool = False
     insertion_loss_db: Db = 1.5
+    spectral: bool = False
+    ways: tuple[tuple[str, str], ...] = ()
+    meter_db: Db = 0.0
+
+    def joins(self, ingress: str, egress: str) -> bool:
+        """Whether the device can lead light from port `ingress` to port `egress` at all."""
+        return not self.ways or any(re.fullmatch(a, ingress) and re.fullmatch(b, egress) for a, b in self.ways)
+
+
+class PortState(StrEnum):
+    """What a port's own hardware says: usable, shut by command (SAI: force-blocked), or failed."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a slow device is with a change: `done` of `total` moves; `eta_s` (s, this lab's clock) until the last is done."""
+
+    device: DeviceName
+    done: int
+    total: int
+    eta_s: float | None
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +225,12 @@ class Outcome:
 class DeviceConfig:
     """One device of the inventory, checked.
 
-    address: a URL (`tcp://host:port`, `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
+    address: a URL (`tcp://host:port`, `telnet://host:port`, `ssh://host:port`, `netconf://host:port`, `http://host:port`,
+    `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
     password is never printed. traits: overrides of the driver's own numbers, by field name of `Traits`.
     timeout_s: longest silence (s) after one question. options: what only this driver understands.
+    time_scale: how much faster than a real one of its kind this device runs, 1 for hardware; an emulated robot that takes 1 s for
+    a move of a minute has 60. Every time the driver knows from data sheets is divided by it.
     """
 
     name: DeviceName
@@ -166,3 +241,4 @@ class DeviceConfig:
     traits: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float = 5.0
     options: Mapping[str, str] = field(default_factory=dict)
+    time_scale: float = 1.0

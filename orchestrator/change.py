@@ -355,7 +355,7 @@ class Bringing:
                 phase.detail = f"committed on {len(times.committed)} hosts"
             return times
         # A device that a run before us left settling may have finished while we staged: no carrier would come anew.
-        now = (await context.session.observe(hosts=False)).crossconnects
+        now = (await context.session.observe(hosts=False)).held
         rising = goal.rising(now)
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
         sampling.clear()

@@ -291,6 +291,7 @@ def _devices(document: Document, problems: Problems) -> tuple[str, dict[DeviceNa
             traits=device.traits.model_dump(exclude_unset=True),
             timeout_s=device.timeout_s,
             options=device.options,
+            time_scale=device.time_scale,
         )
     return edge.lab, devices, secrets
 

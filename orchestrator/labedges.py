@@ -12,7 +12,7 @@ from orchestrator.filecheck import INTERFACE, NAME, Edge
 from orchestrator.filepos import did_you_mean
 
 Forwarding = Literal["kernel", "npar-rdma"]
-ADDRESS_SCHEMES = ("tcp", "visa", "serial", "ssh", "http", "https")
+ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "serial")
 
 Name = Annotated[str, Field(pattern=NAME)]
 Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
@@ -85,6 +85,7 @@ class TraitsEdge(Edge):
     keeps_others_lit: bool | None = None
     latching: bool | None = None
     insertion_loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+    meter_db: Annotated[float, Field(ge=0, le=10)] | None = None
 
 
 class DeviceEdge(Edge):
@@ -97,6 +98,7 @@ class DeviceEdge(Edge):
     traits: TraitsEdge = TraitsEdge()
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     options: dict[str, str] = Field(default_factory=dict)
+    time_scale: Annotated[float, Field(gt=0, le=10_000)] = 1.0
 
     @field_validator("address")
     @classmethod
@@ -107,9 +109,9 @@ class DeviceEdge(Edge):
             raise ValueError(
                 f'"{text}" is not a device address: wanted one of {", ".join(f"{s}://" for s in ADDRESS_SCHEMES)}{hint}'
             )
-        if url.scheme in ("tcp", "ssh"):
+        if url.scheme in ("tcp", "telnet", "ssh", "netconf", "http", "https"):
             try:
-                usable = bool(url.hostname) and (url.scheme == "ssh" or url.port is not None)
+                usable = bool(url.hostname) and (url.scheme != "tcp" or url.port is not None)
             except ValueError:
                 usable = False
             if not usable:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from optics import BadFile, CrossConnect, DeviceConfig, DeviceName, HostName, Setting, TestbedError, TimedOut, Unreachable
+from optics import BadFile, DeviceConfig, DeviceName, HostName, Setting, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.lab import Lab, Secret, read_lab
 from orchestrator.plan import Plan
@@ -53,8 +53,10 @@ class Observation:
     errors: Mapping[str, TestbedError]
 
     @property
-    def crossconnects(self) -> frozenset[CrossConnect]:
-        return frozenset().union(*self.settings.values())
+    def held(self) -> frozenset[Setting]:
+        """Everything that all devices hold."""
+        none: frozenset[Setting] = frozenset()
+        return none.union(*self.settings.values())
 
     def complete(self) -> Observation:
         """Return self if everybody answered. Raises: Unreachable - naming all who did not, in their own words."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from optics import CrossConnect, Port, Setting
 from optics.errors import TestbedError
-from optics.words import CrossConnect, Port
 from orchestrator.lablock import Holder, LabLock, process_mark
 from orchestrator.reports import Json, to_json
 
@@ -335,12 +335,12 @@ class Store:
 
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
-    def owned(self, lab: str) -> frozenset[CrossConnect]:
+    def owned(self, lab: str) -> frozenset[Setting]:
         """The cross-connects this program made on the lab and has not taken down."""
         rows = self._read("SELECT device, ingress, egress FROM owned WHERE lab=?", (lab,))
         return frozenset(CrossConnect(Port(r["device"], r["ingress"]), Port(r["device"], r["egress"])) for r in rows)
 
-    def own(self, lab: str, run: str, settings: Iterable[CrossConnect]) -> None:
+    def own(self, lab: str, run: str, settings: Iterable[Setting]) -> None:
         """Note cross-connects as ours; call before making them, so that a crash leaves none behind that nobody owns."""
         now = time.time()
         with self._transaction() as db:
@@ -349,7 +349,7 @@ class Store:
                 [(lab, s.ingress.device, s.ingress.label, s.egress.label, run, now) for s in settings],
             )
 
-    def disown(self, lab: str, settings: Iterable[CrossConnect]) -> None:
+    def disown(self, lab: str, settings: Iterable[Setting]) -> None:
         """Forget cross-connects; call after the device reported them gone."""
         with self._transaction() as db:
             db.executemany(

@@ -6,11 +6,12 @@ Bytes in, bytes out: no socket and no clock here. The server calls `receive` and
 from __future__ import annotations
 
 import random
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from emulators.faults import Fault, Faults, fault
 from emulators.plant import Plant, Side
@@ -50,6 +51,8 @@ class Dialect(ABC, Generic[State]):
     """
 
     logs_in = False  # a family with logins counts sessions there, the others at the door
+    writes: re.Pattern[str] = re.compile(r"(?!)")  # searched in a command: one that changes what the device holds
+    transport = ""  # the scheme of the address it answers on ("tcp", "telnet", ...), set by the server; it may mean a prompt
 
     def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
         self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
@@ -229,7 +232,7 @@ class Dialect(ABC, Generic[State]):
         while session.queue and session.busy_until_s <= now and not session.closed:
             command, struck = session.queue.popleft()
             if struck is None:
-                struck = self.faults.fire(command) if self.faults.armed else {}
+                struck = self.faults.fire(command, bool(self.writes.search(command))) if self.faults.armed else {}
             if struck:
                 self._struck(session, command, struck, now)
                 continue
@@ -341,3 +344,6 @@ class Dialect(ABC, Generic[State]):
         else:
             marked = sets[what.kind]()
             self.plant.impair(lambda _: marked.update(sides) if wrong else marked.difference_update(sides))
+
+
+AnyDialect: TypeAlias = Dialect[Any]

@@ -7,11 +7,13 @@ which error code answers which fault is published nowhere; the texts are the one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 
-from emulators.dialects.base import Dialect, Session
-from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, default_name
+from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, aids, default_name
 from emulators.dialects.tl1 import Command, Denied, Reply, Writer, parse, split_commands
+from emulators.family import Family
 from emulators.plant import Plant, Side, Violation
 
 LEGAL = (  # REAL that there is one and that its words alarm; the text is ours
@@ -30,6 +32,7 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     """
 
     logs_in = True
+    writes = re.compile(r"^\s*(ent|act|canc|dlt|ed)-(crs|port)", re.IGNORECASE)
 
     def __init__(
         self,
@@ -370,3 +373,31 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         if any(word not in (found.name, found.group) for word in words):
             raise Denied("IIAC", "Invalid Connection - group")
         return found
+
+
+MEMS_BULK_S = 0.2  # Calient S320 hardware guide p. 44: at most 200 ms per set
+_PRESET_KEYS = frozenset({"in", "out", "type", "name", "group", "active"})
+
+
+def _preset(dialect: AnyDialect, row: object) -> None:
+    """{in, out, type, name, group, active} or [a, b] (2WAY)."""
+    assert isinstance(dialect, CalientTl1)
+    if isinstance(row, list | tuple) and len(row) == 2:
+        row = {"in": row[0], "out": row[1]}
+    entry = dict(row) if isinstance(row, Mapping) else {}
+    if wrong := set(entry) - _PRESET_KEYS | {"in", "out"} - set(entry):
+        raise ValueError(f"{dialect.plant.name}: preset {row!r}: {', '.join(sorted(wrong))} is missing or unknown")
+    entry["kind"] = str(entry.pop("type", "2WAY")).upper()
+    dialect.preset(str(entry.pop("in")), str(entry.pop("out")), **entry)
+
+
+FAMILY = Family(
+    "calient-tl1",
+    ("tcp",),
+    CalientTl1,
+    lambda inputs, _: (aids(inputs), aids(inputs)),
+    _preset,
+    bulk_settle_s=MEMS_BULK_S,
+    login=("admin", "emulated"),
+    square=True,
+)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from emulators.dialects.base import Dialect, Session
+from emulators.dialects.base import AnyDialect, Dialect, Session
 from emulators.dialects.scpi import (
     CONFLICT,
     EXECUTION,
@@ -23,6 +23,7 @@ from emulators.dialects.scpi import (
     channels,
     units,
 )
+from emulators.family import Family
 from emulators.plant import Pair, Plant, Side
 
 MAX_POWER_PORTS = 256  # DOC: at most 256 ports per query
@@ -43,6 +44,8 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
 
 class PolatisScpi(Dialect[tuple[Pair, ...]]):
     """One switch. The error queue belongs to the device and every session drinks from it (U)."""
+
+    writes = re.compile(r"conn\w*:(add|sub|only)|disc\w*:all|port:(dis|enab)|boot:mode\s", re.IGNORECASE)
 
     def __init__(
         self,
@@ -88,6 +91,12 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
             "SYSTem:ERRor:ALL?": lambda _, now: self.errors.all(),
             "SYSTem:COMMunicate:NETWork:ADDRess?": lambda _, now: NETWORK,
         })  # fmt: skip
+
+    def preset(self, ingress: str, egress: str) -> None:
+        """Make a pair as if it had been there for ever. Raises ValueError."""
+        self.plant.preset([(ingress, egress)])
+        if self.boot_mode != "DARK":
+            self._saved = self.plant.pairs()
 
     # ---- the manner
 
@@ -237,3 +246,14 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         if len(lists) != 1:
             raise ScpiError(PARAMETER_TYPE, text)
         return lists[0]
+
+
+def _preset(dialect: AnyDialect, row: object) -> None:
+    """[in, out]."""
+    assert isinstance(dialect, PolatisScpi)
+    if not isinstance(row, list | tuple) or len(row) != 2:
+        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
+    dialect.preset(str(row[0]), str(row[1]))
+
+
+FAMILY = Family("polatis-scpi", ("tcp", "serial"), PolatisScpi, numbered, _preset)

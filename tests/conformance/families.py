@@ -10,7 +10,8 @@ from typing import Any
 
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from emulators.server import DeviceServer, device_from_config
+from emulators.families import device_from_config
+from emulators.server import DeviceServer
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Port
 
 SETTLE_S = 0.02

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from emulators.server import DeviceServer, device_from_config
+from emulators.families import device_from_config
+from emulators.server import DeviceServer
 from tests.emulators.emulated import Device, Start
 
 

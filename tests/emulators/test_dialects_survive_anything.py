@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.server import device_from_config
+from emulators.families import device_from_config
 
 AID = st.sampled_from(["1.1.1", "1.1.2", "1.1.3", "9.9.9", ""])
 NAME = st.sampled_from(["1.1.1-1.1.2", "1.1.1>1.1.2", "1.1.2-1.1.3", "SYSTEM", "up", ""])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from emulators.dialects.base import Dialect
 from emulators.dialects.calient_table import aids
-from emulators.server import device_from_config
+from emulators.families import device_from_config
 from tests.emulators.emulated import Client, Device, Start
 
 HEADER = rb"\r\n\n   SW \d\d-\d\d-\d\d \d\d:\d\d:\d\d\r\n"

@@ -20,7 +20,7 @@ ALL = {("1", "17"), ("2", "18"), ("3", "19")}
 def test_a_fault_strikes_what_matches_after_so_many_for_so_many_times() -> None:
     faults = Faults()
     number = faults.add(fault("refuse", match="^ent-crs", after=1, count=2))
-    struck = [bool(faults.fire(command)) for command in ["ENT-CRS::a", "RTRV-CRS", "ENT-CRS::b", "ENT-CRS::c", "ENT-CRS::d"]]
+    struck = [bool(faults.fire(command, True)) for command in ["ENT-CRS::a", "RTRV-CRS", "ENT-CRS::b", "ENT-CRS::c", "ENT-CRS::d"]]
     assert struck == [False, False, True, True, False]
     assert [(f["id"], f["kind"], f["fired"]) for f in faults.list()] == [(number, "refuse", 2)]
     faults.remove(number)
@@ -32,7 +32,7 @@ def test_chance_is_seeded() -> None:
     def strikes(seed: int) -> list[bool]:
         faults = Faults(seed)
         faults.add(fault("hang", probability=0.5))
-        return [bool(faults.fire("x")) for _ in range(64)]
+        return [bool(faults.fire("x", False)) for _ in range(64)]
 
     assert strikes(1) == strikes(1)
     assert strikes(1) != strikes(2)

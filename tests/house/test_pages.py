@@ -21,11 +21,10 @@ from pydantic import BaseModel
 from drivers.registry import _BUILT_IN, driver_class
 from emulators.config import read_config
 from emulators.control import Control
-from emulators.dialects.calient_tl1 import CalientTl1
-from emulators.dialects.polatis_scpi import PolatisScpi
+from emulators.families import WHERE, family
+from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
-from emulators.server import _PLANT_KEYS
 from optics import CrossConnect, DeviceConfig, Port, TestbedError, Traits, errors
 from optics.words import Change
 from orchestrator.cli.main import EXIT_CODES
@@ -73,9 +72,9 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge)
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
     assert names(section(text, "fibres.yml")) == fields(FibreEdge)
-    own = {key for d in (PolatisScpi, CalientTl1) for key in inspect.signature(d.__init__).parameters} - {"self", "plant"}
+    own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
     settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices"}
-    assert names(section(text, "emulator.yml")) == own | _PLANT_KEYS | settings
+    assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
 
 
 def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) -> None:
@@ -155,20 +154,20 @@ def test_every_block_of_yaml_toml_and_json_parses() -> None:
 
 def test_the_drivers_page_lists_every_driver_with_its_traits_and_options() -> None:
     text = page("reference/drivers.md")
-    heads = [line for line in section(text, "Traits").splitlines() if line.startswith("| trait")]
-    columns = re.findall(r"`([a-z0-9-]+)`", heads[0])
-    assert columns == re.findall(r"`([a-z0-9-]+)`", text[text.index("| |") :].splitlines()[0])
-    assert set(columns) == set(_BUILT_IN)
+    heads = [line for line in section(text, "Traits").splitlines() if line.startswith("| driver")]
+    traits = re.findall(r"`([a-z_]+)`", heads[0])
+    assert traits == [field.name for field in dataclasses.fields(Traits)]
     table = {found[0]: cells for found, cells in rows(section(text, "Traits"))}
-    assert set(table) == {field.name for field in dataclasses.fields(Traits)}
+    assert set(table) == set(_BUILT_IN)
     options = {
         tuple(re.findall(r"`([^`]+)`", line)[:2]) for line in section(text, "Options").splitlines() if line.startswith("| `")
     }
-    for column, driver in enumerate(columns):
+    for driver, cells in table.items():
         found = driver_class(driver)
-        for trait, cells in table.items():
+        for trait, cell in zip(traits, cells, strict=True):
             value = getattr(found.TRAITS, trait)
-            assert cells[column] == ("no limit" if value is None else str(value).lower()), (driver, trait)
+            words = {None: "no limit", (): "any"}.get(value) or str(value).lower()
+            assert cell == words or (trait == "ways" and value), (driver, trait)
         assert {option for name, option in options if name == driver} == set(found.OPTIONS)
 
 

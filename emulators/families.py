@@ -1,0 +1,82 @@
+"""Every family of devices that is emulated: how each is built, served and wired. One line per family here, its facts beside its
+dialect.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from emulators.dialects.base import AnyDialect
+from emulators.family import Family
+
+WHERE: Mapping[str, str] = {
+    "calient-tl1": "emulators.dialects.calient_tl1",
+    "polatis-scpi": "emulators.dialects.polatis_scpi",
+}
+"""Driver name -> the module whose FAMILY describes its emulator."""
+
+
+def family(driver: str) -> Family:
+    """Return the family of `driver`. Raises: KeyError - it has no emulator."""
+    found: Family = import_module(WHERE[driver]).FAMILY
+    return found
+
+
+def device_from_config(
+    name: str, driver: str, overrides: Mapping[str, Any] | None = None, seed: int = 0, *, time_scale: float = 1.0
+) -> tuple[Any, AnyDialect]:
+    """Return plant and dialect of a device as an inventory names it.
+
+    overrides: settle_s, bulk_settle_s (s, of the real device), size ("16x16"), ports (explicit labels), preset, faults, los_dbm and
+    every keyword of the family's dialect. time_scale: the device's times are divided by it.
+    Raises ValueError: unknown driver, unknown key, bad value.
+    """
+    if driver not in WHERE:
+        raise ValueError(f"{name}: no emulator for driver {driver!r}; there are {', '.join(sorted(WHERE))}")
+    kind = family(driver)
+    given = dict(overrides or {})
+    for key in given:
+        if key not in kind.settings:
+            near = difflib.get_close_matches(key, sorted(kind.settings), 1)
+            raise ValueError(f"{name}: unknown key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    preset, faults = given.pop("preset", []), given.pop("faults", [])
+    inputs, outputs = _size(name, given.pop("size", kind.size))
+    if kind.square and inputs != outputs:
+        raise ValueError(f"{name}: size: a duplex faceplate is square")
+    ports = given.pop("ports", None)
+    labels = tuple(str(p) for p in ports) if ports else None
+    ingress, egress = (labels, labels) if labels else kind.faceplate(inputs, outputs)
+    bulk_s = given.pop("bulk_settle_s", kind.bulk_settle_s)
+    more = {"los_dbm": float(given.pop("los_dbm"))} if "los_dbm" in given else {}
+    plant = kind.plant(
+        name,
+        ingress,
+        egress,
+        float(given.pop("settle_s", kind.settle_s)) / time_scale,
+        seed,
+        bulk_settle_s=None if bulk_s is None else float(bulk_s) / time_scale,
+        **more,
+    )
+    takes = inspect.signature(kind.dialect).parameters
+    if "time_scale" in takes:
+        given.setdefault("time_scale", time_scale)
+    if "epoch_s" in takes:  # wall clock (s) at second 0 of the server's
+        given.setdefault("epoch_s", time.time() - time.monotonic())
+    dialect = kind.dialect(plant, seed=seed, **given)
+    for row in preset:
+        kind.preset(dialect, row)
+    for spec in faults:
+        dialect.inject(0.0, **dict(spec))
+    return plant, dialect
+
+
+def _size(name: str, text: object) -> tuple[int, int]:
+    parts = str(text).lower().split("x")
+    if len(parts) != 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
+        raise ValueError(f"{name}: size: wanted such as 16x16, seen {text!r}")
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,49 @@
+"""What there is to say of a family of emulated devices: how each is built, served and wired."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from emulators.dialects.base import AnyDialect
+from emulators.plant import Plant
+
+Labels = tuple[str, ...]
+PLANT_KEYS = frozenset({"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults", "los_dbm"})
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the devices of one driver are emulated.
+
+    schemes: kinds of address it answers on, the usual one first ("tcp", "telnet", "ssh", "netconf", "http", "serial").
+    dialect: class or function (plant, *, seed, **keys) -> dialect; its keyword parameters are the keys emulator.yml may give.
+    faceplate: (N, M) -> ingress and egress labels. Port k of a generated lab is wired to the k-th of each.
+    settle_s, bulk_settle_s: as Plant, of a real device (s); divided by time_scale. preset: puts one row of emulator.yml's
+    `preset` into the device as if it had been there for ever. login: what generated inventories use.
+    coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
+    trunks: fibres from an egress of the device to an ingress of the same device that the lab needs.
+    """
+
+    driver: str
+    schemes: tuple[str, ...]
+    dialect: Callable[..., AnyDialect]
+    faceplate: Callable[[int, int], tuple[Labels, Labels]]
+    preset: Callable[[AnyDialect, object], None]
+    size: str = "16x16"
+    settle_s: float = 0.05
+    bulk_settle_s: float | None = None
+    login: tuple[str, str] | None = None
+    time_scale: float = 1.0
+    plant: Callable[..., Any] = Plant
+    spectral: bool = False
+    coupler: bool = False
+    trunks: tuple[tuple[str, str], ...] = ()
+    square: bool = False
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """What emulator.yml may say of such a device."""
+        return frozenset(inspect.signature(self.dialect).parameters) - {"self", "plant", "seed"} | PLANT_KEYS
