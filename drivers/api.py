@@ -7,6 +7,7 @@ three verbs are further small protocols that a driver implements or not; nothing
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from optics import Change, Db, Dbm, DeviceConfig, DeviceName, Identity, Outcome, Port, PortState, Progress, Setting, Traits
@@ -15,6 +16,7 @@ __all__ = [
     "Attenuator",
     "CircuitSwitch",
     "DeviceConfig",
+    "Evidence",
     "JobQueue",
     "Persistence",
     "PortControl",
@@ -26,8 +28,31 @@ __all__ = [
 Ready: TypeAlias = Callable[[], Awaitable[None]]
 
 
+GRADES = frozenset({"REAL", "DOC", "CODE", "assumed"})
+
+
 async def at_once() -> None:
     """Do not wait for anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a driver stands on; the support matrix prints it.
+
+    family: vendor, devices and interface, as a reader would look for them ("Polatis / HUBER+SUHNER, SCPI"). schemes: kinds of
+    address it takes, the usual one first. grades: function ("identify", "read", "change", "refusals", "power", ...) -> REAL (a
+    capture from a device), DOC (a manual or data sheet), CODE (a public client program that works with the device) or assumed (an
+    inference, marked as one in the code). hardware: the models it was tried on, empty while it never met one.
+    """
+
+    family: str
+    schemes: tuple[str, ...] = ("tcp",)
+    grades: Mapping[str, str] = field(default_factory=dict)
+    hardware: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if wrong := sorted(set(self.grades.values()) - GRADES):
+            raise ValueError(f"evidence: {wrong[0]!r} is no grade; there are {', '.join(sorted(GRADES))}")
 
 
 class CircuitSwitch(Protocol):

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from drivers.api import Ready, at_once
+from drivers.api import Evidence, Ready, at_once
 from drivers.calient_rows import Connection, Pair, Work, is_aid, natural, parse, work
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
@@ -46,6 +46,12 @@ class CalientTl1:
         "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
         "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
     }
+
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Calient S-series and PXC, TL1",
+        ("tcp", "telnet"),
+        {"identify": "REAL", "read": "REAL", "change": "REAL", "refusals": "assumed", "power": "REAL", "settling": "DOC"},
+    )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name

@@ -5,8 +5,8 @@ A third party adds a driver by an entry point in its own distribution, no change
     [project.entry-points."testbed.drivers"]
     acme-rest = "acme_testbed.driver:AcmeRest"
 
-The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning) and takes a `DeviceConfig` and
-the `Traits` to go by.
+The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning), `EVIDENCE` (what it stands on)
+and takes a `DeviceConfig` and the `Traits` to go by.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast
 
-from drivers.api import CircuitSwitch
+from drivers.api import CircuitSwitch, Evidence
 from optics import BadFile, DeviceConfig, Traits
 
 GROUP = "testbed.drivers"
 
 _BUILT_IN: Mapping[str, str] = {
     "calient-tl1": "drivers.calient_tl1:CalientTl1",
+    "dicon-scpi": "drivers.dicon_scpi:DiconScpi",
+    "finisar-serial": "drivers.finisar_serial:FinisarSerial",
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
 }
 
@@ -35,6 +37,7 @@ class Driver(Protocol):
 
     TRAITS: Traits
     OPTIONS: Mapping[str, str]
+    EVIDENCE: Evidence
 
     def __call__(self, config: DeviceConfig, traits: Traits) -> CircuitSwitch: ...
 
@@ -59,6 +62,11 @@ def driver_class(name: str) -> Driver:
     if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
         raise BadFile([f"driver: {name!r} ({entry.value}) has no {' and no '.join(lacking)}"])
     return cast(Driver, found)
+
+
+def evidence(name: str) -> Evidence:
+    """What driver `name` stands on; of a third party's that does not say, only its name. Raises: BadFile."""
+    return getattr(driver_class(name), "EVIDENCE", None) or Evidence(name)
 
 
 def open_device(config: DeviceConfig) -> CircuitSwitch:
