@@ -1,7 +1,7 @@
 """The lab's control socket: look at it, break it, stop it. One JSON object per line, answered by one.
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "error": "..."}. Ops: status, glass, writes, history {device},
-settle {device, s}, power {device, port, dbm}, faults.add {device, kind, ...}, faults.remove {device, number}, faults.list,
+settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...}, faults.remove {device, number}, faults.list,
 fibre {name, cut}, host.sshd {host, up}, stop.
 """
 
@@ -46,8 +46,9 @@ class Control:
             "status": self._status,
             "glass": lambda _: {"glass": {name: sorted(pairs) for name, pairs in lab.glass.items()}},
             "history": self._history,
-            "writes": lambda _: {"writes": {name: server.plant.writes for name, server in lab.servers.items()}},
+            "writes": self._writes,
             "settle": self._settle,
+            "pieces": self._pieces,
             "power": self._power,
             "faults.add": self._add_fault,
             "faults.remove": self._remove_fault,
@@ -156,9 +157,24 @@ class Control:
         self._server(request).set_input(str(request["port"]), None if dbm is None else float(str(dbm)))
         return {}
 
+    def _writes(self, _: Request) -> Words:
+        """How many commands that change a device each heard, and how often a port in use was driven."""
+        plants = {name: server.plant for name, server in self._lab.servers.items()}
+        violations = {name: len(plant.violations) for name, plant in plants.items()}
+        return {"writes": {name: plant.writes for name, plant in plants.items()}, "violations": violations}
+
+    def _pieces(self, request: Request) -> Words:
+        """Cut what a device says from now on: "whole" replies, "split" at random places, or one "byte" at a time."""
+        if (pieces := request["as"]) not in ("whole", "split", "byte"):
+            raise BadRequest(f"pieces: as {pieces!r}: wanted whole, split or byte")
+        self._server(request).chunking = pieces
+        return {"as": pieces}
+
     def _settle(self, request: Request) -> Words:
+        """Give a device another switching time, and another time to boot."""
         seconds = float(str(request["s"]))
-        plant = self._server(request).plant
+        server = self._server(request)
+        plant, server.dialect.boot_s = server.plant, float(str(request.get("boot_s", server.dialect.boot_s)))
         plant.settle_s = seconds
         if plant.bulk_settle_s is not None:
             plant.bulk_settle_s = float(str(request.get("bulk_s", seconds)))
