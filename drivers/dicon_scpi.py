@@ -1,0 +1,119 @@
+"""DiCon GP600 3D matrix switches ("X1" configuration) over SCPI: TCP 10001, RS-232, or anything pyvisa opens.
+
+Commands as in the public autosweep client, which cites the manual's table 4-11 and ran against a device. Set commands are not
+answered; each is followed at once by `SYST:ERR?` (without a leading colon, which the device does not like) and believed only after
+`X1 CH n?` says so. One command sets one input, so a change takes a round trip per circuit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+
+from drivers.api import Evidence
+from drivers.link import open_link
+from drivers.rounds import Marks
+from drivers.session.pairs import Pair, PairSwitch
+from drivers.session.scpi import ScpiSession
+from drivers.wire import scpi
+from optics import DeviceConfig, Garbled, Identity, Traits
+
+QUEUE_LENGTH = 64  # an error queue that never empties is not one
+OFF = 0  # output 0 switches an input off
+LARGEST = 512  # more inputs or outputs than any 3D matrix on the market
+
+
+class DiconScpi(PairSwitch):
+    """A DiCon matrix. Inputs 1..N are its ingress ports, outputs 1..M its egress ports: the same number is two ports."""
+
+    # No public figure for this model; 50 ms and 1.5 dB are those of MEMS matrices in general, unconfirmed here. Whether circuits
+    # return after a power cut depends on WEN (autosave), hence not latching.
+    TRAITS: ClassVar[Traits] = Traits(settle_s=0.05, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.5)
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "pace_s": "least time between two lines (s); default 0",
+        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+    }
+
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "DiCon GP600 3D matrix, SCPI",
+        ("tcp", "serial", "visa"),
+        {"identify": "REAL", "read": "CODE", "change": "CODE", "refusals": "assumed", "persistence": "CODE", "settling": "assumed"},
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        self._session = ScpiSession(
+            open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
+        )
+
+    async def identify(self) -> Identity:
+        async with self._turn:
+            vendor, model, serial, firmware = await self._session.ask("*IDN?", scpi.parse_identity)
+            made_of = await self._session.ask("SYST:CONF?", scpi.parse_string)
+            if made_of.upper() != "X1":
+                raise Garbled(f'{self.name}: answer to "SYST:CONF?": {made_of[:80]!r}; only the 3D matrix, X1, is known here')
+            inputs, outputs = await self._size()
+        return Identity(vendor, model, serial, firmware, _labels(inputs), _labels(outputs))
+
+    async def persistence(self) -> str:
+        async with self._turn:
+            (saves,) = await self._session.ask("WEN?", partial(scpi.parse_integers, count=1))
+        return "AUTOSAVE" if saves else "OFF"
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _size(self) -> Pair:
+        inputs, outputs = await self._session.ask("X1 DIM?", partial(scpi.parse_integers, count=2))
+        if not (0 < inputs <= LARGEST and 0 < outputs <= LARGEST):
+            raise Garbled(f'{self.name}: answer to "X1 DIM?": {inputs} x {outputs} ports')
+        return inputs, outputs
+
+    async def _read(self) -> frozenset[Pair]:
+        inputs, outputs = await self._size()
+        found: dict[int, int] = {}
+        for ingress in range(1, inputs + 1):
+            egress = await self._session.ask(f"X1 CH {ingress}?", partial(_parse_output, ingress=ingress, outputs=outputs))
+            if egress != OFF:
+                found[ingress] = egress
+        if len(set(found.values())) != len(found):
+            raise Garbled(f"{self.name}: two inputs at one output: {sorted(found.items())}")
+        return frozenset(found.items())
+
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        for pair in pairs:
+            await self._set(pair, OFF, marks)
+
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        for pair in pairs:
+            await self._set(pair, pair[1], marks)
+
+    async def _set(self, pair: Pair, egress: int, marks: Marks[Pair]) -> None:
+        command = f"X1 CH {pair[0]} {egress}"
+        marks.write()
+        first = await self._session.ask("SYST:ERR?", scpi.parse_error, command=command, again=False)
+        if first.code:
+            marks.words[pair] = f'refused "{command}": ' + "; ".join([str(first), *await self._drain()])
+
+    async def _drain(self) -> list[str]:
+        errors: list[str] = []
+        for _ in range(QUEUE_LENGTH):
+            error = await self._session.ask("SYST:ERR?", scpi.parse_error)
+            if not error.code:
+                break
+            errors.append(str(error))
+        return errors
+
+
+def _labels(count: int) -> tuple[str, ...]:
+    return tuple(str(n) for n in range(1, count + 1))
+
+
+def _parse_output(text: str, ingress: int, outputs: int) -> int:
+    """Read an answer to `X1 CH n?`: the input asked for and its output, 0 for none. Raises: Garbled."""
+    asked, egress = scpi.parse_integers(text, 2)
+    if asked != ingress or not 0 <= egress <= outputs:
+        raise Garbled(f"not the output of input {ingress}: {text[:80]!r}")
+    return egress

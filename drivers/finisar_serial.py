@@ -1,0 +1,177 @@
+"""Finisar DWP/EWP wavelength-selective switch modules on a serial line (115200 8N1, CR LF).
+
+From public pyvisa scripts: every command is echoed, may answer one line of data, and ends with `OK`. A change has two phases: `URA`
+stages channel settings, `RSW` applies everything staged in one go, so a change is one set whatever its size. What an error looks
+like is published nowhere: any line where `OK` should be is taken for the module's own words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import ClassVar
+
+from drivers.api import Evidence, Ready, at_once
+from drivers.link import open_link
+from drivers.rounds import Marks, in_rounds
+from drivers.session.echoed import EchoedSession
+from drivers.watch import patience_s, watch
+from drivers.wire import wssmap
+from drivers.wire.wssmap import BLOCKED_DB, Entry
+from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
+
+COMMON = "in"
+MOST_DB = 30.0  # more than any module attenuates on purpose (0..15 dB typical, unconfirmed); above it is a slip of the pen
+Map = dict[int, Entry]
+
+
+class FinisarSerial:
+    """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, channel by channel of 50 GHz."""
+
+    # 4.0 dB per path is the default of the COSMOS testbed; 0.2 s for RSW and a map kept without power are unconfirmed.
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=0.2, at_once=None, keeps_others_lit=True, latching=True, insertion_loss_db=5.0, spectral=True
+    )
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "ports": "number of ports besides the common one; default 9",
+        "first_mhz": "centre of channel 1 (MHz); default 191350000",
+        "patience_s": "longest wait for the module to report a change (s); default ten times settle_s, at least 2",
+    }
+
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Finisar DWP/EWP modules, serial",
+        ("serial", "visa"),
+        {"identify": "CODE", "read": "assumed", "change": "CODE", "refusals": "assumed", "settling": "assumed"},
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        self.name = config.name
+        self.traits = traits
+        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._ports = int(config.options.get("ports", "9"))
+        self._first_mhz = int(config.options.get("first_mhz", str(wssmap.FIRST_MHZ)))
+        if not 1 <= self._ports <= 64:
+            raise ValueError(f"ports: from 1 to 64, not {self._ports}")
+        address = config.address
+        if address.startswith("serial://") and "baud=" not in address:
+            address += "?baud=115200"
+        self._session = EchoedSession(open_link(address, config.timeout_s, config.name))
+        self._turn = asyncio.Lock()
+
+    async def identify(self) -> Identity:
+        async with self._turn:
+            serial = await self._session.ask("SNO?")
+            made = await self._session.ask("MFD?")
+        egress = tuple(str(n) for n in range(1, self._ports + 1))
+        return Identity("Finisar", f"WSS 1x{self._ports}", serial, f"made {made}", (COMMON,), egress)
+
+    async def read(self) -> frozenset[Setting]:
+        async with self._turn:
+            return self._routes(await self._map())
+
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
+        async with self._turn:
+            marks = Marks[Setting](ready)
+            return await in_rounds(marks, lambda: self._round(change, marks))
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
+        failed: dict[Setting, str] = {}
+        wanted: dict[Setting, tuple[range, Entry | None]] = {}
+        for setting in (*sorted(change.remove), *sorted(change.add)):
+            try:
+                channels, entry = self._channels(setting)
+            except ValueError as error:
+                failed[setting] = str(error)
+            else:
+                wanted[setting] = (channels, entry) if setting in change.add else (channels, None)
+
+        def missing(seen: Map) -> dict[Setting, tuple[range, Entry | None]]:
+            return {s: (channels, entry) for s, (channels, entry) in wanted.items() if not self._is_so(s, channels, entry, seen)}
+
+        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        last = await watch(self._map, lambda seen: not missing(seen), expected_s=self.traits.settle_s, patience_s=first_s)
+        words: dict[Setting, str] = {}
+        if todo := missing(last.report):
+            staged = self._staged(todo, last.report, words)
+            if staged != last.report:
+                await marks.begin()
+                try:
+                    marks.write(2)
+                    await self._session.tell(f"URA {wssmap.write_map(staged)}")
+                    await self._session.tell("RSW")
+                except Refused as error:
+                    words |= {s: str(error) for s in todo if s not in words}
+                marks.broke()
+                marks.acknowledged()
+                last = await watch(
+                    self._map,
+                    lambda seen: all(s in words for s in missing(seen)),
+                    expected_s=self.traits.settle_s,
+                    patience_s=self._patience_s,
+                )
+        marks.acked_ns = marks.acked_ns or last.at_ns
+        for setting, (_, entry) in missing(last.report).items():
+            silence = f"{'still' if entry is None else 'not yet'} there after {last.watched_s:.1f} s, no objection heard"
+            failed[setting] = words.get(setting, silence)
+        return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
+
+    def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, words: dict[Setting, str]) -> Map:
+        """The whole map to stage: what stays as it is (somebody's forgotten URA is overwritten by it), removals, then additions."""
+        staged = dict(seen)
+        for channels, entry in todo.values():
+            if entry is None:
+                staged.update({channel: Entry(seen[channel].port, BLOCKED_DB) for channel in channels})
+        for setting, (channels, entry) in todo.items():
+            if entry is None:
+                continue
+            if held := [channel for channel in channels if not staged[channel].blocked]:
+                words[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
+            else:
+                staged.update(dict.fromkeys(channels, entry))
+        return staged
+
+    def _is_so(self, setting: Setting, channels: range, entry: Entry | None, seen: Map) -> bool:
+        if entry is not None:
+            return all(seen[channel] == entry for channel in channels)
+        gone = Entry(int(setting.egress.label), getattr(setting, "attenuation_db", 0.0))
+        return not all(seen[channel] == gone for channel in channels)
+
+    def _channels(self, setting: Setting) -> tuple[range, Entry]:
+        """The channels of a route and what they are to do. Raises: ValueError - this module cannot hold it."""
+        if not isinstance(setting, SpectralRoute):
+            raise ValueError("a cross-connect; this is a wavelength-selective switch")
+        egress = [str(n) for n in range(1, self._ports + 1)]
+        if setting.ingress != Port(self.name, COMMON) or setting.egress.device != self.name or setting.egress.label not in egress:
+            raise ValueError(f"not a port of {self.name}")
+        channels = wssmap.channels_of(setting.slot, self._first_mhz)
+        if channels is None:
+            raise ValueError(f"{setting.slot} is not a whole number of this module's 50 GHz channels")
+        if not 0 <= setting.attenuation_db <= MOST_DB:
+            raise ValueError(f"attenuation {setting.attenuation_db:.1f} dB is not between 0 and {MOST_DB:.0f}")
+        return channels, Entry(int(setting.egress.label), setting.attenuation_db)
+
+    async def _map(self) -> Map:
+        text = await self._session.ask("RRA?")
+        try:
+            found = wssmap.parse_map(text)
+        except Garbled as error:
+            await self._session.close()
+            raise Garbled(f'{self.name}: answer to "RRA?": {error}') from error
+        if len(found) != wssmap.CHANNELS:
+            raise Garbled(f'{self.name}: answer to "RRA?": {len(found)} channels, not {wssmap.CHANNELS}')
+        return found
+
+    def _routes(self, seen: Map) -> frozenset[Setting]:
+        return frozenset(
+            SpectralRoute(
+                Port(self.name, COMMON),
+                Port(self.name, str(entry.port)),
+                wssmap.slot_of(first, last, self._first_mhz),
+                entry.attenuation_db,
+            )
+            for first, last, entry in wssmap.runs(seen)
+        )

@@ -1,0 +1,130 @@
+"""Switches that hold a map of numbered pairs: one `apply` for all of them. A family says how its map is read and written."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from drivers.api import Ready, at_once
+from drivers.rounds import Marks, in_rounds
+from drivers.watch import patience_s, soon_s, watch
+from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, Setting, Traits
+
+Pair = tuple[int, int]
+"""(ingress, egress), as the device numbers them."""
+
+
+class PairSwitch(ABC):
+    """A switch whose ports are numbers and whose set commands are not answered: believed only after the map shows them."""
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        self.name = config.name
+        self.traits = traits
+        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._turn = asyncio.Lock()
+
+    @abstractmethod
+    async def _read(self) -> frozenset[Pair]:
+        """The whole map."""
+
+    @abstractmethod
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        """Send the removals; put into `marks.words` what the device says against any of them."""
+
+    @abstractmethod
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        """Send the new circuits; put into `marks.words` what the device says against any of them."""
+
+    @abstractmethod
+    async def _drain(self) -> list[str]:
+        """Empty the device's error queue and return it: what is in it before a command belongs to somebody else."""
+
+    async def read(self) -> frozenset[Setting]:
+        async with self._turn:
+            return self._settings(await self._read())
+
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
+        async with self._turn:
+            marks = Marks[Pair](ready)
+            return await in_rounds(marks, lambda: self._round(change, marks))
+
+    async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
+        """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
+        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
+        add = {pair: s for s in change.add if (pair := self._pair(s))}
+
+        def wrong(pairs: frozenset[Pair]) -> dict[Pair, Setting]:
+            return {p: s for p, s in remove.items() if p in pairs} | {p: s for p, s in add.items() if p not in pairs}
+
+        def done(pairs: frozenset[Pair]) -> bool:
+            return all(pair in marks.words for pair in wrong(pairs))
+
+        # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
+        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+            todo = wrong(last.report)
+            await self._send(todo.keys() & remove.keys(), todo.keys() & add.keys(), last.report, marks)
+            last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=wait_s)
+            if last.done:
+                break  # else: neither made nor refused; a switch that lost a command is asked once more
+        failed = {s: self._no_pair(s) for s in (change.remove | change.add) if not self._pair(s)}
+        late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was answered for
+        for pair, setting in wrong(last.report).items():
+            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s)
+        return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
+
+    async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
+        """Break `gone`, make `new`, given the map as it is; a port held by a circuit that stays is not driven for another."""
+        marks.words.clear()
+        if gone or new:
+            await self._drain()  # before anything goes dark: older errors are not about this change
+            await marks.begin()
+        if gone:
+            await self._break(sorted(gone), marks)
+            marks.broke()
+            if new:  # one question in the dark, a fraction of a millisecond: is every port really free now?
+                soon = soon_s(self.traits, self._patience_s)
+                last = await watch(
+                    self._read, lambda now: gone & now <= marks.words.keys(), expected_s=self.traits.settle_s, patience_s=soon
+                )
+                seen = last.report
+        for pair in sorted(new):
+            if holders := [held for held in sorted(seen) if held[0] == pair[0] or held[1] == pair[1]]:
+                side, port = ("ingress", pair[0]) if holders[0][0] == pair[0] else ("egress", pair[1])
+                marks.words[pair] = f"{side} port {port} is held by {holders[0][0]}->{holders[0][1]}"
+        if free := sorted(pair for pair in new if pair not in marks.words):
+            await self._make(free, marks)
+        marks.acknowledged()
+
+    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
+        return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)
+
+    def _pair(self, setting: Setting) -> Pair | None:
+        """The two port numbers, None when a label is not one (and must not reach a command line)."""
+        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+            return None
+        ingress, egress = port_number(setting.ingress.label), port_number(setting.egress.label)
+        return (ingress, egress) if ingress and egress else None
+
+    def _no_pair(self, setting: Setting) -> str:
+        return (
+            f"not a port of {self.name}"
+            if isinstance(setting, CrossConnect)
+            else "a spectral route; this is a cross-connect switch"
+        )
+
+
+def port_number(label: str) -> int | None:
+    """The number a label is, None when it is not the plain form of one (1..9999)."""
+    return int(label) if re.fullmatch(r"[1-9][0-9]{0,3}", label) else None
+
+
+def _silence(pair: Pair, seen: frozenset[Pair], watched_s: float) -> str:
+    """Words for a change the device neither made nor refused."""
+    others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
+    reports = ", ".join(f"{a}->{b}" for a, b in others) or f"{pair[0]}->-"
+    gone = " gone" if pair in seen else ""
+    return f"wanted {pair[0]}->{pair[1]}{gone}, reports {reports} after {watched_s:.1f} s, no error queued"
