@@ -1,8 +1,8 @@
 """The lab's control socket: look at it, break it, stop it. One JSON object per line, answered by one.
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "error": "..."}. Ops: status, glass, writes, history {device},
-settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...}, faults.remove {device, number}, faults.list,
-fibre {name, cut}, host.sshd {host, up}, stop.
+settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...},
+faults.remove {device, number}, faults.list, fibre {name, cut}, host.sshd {host, up}, stop.
 """
 
 from __future__ import annotations
