@@ -2,13 +2,21 @@
 
 Triggers: `match` (regular expression searched in the command, letter case ignored; None: every command), `on` ("write": only
 commands that change the device, "read": only those that do not), `after` (so many matches pass first), `count` (so many fire,
-None: no end), `probability` (seeded). All that are given must agree.
+None: no end), `probability` (seeded), and time: `at_s` (seconds from now until it begins), `for_s` (how long it then lasts; None:
+until removed). All that are given must agree.
+
+For families that need more than the base does: `dialects.base.Dialect.struck`, `silent`, `half` and `partial` say what strikes the
+command that is being executed; `log_out` and `step_clock` may be overridden. A robot (`robot = True`) moves long after the command:
+there MOVES strike its moves instead of commands, and it asks `self.faults.strike(kind)` once as each move begins.
+What happens to hosts and fibres (swapped fibres, a link that never comes up, a host down, its sshd slow) is no device's fault: see
+control.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -33,19 +41,33 @@ COMMAND_FAULTS: Mapping[str, str] = {
     "stale-read": "reads show the state of `seconds` ago",
     "partial-bulk": "of a command's several items only some are done",
     "plna": "TL1: denied with PLNA, Login Not Active",
+    "silent-failure": "the command is accepted and reported as done, and nothing is done",
+    "half-duplex": "of a duplex pair only one direction is made or broken",
+    "session-ended": "an administrator ends the session: logged out where the family has logins, else disconnected",
     "reboot-keep": "the device reboots instead of executing; circuits come back",
     "reboot-lose": "the device reboots instead of executing; circuits are lost",
+    "clock-step": "the device's own clock jumps by `seconds`",
 }
+IMMEDIATE = frozenset({"session-ended", "reboot-keep", "reboot-lose", "clock-step"})
+"""These happen once, at once or `at_s` from now, when they wait for no command (no match, on, after, count or probability)."""
 STANDING_FAULTS: Mapping[str, str] = {
     "stuck-port": "the mirror of `port` does not move: no circuit on it is made or broken",
     "failed-port": "the hardware of `port` failed: no light, no new circuit",
     "dark-port": "the fibre at `port` is broken",
     "extra-loss": "`db` more loss at `port`",
+    "port-locked": "`port` is locked by another `user`: no circuit on it is made or broken",
+    "robot-stalled": "the robot stops in the middle of its next move and moves nothing more until it is homed",
     "login-limit": "no more than `limit` sessions",
+    "session-stolen": "a second login of the same user ends the first session",
     "idle-drop": "a session silent for `seconds` is dropped",
 }
+MOVES = frozenset({"silent-failure", "half-duplex", "robot-stalled"})
+"""These strike the moves of a robot; on a robot `match`, `on` and `partial-bulk` do not choose among its moves."""
+ON_PORTS = frozenset({"stuck-port", "failed-port", "dark-port", "extra-loss", "port-locked"})
 NAMES = frozenset(COMMAND_FAULTS) | frozenset(STANDING_FAULTS)
-SECONDS: Mapping[str, float] = {"slow": 1.0, "late": 1.0, "split": 0.01, "merge": 0.05, "stale-read": 1.0, "idle-drop": 60.0}
+SECONDS: Mapping[str, float] = {
+    "slow": 1.0, "late": 1.0, "split": 0.01, "merge": 0.05, "stale-read": 1.0, "idle-drop": 60.0, "clock-step": 3600.0,
+}  # fmt: skip
 """Default `seconds` of the faults that have one; idle-drop: MonALISA pings its TL1 switches after 60 s."""
 
 
@@ -64,6 +86,15 @@ class Fault:
     db: float = 10.0
     limit: int = 1
     at_byte: int | None = None
+    user: str = "bench2"
+    at_s: float = 0.0
+    for_s: float | None = None
+
+    @property
+    def immediate(self) -> bool:
+        """Whether it happens by itself, without a command."""
+        waits = self.match is not None or self.on is not None or self.after or self.count is not None or self.probability < 1.0
+        return self.kind in IMMEDIATE and not waits
 
     @property
     def seconds_or_default(self) -> float:
@@ -73,6 +104,7 @@ class Fault:
 _TYPES: Mapping[str, Callable[[Any], Any]] = {
     "match": str, "on": str, "after": int, "count": int, "probability": float, "seconds": float,
     "port": str, "db": float, "limit": int, "at_byte": int,
+    "user": str, "at_s": float, "for_s": float,
 }  # fmt: skip
 
 
@@ -98,8 +130,12 @@ def fault(kind: str, **values: object) -> Fault:
             raise ValueError(f"fault {kind}: match {made.match!r}: {error}") from error
     if made.on not in (None, "write", "read"):
         raise ValueError(f"fault {kind}: on {made.on!r}: wanted write or read")
-    if (kind.endswith("-port") or kind == "extra-loss") and not made.port:
+    if kind in ON_PORTS and not made.port:
         raise ValueError(f"fault {kind}: which port?")
+    for name in ("at_s", "for_s", "seconds"):
+        number = getattr(made, name)
+        if number is not None and (math.isnan(number) or (number < 0 and kind != "clock-step")):
+            raise ValueError(f"fault {kind}: {name} {number}: wanted seconds, not less than 0")
     return made
 
 
@@ -107,59 +143,108 @@ def fault(kind: str, **values: object) -> Fault:
 class _Armed:
     fault: Fault
     pattern: re.Pattern[str] | None
+    begins_s: float
+    ends_s: float
+    state: str = "waiting"  # "waiting", "active", "over"
     seen: int = 0
     fired: int = 0
+
+    @property
+    def next_s(self) -> float:
+        return {"waiting": self.begins_s, "active": self.ends_s}.get(self.state, math.inf)
 
 
 class Faults:
     """The faults of one device: added, listed and removed while it runs."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, robot: bool = False) -> None:
+        self._aside = frozenset(STANDING_FAULTS) | (MOVES if robot else frozenset())  # no command is struck by these
         self._armed: dict[int, _Armed] = {}
         self._next = 1
         self._random = random.Random(f"faults/{seed}")
         self.armed = False  # any command fault at all: the fast path asks this alone
+        self.next_s = math.inf  # when the next one begins or ends by itself
 
-    def add(self, new: Fault) -> int:
-        """Arm `new`; return its number."""
+    def add(self, new: Fault, now: float = 0.0) -> int:
+        """Note `new`; return its number. It strikes once `turn` has told of it, and at once if it has no `at_s`."""
         number, self._next = self._next, self._next + 1
-        self._armed[number] = _Armed(new, re.compile(new.match, re.IGNORECASE) if new.match else None)
+        pattern = re.compile(new.match, re.IGNORECASE) if new.match else None
+        begins_s = now + new.at_s
+        made = _Armed(new, pattern, begins_s, math.inf if new.for_s is None else begins_s + new.for_s)
+        if not new.at_s:
+            made.state = "active"
+        self._armed[number] = made
         self._note()
         return number
 
-    def remove(self, number: int) -> Fault:
-        """Disarm fault `number` and return it. Raises KeyError: there is none."""
-        gone = self._armed.pop(number).fault
+    def turn(self, now: float) -> list[tuple[Fault, bool]]:
+        """Return the faults whose time has come to begin (True) or to end (False), in that order of time."""
+        if now < self.next_s:
+            return []
+        turned: list[tuple[float, Fault, bool]] = []
+        for armed in self._armed.values():
+            if armed.state == "waiting" and armed.begins_s <= now:
+                turned.append((armed.begins_s, armed.fault, True))
+                armed.state = "over" if armed.fault.immediate else "active"
+                armed.fired += armed.fault.immediate
+            if armed.state == "active" and armed.ends_s <= now:
+                turned.append((armed.ends_s, armed.fault, False))
+                armed.state = "over"
         self._note()
-        return gone
+        turned.sort(key=lambda each: each[0])
+        return [(what, begins) for _, what, begins in turned]
+
+    def remove(self, number: int) -> tuple[Fault, bool]:
+        """Disarm fault `number`; return it and whether it was active. Raises KeyError: there is none."""
+        gone = self._armed.pop(number)
+        self._note()
+        return gone.fault, gone.state == "active"
+
+    def active(self) -> list[Fault]:
+        """Return the faults in force now."""
+        return [a.fault for a in self._armed.values() if a.state == "active"]
 
     def list(self) -> list[dict[str, object]]:
-        """Return every armed fault with its number and how often it fired."""
-        return [{"id": number, **dataclasses.asdict(a.fault), "fired": a.fired} for number, a in self._armed.items()]
+        """Return every fault with its number, its state ("waiting", "active", "over") and how often it fired."""
+        return [
+            {"id": number, **dataclasses.asdict(a.fault), "state": a.state, "fired": a.fired} for number, a in self._armed.items()
+        ]
 
     def fire(self, command: str, writes: bool) -> dict[str, Fault]:
         """Return the faults that strike `command`, by name; `writes` tells whether it changes the device."""
         struck: dict[str, Fault] = {}
         for armed in self._armed.values():
             wanted = armed.fault
-            if wanted.kind in STANDING_FAULTS or wanted.kind in struck:
+            if armed.state != "active" or wanted.kind in self._aside or wanted.kind in struck:
                 continue
             if armed.pattern is not None and not armed.pattern.search(command):
                 continue
             if wanted.on is not None and (wanted.on == "write") is not writes:
                 continue
-            armed.seen += 1
-            if armed.seen <= wanted.after or (wanted.count is not None and armed.fired >= wanted.count):
-                continue
-            if wanted.probability < 1.0 and self._random.random() >= wanted.probability:
-                continue
-            armed.fired += 1
-            struck[wanted.kind] = wanted
+            if self._strikes(armed):
+                struck[wanted.kind] = wanted
         return struck
 
+    def strike(self, kind: str) -> Fault | None:
+        """Return the fault named `kind` that strikes what happens now, and count it: for what is no command (a robot's move)."""
+        return next(
+            (a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind and self._strikes(a)), None
+        )
+
+    def _strikes(self, armed: _Armed) -> bool:
+        wanted = armed.fault
+        armed.seen += 1
+        if armed.seen <= wanted.after or (wanted.count is not None and armed.fired >= wanted.count):
+            return False
+        if wanted.probability < 1.0 and self._random.random() >= wanted.probability:
+            return False
+        armed.fired += 1
+        return True
+
     def standing(self, kind: str) -> Fault | None:
-        """Return the first armed fault named `kind`."""
-        return next((a.fault for a in self._armed.values() if a.fault.kind == kind), None)
+        """Return the first active fault named `kind`."""
+        return next((a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind), None)
 
     def _note(self) -> None:
-        self.armed = any(a.fault.kind in COMMAND_FAULTS for a in self._armed.values())
+        self.armed = any(a.fault.kind in COMMAND_FAULTS and a.state == "active" for a in self._armed.values())
+        self.next_s = min((a.next_s for a in self._armed.values()), default=math.inf)

@@ -9,11 +9,11 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from emulators.faults import Fault, Faults, fault
+from emulators.faults import ON_PORTS, Fault, Faults, fault
 from emulators.plant import Plant, Side
 
 T = TypeVar("T")
@@ -52,13 +52,14 @@ class Dialect(ABC, Generic[State]):
 
     logs_in = False  # a family with logins counts sessions there, the others at the door
     writes: re.Pattern[str] = re.compile(r"(?!)")  # searched in a command: one that changes what the device holds
+    robot = False  # moves fibres after the command, one at a time: see faults.MOVES
     transport = ""  # the scheme of the address it answers on ("tcp", "telnet", ...), set by the server; it may mean a prompt
 
     def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
         self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
-        self.faults = Faults(seed)
+        self.faults = Faults(seed, robot=self.robot)
         self.sessions: list[Session] = []
-        self.partial = False  # the command being executed does only some of its items
+        self.struck: Mapping[str, Fault] = {}  # what strikes the command being executed, by name
         self._random = random.Random(f"dialect/{seed}/{plant.name}")
         self._out: list[Outgoing] = []
         self._opened = 0
@@ -102,6 +103,17 @@ class Dialect(ABC, Generic[State]):
     def on_light(self, now: float) -> None:
         """Notice that the glass changed."""
 
+    def step_clock(self, seconds: float) -> None:
+        """Let the device's own clock jump; families that show one override it."""
+        raise ValueError(f"fault clock-step: {self.plant.name} shows no clock")
+
+    def log_out(self, session: Session, now: float) -> None:
+        """End `session` from the device's side, as an administrator would: logged out if the family has logins (U), else gone."""
+        if self.logs_in:
+            session.user = None
+        else:
+            self._hang_up(session, now)
+
     # ---- what the server calls
 
     def open(self, now: float) -> Session | None:
@@ -112,6 +124,8 @@ class Dialect(ABC, Generic[State]):
         self._opened += 1
         session = Session(self._opened, now)
         self.sessions.append(session)
+        if not self.logs_in:
+            self._steal(session, now)
         return session
 
     def close(self, session: Session) -> None:
@@ -125,6 +139,7 @@ class Dialect(ABC, Generic[State]):
         """Take what arrived, in any pieces; run the commands it completes."""
         if session.closed:
             return
+        self._turn_faults(now)
         session.last_s = now
         session.buffer += data
         if len(session.buffer) > MAX_COMMAND:
@@ -136,6 +151,7 @@ class Dialect(ABC, Generic[State]):
 
     def tick(self, now: float) -> None:
         """Do what is due by itself: settled light, commands that waited, held replies, idle sessions."""
+        self._turn_faults(now)
         self.plant.advance(now)
         self.on_light(now)
         idle = self._idle_s()
@@ -150,6 +166,7 @@ class Dialect(ABC, Generic[State]):
     def next_event(self, now: float) -> float | None:
         """Return when `tick` is wanted next (s), None when only a client can change anything."""
         times = [t for t in (self.plant.next_event(now),) if t is not None]
+        times.append(self.faults.next_s)
         idle = self._idle_s()
         for session in self.sessions:
             if session.queue:
@@ -167,26 +184,26 @@ class Dialect(ABC, Generic[State]):
         return out
 
     def inject(self, now: float, kind: str, **values: object) -> int:
-        """Arm a fault and return its number; a reboot without `match` happens now (number 0). Raises ValueError."""
+        """Arm a fault and return its number; one that happens now, once (`faults.IMMEDIATE`), has number 0. Raises ValueError."""
         new = fault(kind, **values)
-        if kind.startswith("reboot-") and new.match is None:
-            self.reboot(kind == "reboot-keep", now)
+        if new.kind == "robot-stalled" and not self.robot:
+            raise ValueError(f"fault robot-stalled: {self.plant.name} has no robot")
+        if new.kind == "clock-step" and type(self).step_clock is Dialect.step_clock:
+            self.step_clock(0.0)
+        if new.immediate and not new.at_s:
+            self._begin(new, now)
             return 0
-        self._impair(new, True)
-        if kind == "stale-read":
-            self._past.clear()
-        return self.faults.add(new)
+        if new.kind in ON_PORTS:
+            self._sides(new)
+        if not new.at_s:
+            self._begin(new, now)
+        return self.faults.add(new, now)
 
     def lift(self, now: float, number: int) -> None:
         """Disarm fault `number`. Raises KeyError: there is none."""
-        gone = self.faults.remove(number)
-        self._impair(gone, False)
-        for entry in self.faults.list():  # another fault may still say the same of a port
-            if entry["kind"] == gone.kind and entry["port"] is not None:
-                self._impair(Fault(gone.kind, port=str(entry["port"]), db=float(str(entry["db"]))), True)
-        for session in self.sessions:
-            if gone.kind == "hang":
-                session.busy_until_s = min(session.busy_until_s, now)
+        gone, active = self.faults.remove(number)
+        if active:
+            self._end(gone, now)
 
     def reboot(self, keep: bool, now: float) -> None:
         """Lose power for `boot_s`: dark at once, every session ends, the circuits return if `keep`."""
@@ -197,6 +214,26 @@ class Dialect(ABC, Generic[State]):
         self.rebooted(keep, now)
 
     # ---- for the families
+
+    @property
+    def partial(self) -> bool:
+        """Whether the command being executed does only some of its items."""
+        return "partial-bulk" in self.struck
+
+    @property
+    def silent(self) -> bool:
+        """Whether the command being executed is accepted and not done: the plant then takes every order and moves nothing."""
+        return "silent-failure" in self.struck
+
+    @property
+    def half(self) -> bool:
+        """Whether of a duplex pair the command being executed does one direction only."""
+        return "half-duplex" in self.struck
+
+    def enter(self, session: Session, user: str, now: float) -> None:
+        """Log `user` in on `session`; while session-stolen stands, his other sessions end."""
+        session.user, session.login_s = user, now
+        self._steal(session, now)
 
     def wrote(self, now: float) -> None:
         """Count a command that changes the device; call it before changing."""
@@ -209,7 +246,9 @@ class Dialect(ABC, Generic[State]):
         return self.snapshot(now) if self._stale is None else self._stale
 
     def some(self, items: Sequence[T]) -> list[T]:
-        """Return `items`, or under a partial bulk only some of them."""
+        """Return `items`, or under a partial bulk only some of them, of a duplex pair that fails by half its first."""
+        if self.half and len(items) == 2:
+            return list(items[:1])
         if not self.partial or len(items) < 2:
             return list(items)
         kept = set(self._random.sample(range(len(items)), self._random.randint(1, len(items) - 1)))
@@ -262,6 +301,12 @@ class Dialect(ABC, Generic[State]):
         if "drop-before" in struck:
             self._hang_up(session, now)
             return
+        if "session-ended" in struck:
+            self.log_out(session, now)
+            if session.closed:
+                return
+        if step := struck.get("clock-step"):
+            self.step_clock(step.seconds_or_default)
         if "plna" in struck:
             reply = self.not_logged_in(session, command, now)
         elif "refuse" in struck:
@@ -277,14 +322,14 @@ class Dialect(ABC, Generic[State]):
         self._spoil(session, reply, struck, at, now)
 
     def _execute_oddly(self, session: Session, command: str, struck: dict[str, Fault], now: float) -> bytes:
-        self.partial = "partial-bulk" in struck
+        self.struck, self.plant.deaf = struck, "silent-failure" in struck
         if stale := struck.get("stale-read"):
             asked = now - stale.seconds_or_default
             self._stale = next((state for at, state in self._past if at > asked), None)
         try:
             return self.execute(session, command, now)
         finally:
-            self.partial, self._stale = False, None
+            self.struck, self.plant.deaf, self._stale = {}, False, None
 
     def _spoil(self, session: Session, reply: bytes, struck: dict[str, Fault], at: float, now: float) -> None:
         if reply and (garble := struck.get("garble")):
@@ -324,26 +369,68 @@ class Dialect(ABC, Generic[State]):
         self._out.append((session, now, session.held))
         session.held, session.held_until_s = b"", NEVER_S
 
+    def _steal(self, session: Session, now: float) -> None:
+        if not self.faults.standing("session-stolen"):
+            return
+        for other in tuple(self.sessions):
+            if other is not session and other.user == session.user:
+                self._hang_up(other, now)
+
+    def _turn_faults(self, now: float) -> None:
+        for what, begins in self.faults.turn(now):
+            if begins:
+                self._begin(what, now)
+            else:
+                self._end(what, now)
+
+    def _begin(self, what: Fault, now: float) -> None:
+        if what.immediate:
+            match what.kind:
+                case "reboot-keep" | "reboot-lose":
+                    self.reboot(what.kind == "reboot-keep", now)
+                case "session-ended":
+                    for session in tuple(self.sessions):
+                        self.log_out(session, now)
+                case "clock-step":
+                    self.step_clock(what.seconds_or_default)
+        elif what.kind in ON_PORTS:
+            self._impair(what, True)
+        elif what.kind == "stale-read":
+            self._past.clear()
+
+    def _end(self, gone: Fault, now: float) -> None:
+        if gone.kind in ON_PORTS:
+            self._impair(gone, False)
+            for other in self.faults.active():  # another fault may still say the same of a port
+                if other.kind == gone.kind:
+                    self._impair(other, True)
+        for session in self.sessions:
+            if gone.kind == "hang":
+                session.busy_until_s = min(session.busy_until_s, now)
+
+    def _sides(self, what: Fault) -> tuple[Side, ...]:
+        try:
+            found: tuple[Side, ...] = self.plant.sides(what.port or "")
+        except KeyError as error:
+            raise ValueError(str(error.args[0])) from error
+        return found
+
     def _impair(self, what: Fault, wrong: bool) -> None:
-        sets: dict[str, Callable[[], set[Side]]] = {
+        sides = self._sides(what)
+        marks: dict[str, Callable[[], set[Side]]] = {
             "stuck-port": lambda: self.plant.wrong.stuck,
             "failed-port": lambda: self.plant.wrong.failed,
             "dark-port": lambda: self.plant.wrong.cut,
         }
-        if what.kind not in sets and what.kind != "extra-loss":
-            return
-        try:
-            sides = self.plant.sides(what.port or "")
-        except KeyError as error:
-            raise ValueError(str(error.args[0])) from error
-        if what.kind == "extra-loss":
-            extra = self.plant.wrong.extra_loss_db
-            self.plant.impair(
-                lambda _: extra.update(dict.fromkeys(sides, what.db)) if wrong else [extra.pop(s, 0.0) for s in sides]
-            )
-        else:
-            marked = sets[what.kind]()
+        if what.kind in marks:
+            marked = marks[what.kind]()
             self.plant.impair(lambda _: marked.update(sides) if wrong else marked.difference_update(sides))
+            return
+        notes: tuple[dict[Side, Any], Any] = (
+            (self.plant.wrong.extra_loss_db, what.db) if what.kind == "extra-loss" else (self.plant.wrong.locked, what.user)
+        )
+        noted, value = notes
+        self.plant.impair(lambda _: noted.update(dict.fromkeys(sides, value)) if wrong else [noted.pop(s, None) for s in sides])
 
 
 AnyDialect: TypeAlias = Dialect[Any]
