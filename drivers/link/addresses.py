@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 from drivers.link.base import Link
 from optics import BadFile
 
-FORMS = "tcp://host:port, visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
+FORMS = "tcp://host:port, telnet://host:port, visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
 
 
 def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
@@ -17,10 +17,14 @@ def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
     """
     scheme, _, rest = address.partition("://")
     try:
-        if scheme == "tcp":
+        if scheme in ("tcp", "telnet"):
             parts = urlsplit(address)
             if not parts.hostname or not parts.port or parts.path.strip("/") or parts.query:
                 raise ValueError("a host and a port are needed, and nothing else")
+            if scheme == "telnet":
+                from drivers.link.telnet import TelnetLink
+
+                return TelnetLink(who, address, timeout_s, host=parts.hostname, port=parts.port)
             from drivers.link.tcp import TcpLink
 
             return TcpLink(who, address, timeout_s, host=parts.hostname, port=parts.port)

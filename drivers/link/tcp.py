@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from typing import ClassVar
 
 from drivers.link.base import Link
 from optics import Unreachable
@@ -54,6 +55,8 @@ class _Stream(asyncio.Protocol):
 class TcpLink(Link):
     """One TCP connection with Nagle's delay off and keep-alive probes on (a dead peer is found without a question)."""
 
+    protocol: ClassVar[type[_Stream]] = _Stream
+
     def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int) -> None:
         super().__init__(who, address, timeout_s)
         self._host = host
@@ -70,7 +73,7 @@ class TcpLink(Link):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout_s):
-                self._transport, self._stream = await loop.create_connection(_Stream, self._host, self._port)
+                self._transport, self._stream = await loop.create_connection(self.protocol, self._host, self._port)
         except TimeoutError:
             raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
         except OSError as error:
