@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("cli_start", "lab_boot", "fabric_rate", "up_total", "dark_window", "move_cost", "allreduce")
+NAMES = ("cli_start", "lab_boot", "fabric_rate", "up_total", "dark_window", "move_cost", "allreduce", "tl1_parse")
 
 
 def main() -> int:

@@ -1,32 +1,60 @@
 """TL1 messages cut from a stream of bytes, however it is split.
 
-Layout after GR-831 and the Symmetricom SSU-2000 manual; two-digit years, ctag 0, continuation blocks, prompts and echoes as kept in
-the public Quali, MonALISA and pynt clients of optical switches:
+Layout after GR-831 and the Symmetricom SSU-2000 manual (DOC); two-digit years, ctag 0, continuation blocks, prompts and echoes as
+kept in the public Quali, MonALISA and pynt clients of optical switches (REAL):
 
     <CR><LF><LF>   SID YY-MM-DD HH:MM:SS<CR><LF>
     M  CTAG COMPLD<CR><LF>           or, unsolicited:  *C  ATAG REPT ALM CRS<CR><LF>
        "row"<CR><LF>                 any number; also /* comments */, and a four-letter code after DENY
     ;                                or > when the answer goes on in another whole message after a line <
+
+A run of plain rows, which is what a long answer consists of, is taken by one regular expression; every byte is looked at a bounded
+number of times, in whatever pieces it comes. Rows and commands are in `drivers.wire.tl1_text`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from drivers.wire.tl1_text import Row, command, identifier, parse_row, port_lists, quoted, target
 from optics import Garbled
+
+__all__ = [
+    "Autonomous",
+    "Message",
+    "Parser",
+    "Reply",
+    "Row",
+    "Unreadable",
+    "command",
+    "identifier",
+    "parse_row",
+    "port_lists",
+    "quoted",
+    "target",
+]
 
 LONGEST_LINE = 1 << 16
 """Bytes without a line end after which a stream is no TL1 (rows of optical switches stay under 300)."""
+LARGEST = 1 << 24
+"""Bytes of unfinished answers after which a stream is no TL1: the longest dump of a 320-port switch has some 40 000."""
+DEEPEST = 4
+"""Messages one inside the other; an answer that an unsolicited message interrupts makes two."""
+MOST_TAGS = 64
+"""Answers under way in continuation blocks at once; no client asks more questions at a time."""
+_PIECE = 1 << 14  # larger ones are taken in parts, so that what is copied stays in the processor's cache
 
-_HEADER = re.compile(r"(?:.*\s{3})?\s*(?P<sid>.*?)\s+(?P<date>\d{2,4}-\d\d-\d\d)\s+(?P<time>\d\d:\d\d:\d\d)\s*")
+_ROWS = re.compile(rb'(?:[ \t]*+"[^"\\\n]*+"[ \t]*+\r?+\n)++')
+_QUOTED = re.compile(r'"([^"]*+)"')
+_STAMP = re.compile(r"\s(\d{2,4}-\d\d-\d\d)\s+(\d\d:\d\d:\d\d)\s*\Z")
 _SOLICITED = re.compile(r"\s*M\s+(?P<ctag>\S+)\s+(?P<code>[A-Z]{4,6})\s*")
 _UNSOLICITED = re.compile(r"\s*(?P<alarm>\*C|\*\*|\*\^|\*|A)\s+(?P<atag>\S+)\s+(?P<verb>[A-Z][A-Z0-9]*(?:\s+[A-Z0-9^_-]+)*)\s*")
-_LONGEST_HEADER = 400  # a header is short; longer lines are spared the expression above
+_LONGEST_HEADER = 400  # a header is short; longer lines are spared the expressions above
 _ERROR_CODE = re.compile(r"[A-Z]{4}")
-_KEY = re.compile(r"\s*[A-Za-z][A-Za-z0-9_-]*\s*")
-_AS_IT_IS = re.compile(r"[A-Za-z0-9_.@+-]+")
+_PLAIN, _IN_QUOTES, _IN_COMMENT = range(3)
+_MARK = re.compile(rb'"|;|/\*')
+_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+("?+)', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +105,7 @@ Message = Reply | Autonomous | Unreadable
 
 @dataclass(slots=True)
 class _Block:
-    """A message while it arrives."""
+    """A message while it arrives. `size`: bytes it holds; `comment`: the lines of one that is still open."""
 
     sid: str = ""
     solicited: re.Match[str] | None = None
@@ -85,15 +113,53 @@ class _Block:
     rows: list[str] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
-    comment: str | None = None
+    comment: list[str] | None = None
+    size: int = 0
 
     @property
     def named(self) -> bool:
         return self.solicited is not None or self.unsolicited is not None
 
+    def join(self, later: _Block) -> None:
+        self.sid, self.solicited = later.sid, later.solicited
+        self.rows += later.rows
+        self.comments += later.comments
+        self.stray += later.stray
+        self.size += later.size
 
-def _header(line: str) -> re.Match[str] | None:
-    return _HEADER.fullmatch(line) if len(line) < _LONGEST_HEADER else None
+
+def _sid(line: str) -> str | None:
+    """The source identifier of a header line, None when it is none. A prompt may be glued to the three blanks before it."""
+    if len(line) >= _LONGEST_HEADER or (stamp := _STAMP.search(line)) is None:
+        return None
+    return line[: stamp.start()].rstrip().rpartition("   ")[2].strip()
+
+
+def _hunt(text: bytes | bytearray, at: int, inside: int) -> tuple[int, int, int]:
+    """Look for the `;` that ends a message, outside quotes and comments, from `at` on, which is `inside` of what.
+
+    Returns its place, -1 when there is none, and where and inside of what to go on when more of the line has come.
+    """
+    while True:
+        if inside == _IN_COMMENT:
+            end = text.find(b"*/", at)
+            if end < 0:
+                return -1, max(at, len(text) - text.endswith(b"*")), inside
+            at, inside = end + 2, _PLAIN
+        elif inside == _IN_QUOTES:
+            string = _IN_STRING.match(text, at)
+            assert string is not None  # it matches nothing as well
+            at = string.end()
+            if not string[1]:
+                return -1, at, inside
+            inside = _PLAIN
+        else:
+            mark = _MARK.search(text, at)
+            if mark is None:
+                return -1, max(at, len(text) - text.endswith(b"/")), inside
+            if mark[0] == b";":
+                return mark.start(), mark.end(), inside
+            at, inside = mark.end(), _IN_QUOTES if mark[0] == b'"' else _IN_COMMENT
 
 
 class Parser:
@@ -103,95 +169,106 @@ class Parser:
     """
 
     def __init__(self) -> None:
-        self._buffer = ""
+        self._buffer = bytearray()
+        self._hunted = (0, _PLAIN)  # how far the last line was searched for the end of its message, and inside of what
         self._stack: list[_Block] = []  # an unsolicited message may begin inside an answer; the answer goes on after it
-        self._parts: dict[str, list[_Block]] = {}  # blocks ended by ">", by ctag
+        self._parts: dict[str, _Block] = {}  # blocks ended by ">", joined, by ctag
+        self._held = 0
         self._messages: list[Message] = []
 
     def feed(self, data: bytes) -> list[Message]:
-        """Take bytes, return the messages completed by them. Raises: Garbled - far too much without a line end."""
-        self._buffer += data.decode("latin-1")
-        while True:
-            line, newline, rest = self._buffer.partition("\n")
-            if newline:
-                self._buffer = rest
-                self._line(line.rstrip("\r"))
-            elif self._stack and (at := self._terminator(line)) is not None:
-                # The last line of a message needs no line end: a device may say nothing more until asked.
-                self._buffer = line[at + 1 :]
-                self._line(line[: at + 1])
-            else:
-                break
-        if len(self._buffer) > LONGEST_LINE:
-            raise Garbled(f"no line end in {len(self._buffer)} bytes, beginning {self._buffer[:40]!r}")
+        """Take bytes, return the messages completed by them. Raises: Garbled - far too much without a line end or in one answer."""
+        if len(data) <= _PIECE:
+            self._feed(data)
+        else:
+            for at in range(0, len(data), _PIECE):
+                self._feed(data[at : at + _PIECE])
+        if not self._messages:
+            return []
         messages, self._messages = self._messages, []
         return messages
 
-    def _terminator(self, line: str) -> int | None:
-        """Where the message ends in this line: a `;` outside quotes and comments."""
-        if ";" not in line:
-            return None
-        quoted = False
-        commented = self._stack[-1].comment is not None
-        i = 0
-        while i < len(line):
-            if commented:
-                end = line.find("*/", i)
-                if end < 0:
-                    return None
-                commented, i = False, end + 1
-            elif quoted:
-                if line[i] == "\\":
-                    i += 1
-                elif line[i] == '"':
-                    quoted = False
-            elif line[i] == '"':
-                quoted = True
-            elif line.startswith("/*", i):
-                commented, i = True, i + 1
-            elif line[i] == ";":
-                return i
-            i += 1
-        return None
+    def _feed(self, data: bytes) -> None:
+        self._buffer += data
+        if b"\n" in data:
+            self._lines()
+        while self._stack and b";" in data and self._buffer:
+            # The last line of a message needs no line end: a device may say nothing more until asked.
+            end, *hunted = _hunt(self._buffer, *self._hunted)
+            if end < 0:
+                self._hunted = hunted[0], hunted[1]
+                break
+            self._take(bytes(self._buffer[:end]))
+            self._end()
+            del self._buffer[: end + 1]
+            self._new_line()
+        if len(self._buffer) > LONGEST_LINE:
+            raise Garbled(f"no line end in {len(self._buffer)} bytes, beginning {bytes(self._buffer[:40])!r}")
+        if self._held > LARGEST:
+            raise Garbled(f"{self._held} bytes of unfinished answers")
 
-    def _line(self, line: str) -> None:
-        if not self._stack:
-            self._outside(line)
-            return
-        at = self._terminator(line)
-        if at is None:
-            self._inside(line)
-            return
-        self._inside(line[:at])
-        self._end()
-        # What follows the terminator is a prompt, an echo or the beginning of the next message; inside an answer that an
-        # unsolicited message interrupted it is more of the answer.
-        if line[at + 1 :].strip():
-            self._line(line[at + 1 :])
+    def _lines(self) -> None:
+        """Take every whole line of the buffer."""
+        end = self._buffer.rfind(b"\n") + 1
+        text = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        at = 0
+        while at < end:
+            if self._stack:
+                block = self._stack[-1]
+                if block.comment is None and block.named and (run := _ROWS.match(text, at)):
+                    block.rows += _QUOTED.findall(run[0].decode("latin-1"))
+                    self._count(block, run.end() - at)
+                    at = run.end()
+                    continue
+            newline = text.index(b"\n", at)
+            self._line(text[at:newline].rstrip(b"\r"))
+            at = newline + 1
+        self._new_line()
+
+    def _new_line(self) -> None:
+        commented = bool(self._stack) and self._stack[-1].comment is not None
+        self._hunted = 0, _IN_COMMENT if commented else _PLAIN
+
+    def _line(self, line: bytes) -> None:
+        while self._stack:
+            end, *_ = _hunt(line, 0, _PLAIN if self._stack[-1].comment is None else _IN_COMMENT)
+            if end < 0:
+                self._take(line)
+                return
+            self._take(line[:end])
+            self._end()
+            # What follows the terminator is a prompt, an echo or the beginning of the next message; inside an answer that an
+            # unsolicited message interrupted it is more of the answer.
+            line = line[end + 1 :]
+            if not line.strip():
+                return
+        self._outside(line.decode("latin-1"))
 
     def _outside(self, line: str) -> None:
-        if header := _header(line):
-            self._stack.append(_Block(sid=header["sid"].strip()))
+        if (sid := _sid(line)) is not None:
+            self._push(_Block(sid=sid))
         elif match := _SOLICITED.fullmatch(line):  # its header was lost or damaged; the answer itself is whole
-            self._stack.append(_Block(solicited=match))
+            self._push(_Block(solicited=match))
 
-    def _inside(self, line: str) -> None:
+    def _take(self, data: bytes) -> None:
+        """Take one line of a message, or what stands before its end."""
+        line = data.decode("latin-1")
         block = self._stack[-1]
-        if block.comment is not None or line.lstrip().startswith("/*"):
-            self._comment(block, line)
-            return
+        self._count(block, len(line) + 1)
         text = line.strip()
-        if not text:
+        if block.comment is not None or text.startswith("/*"):
+            self._comment(block, text)
+        elif not text:
             return
-        if not text.startswith('"') and (header := _header(line)):
+        elif not text.startswith('"') and (sid := _sid(line)) is not None:
             if not block.named:
-                self._stack.pop()  # a header without a message: the real one begins here
-            self._stack.append(_Block(sid=header["sid"].strip()))
+                self._drop(self._stack.pop())  # a header without a message: the real one begins here
+            self._push(_Block(sid=sid))
         elif not block.named:
             self._name(block, line)
         elif text == ">" and block.solicited is not None:
-            self._stack.pop()
-            self._parts.setdefault(block.solicited["ctag"], []).append(block)
+            self._keep(block.solicited["ctag"], self._stack.pop())
         elif text.startswith('"') and text.endswith('"') and len(text) > 1:
             block.rows.append(text[1:-1])
         else:
@@ -203,126 +280,63 @@ class Parser:
         if not block.named:
             block.stray.append(line.strip())
         elif block.solicited and len(self._stack) > 1:
-            # An answer inside an answer: the outer one lost its end.
-            torn = self._stack.pop(-2)
-            name = torn.solicited or torn.unsolicited
-            self._messages.append(Unreadable(f"{name[0].strip() if name else ''} ... {' '.join(torn.rows[-1:])} (no end)"))
+            self._torn(self._stack.pop(-2))  # an answer inside an answer: the outer one lost its end
+
+    def _push(self, block: _Block) -> None:
+        self._stack.append(block)
+        if len(self._stack) > DEEPEST:
+            self._torn(self._stack.pop(0))
+
+    def _keep(self, ctag: str, block: _Block) -> None:
+        """Put a continuation block aside until the answer's last one has come."""
+        if known := self._parts.get(ctag):
+            known.join(block)
+            return
+        self._parts[ctag] = block
+        if len(self._parts) > MOST_TAGS:
+            self._torn(self._parts.pop(next(iter(self._parts))))
+
+    def _torn(self, block: _Block) -> None:
+        self._drop(block)
+        name = block.solicited or block.unsolicited
+        self._messages.append(Unreadable(f"{name[0].strip()[:80] if name else ''} ... {' '.join(block.rows[-1:])[:120]} (no end)"))
+
+    def _count(self, block: _Block, size: int) -> None:
+        block.size += size
+        self._held += size
+
+    def _drop(self, block: _Block) -> None:
+        self._held -= block.size
 
     @staticmethod
-    def _comment(block: _Block, line: str) -> None:
-        so_far = line.strip() if block.comment is None else f"{block.comment} {line.strip()}"
-        if "*/" not in so_far[2:]:
-            block.comment = so_far
+    def _comment(block: _Block, text: str) -> None:
+        lines = block.comment or []
+        end = text.find("*/", 0 if lines else 2)
+        lines.append(text if end < 0 else text[:end])
+        block.comment = lines if end < 0 else None
+        if end < 0:
             return
-        end = so_far.index("*/", 2)
-        block.comment = None
-        block.comments.append(so_far[2:end].strip())
-        if rest := so_far[end + 2 :].strip():
+        block.comments.append(" ".join(lines)[2:].strip())
+        if rest := text[end + 2 :].strip():
             block.stray.append(rest)
 
     def _end(self) -> None:
         block = self._stack.pop()
         if block.solicited is not None:
-            self._messages.append(self._reply(block, block.solicited))
+            if known := self._parts.pop(block.solicited["ctag"], None):
+                known.join(block)
+                block = known
+            self._messages.append(self._reply(block))
         elif block.unsolicited is not None:
             found = block.unsolicited
             self._messages.append(Autonomous(found["alarm"], found["atag"], tuple(found["verb"].split()), tuple(block.rows)))
         else:
             self._messages.append(Unreadable(" ".join([*block.stray, *block.rows])[:200]))
+        self._drop(block)
 
-    def _reply(self, block: _Block, named: re.Match[str]) -> Reply:
-        blocks = [*self._parts.pop(named["ctag"], []), block]
-        stray = [text for part in blocks for text in part.stray]
-        error = ""
-        if named["code"] != "COMPLD" and stray and _ERROR_CODE.fullmatch(stray[0]):
-            error = stray.pop(0)
-        return Reply(
-            named["ctag"],
-            named["code"],
-            block.sid,
-            error,
-            tuple(row for part in blocks for row in part.rows),
-            tuple(comment for part in blocks for comment in part.comments),
-            tuple(stray),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A payload row read by key: `name:positional,positional:KEY=value,KEY=value`."""
-
-    name: str
-    positional: tuple[str, ...]
-    fields: Mapping[str, str]
-
-    def __getitem__(self, key: str) -> str:
-        """The value of `key`. Raises: Garbled - the row has no such key."""
-        try:
-            return self.fields[key]
-        except KeyError:
-            raise Garbled(f"row {self.name!r} has no {key} (it has {', '.join(self.fields) or 'nothing'})") from None
-
-
-def parse_row(row: str) -> Row:
-    r"""Read one row; escaped quotes protect `:`, `,` and `=` inside a value.
-
-    >>> parse_row('1.1.1:WX,NONE:INAS=IS,LABEL=\\"a,b\\"').fields["LABEL"]
-    'a,b'
-    """
-    name, *blocks = _split(row, ":")
-    positional: list[str] = []
-    fields: dict[str, str] = {}
-    for block in blocks:
-        for part in _split(block, ","):
-            key, equals, value = part.partition("=")
-            if equals and _KEY.fullmatch(key):
-                fields[key.strip().upper()] = value.strip().removeprefix('\\"').removesuffix('\\"')
-            elif part.strip() or len(blocks) > 1:
-                positional.append(part.strip())
-    return Row(name.strip(), tuple(positional), fields)
-
-
-def _split(text: str, separator: str) -> list[str]:
-    """Split outside escaped quotes."""
-    if '\\"' not in text:
-        return text.split(separator)
-    parts: list[str] = []
-    inside = False
-    for chunk in text.split(separator):
-        if inside:
-            parts[-1] += separator + chunk
-        else:
-            parts.append(chunk)
-        if chunk.count('\\"') % 2:
-            inside = not inside
-    return parts
-
-
-def command(verb: str, aid: str, ctag: str, *blocks: str) -> str:
-    """Write `VERB::AID:CTAG::block:block;`. The target identifier stays empty: one connection is one device.
-
-    >>> command("ACT-CRS", "1.1.1,1.1.2", "7", "1.1.1-1.1.2,LAB")
-    'ACT-CRS::1.1.1,1.1.2:7::1.1.1-1.1.2,LAB;'
-    """
-    payload = "".join(f":{block}" for block in blocks)
-    return f"{verb}::{aid}:{ctag}:{payload};" if payload else f"{verb}::{aid}:{ctag};"
-
-
-def quoted(text: str) -> str:
-    """Write a user name or password so that the grammar cannot take it for punctuation.
-
-    Raises: ValueError - characters no TL1 string can carry.
-    """
-    if _AS_IT_IS.fullmatch(text):
-        return text
-    if not text.isprintable() or not text.isascii() or '"' in text or "\\" in text:
-        raise ValueError("only printable ASCII without quotes and backslashes can be sent")
-    return f'"{text}"'
-
-
-def identifier(name: str) -> str:
-    """Write a name the device itself has shown (`1.1.1>1.1.2`, `uplink 7`), quoted only where it holds punctuation.
-
-    Raises: ValueError - as `quoted`.
-    """
-    return name if re.fullmatch(r'[^\s;:,"\\]+', name) else quoted(name)
+    @staticmethod
+    def _reply(block: _Block) -> Reply:
+        named, stray = block.solicited, block.stray
+        assert named is not None
+        error = stray.pop(0) if named["code"] != "COMPLD" and stray and _ERROR_CODE.fullmatch(stray[0]) else ""
+        return Reply(named["ctag"], named["code"], block.sid, error, tuple(block.rows), tuple(block.comments), tuple(stray))
