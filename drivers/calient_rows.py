@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from drivers.wire import tl1
 from optics import Garbled
 
-_AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[a-z]?){2}")
+_AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[A-Za-z]?){2}")
 Pair = tuple[str, str]
 """Light enters at the first AID, leaves at the second."""
 
@@ -65,7 +65,10 @@ def make(source: str, destination: str, two_way: bool, group: str) -> Connection
 
 
 def parse(row: str) -> Connection:
-    """Read a row by its keys; the name need not derive from the ports (MonALISA). Raises: Garbled."""
+    """Read a row by its keys. The name need not derive from the ports (MonALISA); of `a<b` only SRCPORT says where light enters.
+
+    Raises: Garbled.
+    """
     found = tl1.parse_row(row)
     if found["CONNTYPE"] not in ("1WAY", "2WAY"):
         raise Garbled(f"row {found.name!r}: CONNTYPE={found['CONNTYPE']}")

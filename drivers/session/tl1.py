@@ -1,19 +1,25 @@
-"""A conversation in TL1: login, correlation tags, batches, retries of what was surely not done, keep-alive."""
+"""A conversation in TL1: login, correlation tags, batches, retries of what was surely not done, keep-alive.
+
+Raw TCP and telnet, with or without echo and prompt: what is not an answer is skipped. A device that echoes may print the echo of
+one command into the answer to another: ask such a one question at a time (`window=1`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from drivers.link import Dropped, Link
 from drivers.wire import tl1
-from optics import Garbled, Refused, TestbedError
+from optics import Garbled, Refused, TestbedError, TimedOut
 
 NOT_YET = frozenset({"PLNA", "SARB"})
 """Denials that mean "not executed, try later": login not active (also for some 100 ms after ACT-USER: pynt's Calient driver sleeps
 0.5 s there) and all resources busy."""
+NO_SUCH_COMMAND = frozenset({"IICM", "ICNV"})
+"""Denials of ACT-USER that mean that the device knows no logins; one that does need one says PLNA to the next question."""
 TRIES = 8
 FIRST_WAIT_S = 0.02
 """Waits between tries double: 2.5 s in all."""
@@ -23,21 +29,36 @@ KEEP_ALIVE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A TL1 command without its tag; `again` marks one that changes nothing and may be repeated after a lost connection."""
+    """A TL1 command without its tag; `again` marks one that changes nothing and may be repeated after a lost connection.
+
+    general: see `drivers.wire.tl1.command`.
+    """
 
     verb: str
     aid: str = ""
     blocks: tuple[str, ...] = ()
     again: bool = False
+    general: str | None = None
 
     def __str__(self) -> str:
         """How error messages call it; payload blocks of user commands hold the password and are left out."""
         shown = () if self.verb.endswith("-USER") else self.blocks
-        return tl1.command(self.verb, self.aid, "", *shown)
+        return tl1.command(self.verb, self.aid, "", *shown, general=self.general)
 
 
 def retrieve(verb: str, aid: str = "", *blocks: str) -> Command:
     return Command(verb, aid, blocks, again=True)
+
+
+def session_options(options: Mapping[str, str], *, window: int = 16) -> tuple[int, float]:
+    """The options `window` and `keep_alive_s` (s), which every TL1 driver has.
+
+    Raises: ValueError - not numbers, or a window below 1.
+    """
+    found, keep_alive_s = int(options.get("window", str(window))), float(options.get("keep_alive_s", KEEP_ALIVE_S))
+    if found < 1:
+        raise ValueError(f"window {found}: at least 1")
+    return found, keep_alive_s
 
 
 def _denial(reply: tl1.Reply | None) -> str:
@@ -48,14 +69,30 @@ class Tl1Session:
     """Ask one device questions; connects and logs in when needed, again after an idle session was dropped.
 
     window: how many commands may be under way at once. Answers find their command by tag, whatever comes between them.
+    user: without one nobody logs in. tid: target identifier of every command, "auto" for the name the device gives itself in its
+    answers, empty for the device at the other end. opening: sent after each login; a device may deny them.
     """
 
-    def __init__(self, link: Link, user: str, password: str, *, window: int = 16, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self,
+        link: Link,
+        user: str,
+        password: str,
+        *,
+        window: int = 16,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        tid: str = "",
+        opening: Sequence[Command] = (),
+    ) -> None:
         self._link = link
         self._user = user
         self._password = password
         self._window = window
         self._keep_alive_s = keep_alive_s
+        self._auto_tid = tid == "auto"
+        self._tid = "" if self._auto_tid else tl1.target(tid)
+        self._opening = tuple(opening)
+        self._logged_in = False
         self._parser = tl1.Parser()
         self._tag = 0
         self._turn = asyncio.Lock()
@@ -68,6 +105,12 @@ class Tl1Session:
         if not reply.completed:
             raise Refused(f'{self._link.who} refused "{command}": {reply.words}')
         return reply
+
+    async def refusals(self, commands: Sequence[Command]) -> list[str]:
+        """As `batch`, but return for each command the words of its refusal, empty where it was completed."""
+        replies = await self.batch(commands)
+        pairs = zip(commands, replies, strict=True)
+        return ["" if reply.completed else f'refused "{command}": {reply.words}' for command, reply in pairs]
 
     async def batch(self, commands: Sequence[Command]) -> list[tl1.Reply]:
         """Send commands that do not depend on each other, return their answers in the order of the commands, denied ones too.
@@ -109,7 +152,10 @@ class Tl1Session:
     async def _exchange(self, commands: Sequence[Command]) -> list[tl1.Reply]:
         """One write with all `commands`, their answers by tag."""
         tags = [self._next_tag() for _ in commands]
-        data = "".join(tl1.command(c.verb, c.aid, tag, *c.blocks) + "\n" for c, tag in zip(commands, tags, strict=True))
+        data = "".join(
+            tl1.command(c.verb, c.aid, tag, *c.blocks, tid=self._tid, general=c.general) + "\n"
+            for c, tag in zip(commands, tags, strict=True)
+        )
         question = str(commands[0]) + (f" (and {len(commands) - 1} more)" if len(commands) > 1 else "")
         missing = set(tags)
         answers: dict[str, tl1.Reply] = {}
@@ -137,6 +183,9 @@ class Tl1Session:
             await self._link.close()  # whatever is still under way must not meet the next question
             raise
         self._used_at = asyncio.get_running_loop().time()
+        if self._auto_tid:
+            with suppress(ValueError):  # a name that cannot be quoted: the device at the other end, then
+                self._tid = tl1.target(answers[tags[-1]].sid)
         return [answers[tag] for tag in tags]
 
     def _next_tag(self) -> str:
@@ -146,22 +195,32 @@ class Tl1Session:
     async def _start(self) -> None:
         await self._link.open()
         self._parser = tl1.Parser()
+        if self._auto_tid:
+            self._tid = ""  # before the login a device may call itself ( nil )
         await self._log_in()
-        # Alarms that interrupt the polling of crosspoints (Lawo VSM); a device that does not know the command may say so.
-        await self._patient([Command("INH-MSG")])
+        if self._opening:
+            await self._patient(self._opening)
         if self._keeper is None and self._keep_alive_s > 0:
             self._keeper = asyncio.create_task(self._keep(), name=f"keep-alive {self._link.who}")
 
     async def _log_in(self) -> None:
+        self._logged_in = False
+        if not self._user:
+            return
         try:
             login = Command("ACT-USER", tl1.quoted(self._user), (tl1.quoted(self._password),))
         except ValueError as error:
             await self._link.close()
             raise Refused(f"{self._link.who}: user name or password cannot be sent over TL1: {error}") from None
-        (reply,) = await self._exchange([login])
+        try:
+            (reply,) = await self._exchange([login])
+        except (TimedOut, Garbled) as error:  # a device that echoes may have sent the password back, whole or in part
+            words = str(error).partition("; last heard")[0]
+            raise type(error)(words.replace(self._password, "***") if self._password else words) from None
         # A denial with this text is how Calient switches greet a user they still know (Quali cloudshell-L1-calient).
-        known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray))
-        if not reply.completed and not known:
+        known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray, *reply.rows))
+        self._logged_in = reply.completed or known
+        if not self._logged_in and reply.error not in NO_SUCH_COMMAND:
             await self._link.close()
             raise Refused(f'{self._link.who} refused "ACT-USER" of user {self._user!r}: {reply.words}')
 
@@ -185,7 +244,7 @@ class Tl1Session:
             with suppress(asyncio.CancelledError):
                 await keeper
         async with self._turn:
-            if self._link.alive:
+            if self._link.alive and self._logged_in:
                 with suppress(TestbedError, TimeoutError):
                     async with asyncio.timeout(1.0):
                         await self._exchange([Command("CANC-USER", tl1.quoted(self._user))])

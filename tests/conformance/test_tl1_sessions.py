@@ -70,8 +70,15 @@ async def test_the_session_is_kept_alive_while_idle() -> None:
 
 
 async def test_inhibiting_messages_may_be_denied() -> None:
-    async with bench(CALIENT) as b:
+    async with bench(CALIENT, options={"silence": "true"}) as b:
         b.server.add_fault("refuse", match="INH-MSG")
+        assert await b.device.read() == frozenset()
+        assert [asked for asked in b.server.list_faults() if asked["fired"]]
+
+
+async def test_messages_are_not_inhibited_unless_that_is_asked_for() -> None:
+    async with bench(CALIENT) as b:
+        b.server.add_fault("hang", match="INH-MSG")
         assert await b.device.read() == frozenset()
 
 
