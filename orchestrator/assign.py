@@ -2,6 +2,7 @@
 
 A link needs a device at which both its hosts have a free port. Which of a host's ports at that device it takes does not matter
 for the others, so the search is over devices; ports follow. Links that are already live keep their ports where that is possible.
+Where that finds nothing and trunks join devices, devices joined by trunks count as one; `routing` then shares the trunks out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,27 @@ def assign_ports(
     Raises: Infeasible - no choice exists, naming the condition that fails; or none was found within the bounded search.
     """
     wanted = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
-    problem = _Problem(wanted, lab, frozenset(avoid))
+    try:
+        return _assign(_Problem(wanted, lab, frozenset(avoid)), live)
+    except Infeasible:
+        plane = _planes(lab)
+        if len(set(plane.values())) == len(lab.devices):
+            raise
+    return _assign(_Problem(wanted, lab, frozenset(avoid), plane), live)
+
+
+def _planes(lab: Lab) -> dict[DeviceName, DeviceName]:
+    """For each device, the first of those that trunks join it with."""
+    plane = {device: device for device in lab.devices}
+    for trunk in lab.trunks:
+        one, other = plane[trunk.start.device], plane[trunk.end.device]
+        if one != other:
+            plane = {device: one if at == other else at for device, at in plane.items()}
+    return plane
+
+
+def _assign(problem: _Problem, live: Collection[Link]) -> tuple[Link, ...]:
+    lab = problem.lab
     pins = problem.pins(live)
     found = problem.search(pins, quick=True)
     if found is not None:
@@ -38,7 +59,7 @@ def assign_ports(
     why = problem.contradiction({})
     if why is not None:
         raise Infeasible(why, hint="name fewer links, or more ports and fibres in the inventory")
-    found = problem.search({}, {index: lab.fibres[pin.a].device for index, pin in pins.items()})
+    found = problem.search({}, {index: problem.plane[lab.fibres[pin.a].device] for index, pin in pins.items()})
     if found is None:
         hint = "name the ports in the plan (gpu01:p1) where you know a colouring, or take links out of the plan"
         raise Infeasible(problem.verdict(), hint=hint)
@@ -46,8 +67,15 @@ def assign_ports(
 
 
 class _Problem:
-    def __init__(self, wanted: Sequence[WantedLink], lab: Lab, avoid: frozenset[HostPort]) -> None:
+    def __init__(
+        self,
+        wanted: Sequence[WantedLink],
+        lab: Lab,
+        avoid: frozenset[HostPort],
+        plane: Mapping[DeviceName, DeviceName] | None = None,
+    ) -> None:
         self.wanted, self.lab = wanted, lab
+        self.plane = plane if plane is not None else {device: device for device in lab.devices}
         self.named = {end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
         self.avoid = avoid - self.named
         self.exhausted = False  # the last search looked at every possibility
@@ -73,7 +101,7 @@ class _Problem:
 
     def room(self, pins: dict[int, Link]) -> tuple[Room | None, str]:
         """Free ports after the named ports and the pins are taken, or which port is wanted twice."""
-        room = Room(self.lab, self.avoid)
+        room = Room(self.lab, self.avoid, self.plane)
         for index, link in enumerate(self.wanted):
             at = pins.get(index)
             duplex = link.kind is LinkKind.DUPLEX
@@ -82,7 +110,7 @@ class _Problem:
                     continue
                 if end not in self.lab.fibres:
                     return None, f"{link}: no fibre is attached to {end}"
-                device = self.lab.fibres[end].device
+                device = self.plane[self.lab.fibres[end].device]
                 if not room.occupy(end, device, ("tx", "rx") if duplex else (role,)):
                     return None, f"{link}: port {end} is in two links"
         return room, ""
@@ -91,12 +119,15 @@ class _Problem:
         found = []
         at: dict[HostName, set[DeviceName]] = {}
         for port, fibre in self.lab.fibres.items():
-            at.setdefault(port.host, set()).add(fibre.device)
+            at.setdefault(port.host, set()).add(self.plane[fibre.device])
         order = {device: place for place, device in enumerate(self.lab.devices)}
         for index, link in enumerate(self.wanted):
             if index in pins or (isinstance(link.a, HostPort) and isinstance(link.b, HostPort)):
                 continue
-            sets = [{self.lab.fibres[end].device} if isinstance(end, HostPort) else at.get(end, set()) for end in (link.a, link.b)]
+            sets = [
+                {self.plane[self.lab.fibres[end].device]} if isinstance(end, HostPort) else at.get(end, set())
+                for end in (link.a, link.b)
+            ]
             devices = tuple(sorted(sets[0] & sets[1], key=lambda device: order.get(device, 0)))
             role = ("duplex", "duplex") if link.kind is LinkKind.DUPLEX else ("tx", "rx")
             ends = zip((link.a, link.b), role, strict=True)
@@ -204,6 +235,8 @@ class _Problem:
                 if (need.kind is LinkKind.DUPLEX) is not duplex:
                     continue
                 link, device = self.wanted[need.index], devices[need.index]
+                if duplex:
+                    self._near_first(room, link, device)
                 for side, (end, role) in enumerate(((link.a, "tx"), (link.b, "rx"))):
                     if isinstance(end, HostPort):
                         ends[need.index, side] = end
@@ -226,6 +259,21 @@ class _Problem:
                 assert isinstance(a, HostPort) and isinstance(b, HostPort)  # a link is named, pinned or coloured
                 result.append(Link(a, b, link.kind))
         return tuple(result)
+
+    def _near_first(self, room: Room, link: WantedLink, plane: DeviceName) -> None:
+        """Put ports of one device to the front of both ends' free ports: no trunk is spent where none is needed."""
+        if self.plane.get(plane) == plane and list(self.plane.values()).count(plane) == 1:
+            return
+        at = self.lab.fibres
+        free = [
+            [end] if isinstance(end, HostPort) else [HostPort(end, number) for number in room.whole[end, plane]]
+            for end in (link.a, link.b)
+        ]
+        near = next(((a, b) for a in free[0] for b in free[1] if at[a].device == at[b].device), None)
+        for end, port in zip((link.a, link.b), near or (), strict=False):
+            if not isinstance(end, HostPort):
+                numbers = room.whole[end, plane]
+                numbers.insert(0, numbers.pop(numbers.index(port.number)))
 
 
 def _fits(wanted: WantedLink, way: Link) -> bool:

@@ -8,41 +8,65 @@ import hashlib
 import sys
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from drivers.api import CircuitSwitch
+from drivers.api import CircuitSwitch, JobQueue
 from optics import (
     Change,
     ChangeFailed,
+    CrossConnect,
     DeviceName,
     HostName,
     HostPort,
     Infeasible,
     NotVerified,
     Outcome,
+    Progress,
     Setting,
+    SpectralRoute,
     TestbedError,
     TimedOut,
 )
 from orchestrator import jobs
+from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
+from orchestrator.light import Reading, keep
+from orchestrator.lightpath import among, route, routes
+from orchestrator.patience import SLACK, Limit
 from orchestrator.plan import FixedRoute, Plan
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
-from orchestrator.reports import DownReport, JobStatus, Rung, UpReport
+from orchestrator.reports import DownReport, EqualiseReport, JobStatus, Rung, UpReport
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
 from orchestrator.session import Observation, Session
 from orchestrator.store import Run, Step, Store
 from orchestrator.story import Times, record_rungs, tell
-from orchestrator.target import Target, diff, expected_dark_ms, link_data, per_device, short, target
-from orchestrator.transition import Transition, transition
+from orchestrator.target import (
+    Target,
+    dark_time_scale,
+    diff,
+    expected_dark_ms,
+    link_data,
+    path_data,
+    per_device,
+    short,
+    slowest,
+    sort_key,
+    switching_s,
+    target,
+)
+from orchestrator.telemetry.progress import scaled_text
+from orchestrator.transition import Held, Transition, transition
 from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
 
 T = TypeVar("T")
+
+SLOW_S = 5.0
+"""A change that devices need longer for (s) is a robot's: nobody counts its milliseconds, and the deadline makes room for it."""
 
 
 @dataclass
@@ -56,6 +80,13 @@ class Context:
     recorder: Recorder
     run_dir: Path
     timeout_s: float
+    limit: Limit | None = None
+
+    def need(self, seconds: float, what: str) -> None:
+        """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
+        if self.limit is not None:
+            self.limit.need(seconds, what)
+            self.timeout_s = max(self.timeout_s, self.limit.timeout_s)
 
 
 async def finish(work: Awaitable[T]) -> T:
@@ -108,8 +139,14 @@ class NotBegun(TestbedError):
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Keep the interpreter from pausing meanwhile: no garbage collection, and threads give way within half a millisecond."""
+def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
+    """Keep the interpreter from pausing meanwhile: no garbage collection, and threads give way within half a millisecond.
+
+    Not for a change expected to take longer than `SLOW_S`: a robot does not notice, and garbage of minutes would pile up.
+    """
+    if expected_s > SLOW_S:
+        yield
+        return
     interval = sys.getswitchinterval()
     gc.disable()
     sys.setswitchinterval(0.0005)
@@ -125,21 +162,34 @@ async def move_light(context: Context, change: Transition) -> dict[DeviceName, O
 
     Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report.
     """
-    wanted = change.changes
+    outcomes, problems = await tell_devices(context, change.changes, "switch")
+    if problems:
+        raise ChangeFailed("\n".join(problems))
+    return outcomes
+
+
+async def tell_devices(
+    context: Context, wanted: Mapping[DeviceName, Change], phase: str
+) -> tuple[dict[DeviceName, Outcome], list[str]]:
+    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised."""
     steps = context.run.plan_all(
         ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
     )
     context.store.own(context.key, context.run.id, (s for c in wanted.values() for s in c.add))
     context.run.begin_all(steps)
     # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
-    return await finish(_answers(context, wanted, steps))
+    return await finish(_answers(context, wanted, steps, phase))
 
 
-async def _answers(context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step]) -> dict[DeviceName, Outcome]:
+async def _answers(
+    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str
+) -> tuple[dict[DeviceName, Outcome], list[str]]:
     """Ask all devices at once and note every answer."""
     start = Start(len(wanted))
-    asked_all = (start.apply(context.session.devices[d], c) for d, c in wanted.items())
-    with undisturbed():
+    devices, lab = context.session.devices, context.session.lab
+    asked_all = (start.apply(devices[d], c) for d, c in wanted.items())
+    expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
+    with undisturbed(expected_s), watched(context, wanted, phase):
         answers = await asyncio.gather(*asked_all, return_exceptions=True)
     outcomes: dict[DeviceName, Outcome] = {}
     problems: list[str] = []
@@ -150,30 +200,79 @@ async def _answers(context: Context, wanted: Mapping[DeviceName, Change], steps:
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # What it does not hold is nobody's: somebody else may use those ports next.
-            context.store.disown(context.key, (asked.remove | asked.add) - answer.observed)
-            context.recorder.part("device", device, "switch", answer.sent_ns, answer.settled_ns, _words(asked))
-            problems += [f"{device}: {short(s)}: {why}" for s, why in sorted(answer.failed.items())]
+            there = routes(answer.observed)
+            context.store.disown(context.key, (s for s in asked.remove | asked.add if route(s) not in there))
+            scale = lab.time_scale(device)
+            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
+            failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
+            problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
             continue
         step.end(answer)
         if isinstance(answer, NotBegun):
-            context.store.disown(context.key, asked.add)
+            there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
+            context.store.disown(context.key, (s for s in asked.add if route(s) not in there))
         elif isinstance(answer, TestbedError):
             problems.append(str(answer))
         else:
             faults.append(answer)
     if faults:
         raise faults[0]
-    if problems:
-        raise ChangeFailed("\n".join(problems))
-    return outcomes
+    return outcomes, problems
+
+
+@contextmanager
+def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -> Iterator[None]:
+    """Show and journal how far slow devices are while the body waits for them."""
+    recorder, lab = context.recorder, context.session.lab
+    total = sum(len(c.remove) + len(c.add) for c in wanted.values())
+    done: dict[DeviceName, Progress] = {}
+    begun: dict[DeviceName, int] = {}
+
+    def told(progress: Progress) -> None:
+        device, now = progress.device, time.monotonic_ns()
+        before = done.get(device)
+        if progress.done > (before.done if before else 0):
+            words = f"{progress.done} of {progress.total}" + (f": {progress.words}" if progress.words else "")
+            recorder.part("device", device, "move", begun.get(device, now), now, words, lab.time_scale(device))
+            begun[device] = now
+        done[device] = progress
+        moves = sum(p.done for p in done.values())
+        words = "  ".join(progress_words(p, lab.time_scale(d)) for d, p in sorted(done.items()))
+        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), words)
+
+    slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
+    before = {d: device.told for d, device in slow.items()}
+    now = time.monotonic_ns()
+    begun.update(dict.fromkeys(slow, now))
+    for device in slow.values():
+        device.told = told
+    if slow:
+        recorder.progress.update(phase, 0, total, ", ".join(sorted(slow)))
+    try:
+        yield
+    finally:
+        for d, device in slow.items():
+            device.told = before[d]
+
+
+def progress_words(progress: Progress, time_scale: float) -> str:
+    """`rome1 move 3 of 24, 21 s left`, the time also as a real device's where the device runs faster."""
+    words = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
+    return words if progress.eta_s is None else f"{words}, {scaled_text(progress.eta_s, time_scale)} left"
 
 
 def _words(change: Change) -> str:
     return f"-{len(change.remove)} +{len(change.add)}"
 
 
+def _settings_word(goal: Target) -> str:
+    """What the plan's settings are called: all of a kind, or just settings."""
+    kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
+    return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
+
+
 def _data(remove: Iterable[Setting], add: Iterable[Setting]) -> dict[str, list[str]]:
-    return {"remove": [short(s) for s in sorted(remove)], "add": [short(s) for s in sorted(add)]}
+    return {"remove": [short(s) for s in sorted(remove, key=sort_key)], "add": [short(s) for s in sorted(add, key=sort_key)]}
 
 
 def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
@@ -191,6 +290,7 @@ class Bringing:
         self.hosts = context.session.hosts
         self.current = context.store.current(context.key)
         self.touched = False
+        self.switching_s = 0.0
         self.generation = 0
         self.drained: int | None = None
         self.draining: tuple[HostName, ...] = ()
@@ -205,9 +305,10 @@ class Bringing:
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
-            phase.detail = f"{len(goal.links)} links: {kept} cross-connects kept, {removed} broken, {made} made"
+            phase.detail = f"{len(goal.links)} links: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, launch_job=launch_job)
+        self.switching_s = self._make_time(goal)
         drain = self._drain_rules(goal, seen, macs)
         # In the order of use: hosts drop what was staged before the generation they run.
         self.drained = context.store.next_generation(context.key) if drain else None
@@ -233,9 +334,14 @@ class Bringing:
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
             plan_text=self.text,
-            links={"rules_sha": sha, "links": [link_data(link) for link in goal.links]},
+            links={
+                "rules_sha": sha,
+                "links": [link_data(link) for link in goal.links],
+                "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
+            },
             generation=generation,
         )
+        balance = await self._equalise(goal, self._now_held(goal, times))
         job = await self._job(launch=launch_job, changed=True)
         figures = tell(recorder, self.lab, goal, self.plan, times)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
@@ -245,8 +351,8 @@ class Bringing:
             lab=self.lab.name,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=diff(goal.change, context.session.devices),
-            writes=sum(o.writes for o in times.outcomes.values()),
+            diff=diff(goal.change, context.session.devices, self.lab),
+            writes=sum(o.writes for o in times.outcomes.values()) + (balance.writes if balance else 0),
             dark_ms_expected=expected_dark_ms(goal.change, context.session.devices),
             dark_ms=figures.dark_ms,
             link_ms=figures.link_ms,
@@ -254,9 +360,55 @@ class Bringing:
             pairs_ok=ok,
             pairs_total=total,
             job=job,
-            notes=self.plan.warnings,
+            notes=(*self.plan.warnings, *(balance.notes if balance else ())),
             undo=self._undo(),
+            dark_time_scale=dark_time_scale(goal.change, context.session.devices, self.lab),
+            equalise=balance,
         )
+
+    def _make_time(self, goal: Target) -> float:
+        """Seconds the slowest device needs; the deadline makes room for them. Raises: TimedOut - the operator allowed less."""
+        found = slowest(goal.change, self.context.session.devices)
+        if found is None or found[1] <= SLOW_S:
+            return 0.0
+        device, seconds = found
+        change = goal.change.changes[device]
+        self.context.need(seconds, f"{device} ({len(change.remove) + len(change.add)} moves)")
+        return seconds
+
+    def _now_held(self, goal: Target, times: Times) -> Held:
+        """What the devices hold after the change, by their own last reports."""
+        observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
+        return observed | {d: outcome.observed for d, outcome in times.outcomes.items()}
+
+    async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
+        """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is told, not undone."""
+        accept, context = self.plan.acceptance, self.context
+        if accept.target_dbm is None or not any(isinstance(x, SpectralRoute) for c in goal.circuits for x in c.path):
+            return None
+        devices = context.session.devices
+        crossed = {x.ingress.device for c in goal.circuits for x in c.path}
+        serial = sum(switching_s(Change(d, add=held[d]), devices[d].traits) for d in crossed)
+        if ROUNDS * serial > SLOW_S:
+            with suppress(TimedOut):  # a firm limit: as many rounds as fit
+                context.need(ROUNDS * serial, "equalisation")
+
+        async def apply(wanted: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Outcome]:
+            outcomes, problems = await tell_devices(context, wanted, "equalise")
+            if len(outcomes) < len(wanted):
+                raise ChangeFailed("\n".join(problems))
+            return outcomes
+
+        with context.recorder.phase("equalise") as phase:
+            try:
+                found = await equalise(devices, self.lab, goal.circuits, held, accept.target_dbm, accept.tolerance_db, apply)
+            except TestbedError as error:
+                phase.detail = f"not finished: {str(error).splitlines()[0]}"
+                return EqualiseReport(accept.target_dbm, accept.tolerance_db, notes=(f"equalise: {error}",))
+            after = f" after {found.rounds} round{'s' if found.rounds > 1 else ''}" if found.rounds else ""
+            share = f"{found.within}/{len(found.circuits)} circuits within {accept.tolerance_db:g} dB of {accept.target_dbm:g} dBm"
+            phase.detail = share + after
+        return found
 
     async def _observe(self) -> Observation:
         """Ask everybody; where hosts lack the committer or have an older one, install it through Ansible first."""
@@ -291,16 +443,21 @@ class Bringing:
                 hint="testbed verify says which side is dark",
             )
         recorder = self.context.recorder
+        balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
+        writes = balance.writes if balance else 0
         return UpReport(
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=True,
+            nothing_to_do=not writes,
             phases=tuple(recorder.phases),
-            diff=diff(goal.change, self.context.session.devices),
+            parts=tuple(recorder.parts),
+            diff=diff(goal.change, self.context.session.devices, self.lab),
+            writes=writes,
             job=job,
-            notes=self.plan.warnings,
+            notes=(*self.plan.warnings, *(balance.notes if balance else ())),
+            equalise=balance,
         )
 
     async def _stage(self, wanted: Mapping[HostName, Rules], drain: Mapping[HostName, Rules]) -> None:
@@ -360,7 +517,9 @@ class Bringing:
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
         sampling.clear()
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
-            await hosts.arm(generation, rising, revert_after_s=policy.revert_after_s + patience, deadline_s=context.timeout_s)
+            # The first host may commit long before a robot has made its last move.
+            revert_s = policy.revert_after_s + patience + SLACK * self.switching_s
+            await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s)
             gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
             phase.detail = f"{len(rising)} hosts commit generation {generation} by themselves when their light is there"
         if self.drained is not None:
@@ -373,6 +532,9 @@ class Bringing:
         with recorder.phase("switch") as phase:
             times.outcomes = await move_light(context, goal.change)
             phase.detail = "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.change.changes.items())
+            if self.switching_s:
+                slow = dark_time_scale(goal.change, context.session.devices, self.lab)
+                phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
         with recorder.phase("link") as phase:
             answers = await hosts.wait_committed(generation, rising, patience, heard)
             late = [str(a) for a in answers.values() if isinstance(a, TestbedError)]
@@ -399,15 +561,17 @@ class Bringing:
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.greet()
-            observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
-            observed |= {d: outcome.observed for d, outcome in times.outcomes.items()}
-            rungs = await ladder(session, self.plan, goal.links, observed, hellos)
+            held = self._now_held(goal, times)
+            rungs = await ladder(session, self.plan, goal.links, goal.circuits, held, hellos, keep=self._keep, power=False)
             record_rungs(recorder, rungs)
             if failed := [r for r in rungs if not r.ok]:
                 lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]
                 raise NotVerified("\n".join(lines), hint="testbed verify repeats the ladder")
             phase.detail = ", ".join(r.detail for r in rungs if r.name != "map")
         return rungs
+
+    def _keep(self, readings: tuple[Reading, ...]) -> None:
+        keep(readings, self.context.store, self.context.key, self.context.run.id, self.context.recorder.journal)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: one that is unchanged keeps running, another one replaces it."""
@@ -487,9 +651,11 @@ async def affairs(session: Session, change: Transition) -> list[str]:
         except TestbedError as error:
             return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
         made, removed = change.made[device], change.removed[device]
-        left = [f"{short(s)} not made" for s in sorted(made - held)] + [f"{short(s)} not removed" for s in sorted(removed & held)]
-        left += [f"{short(s)} lost" for s in sorted(change.kept[device] - held)]
-        done = f"{len(made & held)}/{len(made)} made, {len(removed - held)}/{len(removed)} removed"
+        there, still = among(made, held), among(removed, held)
+        left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
+        left += [f"{short(s)} not removed" for s in sorted(still, key=sort_key)]
+        left += [f"{short(s)} lost" for s in sorted(change.kept[device] - among(change.kept[device], held), key=sort_key)]
+        done = f"{len(there)}/{len(made)} made, {len(removed - still)}/{len(removed)} removed"
         return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
 
     return list(await asyncio.gather(*(line(d) for d in change.changes)))
@@ -548,19 +714,21 @@ class Leaving:
         if change:
             with recorder.phase("switch") as phase:
                 try:
+                    if (found := slowest(change, session.devices)) is not None and found[1] > SLOW_S:
+                        context.need(found[1], f"{found[0]}")
                     outcomes = await move_light(context, change)
                     writes = sum(o.writes for o in outcomes.values())
                 except ChangeFailed as error:
                     left += str(error).splitlines()
                 phase.detail = f"{sum(map(len, change.removed.values()))} cross-connects taken down"
-        # Cross-connects we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
-        store.disown(context.key, [s for d, held in reachable.items() for s in held - observed[d]])
+        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
+        store.disown(context.key, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
         self._forget(left)
         return DownReport(
             context.run.id,
             lab.name,
             phases=tuple(recorder.phases),
-            diff=diff(change, session.devices),
+            diff=diff(change, session.devices, lab),
             writes=writes,
             hosts_restored=restored,
             hosts_total=len(lab.hosts),

@@ -29,15 +29,19 @@ class Need:
 
 
 class Room:
-    """Free transmitters and receivers of each host at each device. A duplex link needs both of one port."""
+    """Free transmitters and receivers of each host at each device. A duplex link needs both of one port.
 
-    def __init__(self, lab: Lab, avoid: Collection[HostPort] = ()) -> None:
+    plane: devices that count as one, by the one that stands for them; without it each stands for itself.
+    """
+
+    def __init__(self, lab: Lab, avoid: Collection[HostPort] = (), plane: Mapping[DeviceName, DeviceName] | None = None) -> None:
         self.whole: dict[tuple[HostName, DeviceName], list[int]] = {}
         self.half: dict[tuple[HostName, DeviceName, str], list[int]] = {}
         self.taken: Counter[tuple[HostName, DeviceName, str]] = Counter()
         for port, fibre in lab.fibres.items():
             if port not in avoid:
-                self.whole.setdefault((port.host, fibre.device), []).append(port.number)
+                colour = plane[fibre.device] if plane is not None else fibre.device
+                self.whole.setdefault((port.host, colour), []).append(port.number)
 
     def occupy(self, port: HostPort, device: DeviceName, roles: tuple[str, ...]) -> bool:
         """Take named sides of a named port; False if one is taken."""

@@ -19,7 +19,7 @@ from orchestrator.session import deadline, key_of, load_lab, load_plan, open_ses
 from orchestrator.settings import Settings
 from orchestrator.store import LabLock, Store
 from orchestrator.survey import status, verify
-from orchestrator.target import circuit_rows, diff, expected_dark_ms, fingerprint, target
+from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
 
@@ -43,7 +43,7 @@ async def plan(
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
-        diff=diff(goal.change, session.devices),
+        diff=diff(goal.change, session.devices, lab),
         circuits=circuit_rows(goal, lab),
         links=len(goal.links),
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
@@ -52,6 +52,7 @@ async def plan(
         jobs_affected=affected,
         notes=wanted.warnings,
         fingerprint=fingerprint(wanted, seen.settings),
+        dark_time_scale=dark_time_scale(goal.change, session.devices, lab),
     )
 
 
@@ -84,6 +85,7 @@ async def up(
             diff=found.diff,
             dark_ms_expected=found.dark_ms_expected,
             notes=found.notes,
+            dark_time_scale=found.dark_time_scale,
         )
     key = key_of(lab)
     with LabLock(settings.lock_path(key), user=settings.user, reason=f"up {wanted.name}"):
@@ -94,8 +96,9 @@ async def up(
         with run, Journal(run_dir, run.id, lab.name) as journal:
             (run_dir / "plan.json").write_text(text, encoding="utf-8")
             recorder = Recorder(progress, journal)
-            async with deadline(timeout_s, "up"), open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, key, recorder, run_dir, timeout_s)
+            firm = settings.origins.get("timeout", "default") != "default"
+            async with deadline(timeout_s, "up", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
+                context = Context(session, store, run, key, recorder, run_dir, timeout_s, limit)
                 report = await Bringing(context, wanted, text).carry_out(launch_job=launch_job)
             report = replace(report, journal=str(journal.directory))
             run.finish("ok", summary=_summary(report))
@@ -112,8 +115,9 @@ async def down(inventory: Path, *, progress: Progress, store: Store, settings: S
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
             recorder = Recorder(progress, journal)
-            async with deadline(timeout_s, "down"), open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, key, recorder, run_dir, timeout_s)
+            firm = settings.origins.get("timeout", "default") != "default"
+            async with deadline(timeout_s, "down", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
+                context = Context(session, store, run, key, recorder, run_dir, timeout_s, limit)
                 report = await Leaving(context).carry_out()
             report = replace(report, journal=str(journal.directory))
             failed = bool(report.left)

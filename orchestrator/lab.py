@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from optics import BadFile, Db, DeviceConfig, DeviceName, HostName, HostPort, Port
+from optics import BadFile, Db, DeviceConfig, DeviceName, HostName, HostPort, Port, Slot, Traits
 from orchestrator.ansible import InventoryHost, read_inventory
 from orchestrator.filecheck import check
 from orchestrator.filepos import Document, Path, Problems, did_you_mean, natural, read_yaml, summary
-from orchestrator.labedges import DevicesEdge, FibresEdge, Forwarding, HostEdge, SshEdge
+from orchestrator.labedges import DevicesEdge, FibreEdge, FibresEdge, Forwarding, HostEdge, SshEdge, TrunkEdge
 
 FIBRE_DB_PER_KM = 0.35  # G.652.D at 1310 nm, ITU-T G.652 (11/2016) table 2 gives at most 0.4; 0.35 is the usual data sheet value
 CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in each direction
-DEFAULT_INSERTION_LOSS_DB = 1.5  # typical for one pass of a beam-steering switch, as `optics.Traits`
+UNKNOWN = Traits(settle_s=0.05)  # a device whose driver was not asked: the typical beam-steering switch of `optics.Traits`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class Host:
 class Fibre:
     """A duplex cable from a host port to a device: light enters the device at `enters` and leaves it for the host at `leaves`.
 
-    loss_db: of the cable and its connectors, one way.
+    loss_db: of the cable and its connectors, one way. slot: the light its host sends, None where the inventory does not say.
+    Fibres whose slots do not overlap may enter at one port: a passive coupler joins them.
     """
 
     name: str
@@ -83,10 +84,22 @@ class Fibre:
     leaves: Port
     length_m: float
     loss_db: Db
+    slot: Slot | None = None
 
     @property
     def device(self) -> DeviceName:
         return self.enters.device
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """A one-way fibre: light that leaves a device at `start` enters a device, perhaps the same, at `end`."""
+
+    name: str
+    start: Port
+    end: Port
+    length_m: float
+    loss_db: Db
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +119,66 @@ class Lab:
     devices: Mapping[DeviceName, DeviceConfig]
     fibres: Mapping[HostPort, Fibre]
     secrets: Mapping[DeviceName, Secret] = field(default_factory=dict)
+    trunks: tuple[Trunk, ...] = ()
+    traits: Mapping[DeviceName, Traits] = field(default_factory=dict)
+    """What the drivers say of their devices; who reads the lab adds it (`with_traits`), because nothing here knows a driver."""
+
+    def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
+        """The same lab, its devices as their drivers describe them, the inventory's overrides included."""
+        return replace(self, traits=dict(traits))
 
     @cached_property
-    def transmitters(self) -> Mapping[Port, HostPort]:
-        """Which host port's light enters each ingress port."""
-        return {fibre.enters: port for port, fibre in self.fibres.items()}
+    def transmitters(self) -> Mapping[Port, tuple[HostPort, ...]]:
+        """Which host ports' light enters each ingress port: one, or several behind a coupler."""
+        found: dict[Port, tuple[HostPort, ...]] = {}
+        for port, fibre in self.fibres.items():
+            found[fibre.enters] = (*found.get(fibre.enters, ()), port)
+        return found
 
     @cached_property
     def receivers(self) -> Mapping[Port, HostPort]:
         """Which host port receives the light of each egress port."""
         return {fibre.leaves: port for port, fibre in self.fibres.items()}
 
+    @cached_property
+    def onward(self) -> Mapping[Port, Trunk]:
+        """The trunk that takes on the light of an egress port."""
+        return {trunk.start: trunk for trunk in self.trunks}
+
+    @cached_property
+    def leaving(self) -> Mapping[DeviceName, tuple[Trunk, ...]]:
+        """The trunks that begin at each device, in the order of the file."""
+        found: dict[DeviceName, tuple[Trunk, ...]] = {}
+        for trunk in self.trunks:
+            found[trunk.start.device] = (*found.get(trunk.start.device, ()), trunk)
+        return found
+
+    @cached_property
+    def duplex(self) -> frozenset[DeviceName]:
+        """Devices whose ports carry one label for both sides, as the cables say: something enters and leaves at one label."""
+        enters = {fibre.enters for fibre in self.fibres.values()} | {trunk.end for trunk in self.trunks}
+        leaves = {fibre.leaves for fibre in self.fibres.values()} | {trunk.start for trunk in self.trunks}
+        return frozenset(port.device for port in enters & leaves)
+
     def interface(self, port: HostPort) -> str:
         """The interface the host itself sends from at `port`."""
         return self.hosts[port.host].ports[port.number].interface
 
+    def traits_of(self, device: DeviceName) -> Traits:
+        """The device's numbers; where its driver was not asked, the inventory's own on top of typical ones."""
+        known = self.traits.get(device)
+        if known is not None:
+            return known
+        given = self.devices[device].traits
+        return replace(UNKNOWN, **{name: given[name] for name in ("settle_s", "insertion_loss_db") if given.get(name) is not None})
+
     def insertion_loss_db(self, device: DeviceName) -> Db:
-        """Expected loss (dB) of one cross-connect: the inventory's override, else the typical value of a beam-steering switch."""
-        return float(self.devices[device].traits.get("insertion_loss_db", DEFAULT_INSERTION_LOSS_DB))
+        """Expected loss (dB) of one pass: the inventory's override, else the driver's own number."""
+        return self.traits_of(device).insertion_loss_db
+
+    def time_scale(self, device: DeviceName) -> float:
+        """How much faster than a real one the device runs; 1 for hardware."""
+        return self.devices[device].time_scale
 
 
 def read_lab(
@@ -149,12 +204,12 @@ def read_lab(
     lab_name, devices, secrets = _devices(devices_doc, problems[1]) if devices_doc.name not in unreadable else ("", {}, {})
     device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
-        fibres = _fibres(fibres_doc, problems[2], hosts, host_names, device_names)
+        fibres, trunks = _glass(fibres_doc, problems[2], hosts, host_names, device_names)
     for found in problems:
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
-    return Lab(lab_name, hosts, devices, fibres, secrets)
+    return Lab(lab_name, hosts, devices, fibres, secrets, trunks)
 
 
 def _keys(value: Any, key: str) -> list[str]:
@@ -296,18 +351,20 @@ def _devices(document: Document, problems: Problems) -> tuple[str, dict[DeviceNa
     return edge.lab, devices, secrets
 
 
-def _fibres(
+def _glass(
     document: Document,
     problems: Problems,
     hosts: Mapping[HostName, Host],
     host_names: frozenset[HostName] | None,
     device_names: frozenset[DeviceName] | None,
-) -> dict[HostPort, Fibre]:
-    """The fibres; names of hosts and devices are checked where those are known."""
+) -> tuple[dict[HostPort, Fibre], tuple[Trunk, ...]]:
+    """The fibres and trunks; names of hosts and devices are checked where those are known."""
     edge = check(FibresEdge, document.value if document.value is not None else {}, problems)
+    if edge is None:
+        return {}, ()
+    claims = _Claims(problems, device_names)
     fibres: dict[HostPort, Fibre] = {}
-    used: dict[object, int] = {}
-    for index, fibre in enumerate(edge.fibres if edge else ()):
+    for index, fibre in enumerate(edge.fibres):
         path: Path = ("fibres", index)
         port = HostPort(fibre.host, fibre.port)
         if host_names is not None and fibre.host not in host_names:
@@ -316,20 +373,62 @@ def _fibres(
         elif fibre.host in hosts and fibre.port not in hosts[fibre.host].ports:
             has = ", ".join(str(number) for number in hosts[fibre.host].ports)
             problems.add((*path, "port"), f"{fibre.host} has no port {fibre.port} (it has {has})")
-        if device_names is not None and fibre.device not in device_names:
-            hint = did_you_mean(fibre.device, device_names)
-            problems.add((*path, "device"), f"device {fibre.device} is not in the lab ({summary(device_names, 'device')}){hint}")
-        enters, leaves = Port(fibre.device, fibre.enters), Port(fibre.device, fibre.leaves)
-        claims: list[tuple[object, str, str]] = [
-            (fibre.name, "name", f"fibre {fibre.name}"),
-            (port, "port", f"a fibre at {port}"),
-            (("in", enters), "enters", f"a fibre into {enters}"),
-            (("out", leaves), "leaves", f"a fibre out of {leaves}"),
-        ]
-        for claim, key, words in claims:
-            if claim in used:
-                problems.add((*path, key), f"there is {words} already, fibres[{used[claim]}]")
-            used.setdefault(claim, index)
-        loss = fibre.loss_db if fibre.loss_db is not None else FIBRE_DB_PER_KM * fibre.length_m / 1000 + 2 * CONNECTOR_DB
-        fibres[port] = Fibre(fibre.name, port, enters, leaves, fibre.length_m, round(loss, 4))
-    return dict(sorted(fibres.items(), key=lambda item: (natural(item[0].host), item[0].number)))
+        claims.device(fibre.device, (*path, "device"))
+        fibres[port] = claims.fibre(fibre, port, path)
+    trunks = tuple(claims.trunk(trunk, ("trunks", index)) for index, trunk in enumerate(edge.trunks))
+    return dict(sorted(fibres.items(), key=lambda item: (natural(item[0].host), item[0].number))), trunks
+
+
+class _Claims:
+    """Who took which name and which side of which port first."""
+
+    def __init__(self, problems: Problems, devices: frozenset[DeviceName] | None) -> None:
+        self.problems, self.devices = problems, devices
+        self.taken: dict[object, str] = {}
+        self.coupled: dict[Port, list[tuple[str, str, Slot | None]]] = {}
+
+    def device(self, name: DeviceName, path: Path) -> None:
+        if self.devices is not None and name not in self.devices:
+            hint = did_you_mean(name, self.devices)
+            self.problems.add(path, f"device {name} is not in the lab ({summary(self.devices, 'device')}){hint}")
+
+    def claim(self, what: object, words: str, path: Path, place: str) -> None:
+        if what in self.taken:
+            self.problems.add(path, f"there is {words} already, {self.taken[what]}")
+        self.taken.setdefault(what, place)
+
+    def fibre(self, edge: FibreEdge, port: HostPort, path: Path) -> Fibre:
+        place = f"{path[0]}[{path[1]}]"
+        enters, leaves = Port(edge.device, edge.enters), Port(edge.device, edge.leaves)
+        slot = Slot.flexgrid(edge.slot.n, edge.slot.m) if edge.slot is not None else None
+        self.claim(edge.name, f"fibre {edge.name}", (*path, "name"), place)
+        self.claim(port, f"a fibre at {port}", (*path, "port"), place)
+        others = self.coupled.setdefault(enters, [])
+        if slot is None or any(theirs is None for _, _, theirs in others):
+            if others:
+                both = "; fibres that share a port through a coupler need a slot each" if slot or others[0][2] else ""
+                self.problems.add((*path, "enters"), f"there is a fibre into {enters} already, {others[0][1]}{both}")
+        elif overlap := next((other for other in others if other[2] is not None and slot.overlaps(other[2])), None):
+            self.problems.add(
+                (*path, "slot"),
+                f"{slot} overlaps {overlap[2]} of fibre {overlap[0]}, {overlap[1]}, which enters at {enters} too",
+            )
+        others.append((edge.name, place, slot))
+        self.taken.setdefault(("in", enters), place)
+        self.claim(("out", leaves), f"a fibre out of {leaves}", (*path, "leaves"), place)
+        return Fibre(edge.name, port, enters, leaves, edge.length_m, _loss(edge), slot)
+
+    def trunk(self, edge: TrunkEdge, path: Path) -> Trunk:
+        place = f"{path[0]}[{path[1]}]"
+        self.claim(edge.name, f"fibre {edge.name}", (*path, "name"), place)
+        ends = []
+        for side, key, words, end in (("out", "from", "out of", edge.start), ("in", "to", "into", edge.end)):
+            self.device(end.device, (*path, key, "device"))
+            port = Port(end.device, end.port)
+            self.claim((side, port), f"a fibre {words} {port}", (*path, key, "port"), place)
+            ends.append(port)
+        return Trunk(edge.name, ends[0], ends[1], edge.length_m, _loss(edge))
+
+
+def _loss(edge: FibreEdge | TrunkEdge) -> Db:
+    return round(edge.loss_db if edge.loss_db is not None else FIBRE_DB_PER_KM * edge.length_m / 1000 + 2 * CONNECTOR_DB, 4)

@@ -124,6 +124,13 @@ class DevicesEdge(Edge):
     devices: Annotated[dict[Name, DeviceEdge], Field(min_length=1)]
 
 
+class SlotEdge(Edge):
+    """A slot of the flexible grid, ITU-T G.694.1: centre 193.1 THz + n x 6.25 GHz, width m x 12.5 GHz."""
+
+    n: Annotated[int, Field(ge=-2000, le=2000)]
+    m: Annotated[int, Field(ge=1, le=400)]
+
+
 class FibreEdge(Edge):
     name: Name
     host: str
@@ -133,7 +140,24 @@ class FibreEdge(Edge):
     leaves: Label
     length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
+    slot: SlotEdge | None = None
+
+
+class TrunkEndEdge(Edge):
+    device: str
+    port: Label
+
+
+class TrunkEdge(Edge):
+    """A one-way fibre from where light leaves one device to where it enters another, or the same."""
+
+    name: Name
+    start: Annotated[TrunkEndEdge, Field(alias="from")]
+    end: Annotated[TrunkEndEdge, Field(alias="to")]
+    length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
+    loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
 
 
 class FibresEdge(Edge):
     fibres: list[FibreEdge]
+    trunks: list[TrunkEdge] = Field(default_factory=list)

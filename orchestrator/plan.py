@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from optics import Db, HostName, HostPort, LinkKind
+from optics import Db, Dbm, HostName, HostPort, LinkKind
 
 LinkEnd: TypeAlias = HostPort | HostName
 """A host port, or a host alone whose port is still to be chosen."""
@@ -65,10 +65,15 @@ class FixedRoute:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails."""
+    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails.
+
+    target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives.
+    """
 
     link_up_timeout_s: float = 15.0
     max_loss_db: Db = 6.3
+    target_dbm: Dbm | None = None
+    tolerance_db: Db = 0.5
     neighbours: bool = True
     all_pairs: bool = True
 

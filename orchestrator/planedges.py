@@ -69,6 +69,11 @@ class AcceptanceEdge(Edge):
             description="largest loss of a circuit; the default is the channel insertion loss of 25GBASE-LR, IEEE 802.3cc",
         ),
     ] = 6.3
+    target_dbm: Annotated[
+        float | None,
+        Field(ge=-40, le=20, description="power wanted where light leaves the last device; spectral routes are attenuated to it"),
+    ] = None
+    tolerance_db: Annotated[float, Field(ge=0.1, le=10, description="how far from target_dbm is near enough")] = 0.5
     neighbours: Annotated[bool, Field(description="each port must reach the planned port")] = True
     all_pairs: Annotated[bool, Field(description="each pair of hosts must be reachable in the planned number of hops")] = True
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from optics import BadFile, Circuit, HostName, HostPort, LinkKind
+from optics import BadFile, HostName, HostPort, Infeasible, LinkKind
 from orchestrator.circuits import circuit
 from orchestrator.filecheck import attempt, check, show
 from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
@@ -122,18 +122,22 @@ class _Checker:
         return port
 
     def light(self, a: HostPort, b: HostPort, path: Path, duplex: bool, max_loss_db: float) -> None:
-        """Both ports are on one device, and the loss is within the plan's limit."""
-        at_a, at_b = self.lab.fibres[a], self.lab.fibres[b]
-        if at_a.device != at_b.device:
-            self.problems.add(path, f"no fibre path: {a} is on {at_a.device}, {b} is on {at_b.device}")
+        """Light can go from port to port, and the loss is within the plan's limit."""
+        try:
+            ways = [circuit(a, b, self.lab)] + ([circuit(b, a, self.lab)] if duplex else [])
+        except Infeasible as error:
+            add = f" ({error.hint})" if error.hint else ""
+            self.problems.add(path, str(error).partition(": ")[2] + add)
             return
-        ways: list[Circuit] = [circuit(a, b, self.lab)] + ([circuit(b, a, self.lab)] if duplex else [])
         worst = max(ways, key=lambda way: way.loss_db)
         if worst.loss_db > max_loss_db:
+            at_a, at_b = self.lab.fibres[a], self.lab.fibres[b]
+            passes = [f"{x.ingress.device} {self.lab.insertion_loss_db(x.ingress.device):.1f}" for x in worst.path]
+            trunks = [self.lab.onward[x.egress] for x in worst.path if x.egress in self.lab.onward]
+            parts = [f"fibres {at_a.loss_db:.1f} + {at_b.loss_db:.1f}", *passes, *(f"{t.name} {t.loss_db:.1f}" for t in trunks)]
             self.problems.add(
                 path,
-                f"{worst} loses {worst.loss_db:.1f} dB, more than acceptance.max_loss_db = {max_loss_db:g} "
-                f"(fibres {at_a.loss_db:.1f} + {at_b.loss_db:.1f}, {at_a.device} {self.lab.insertion_loss_db(at_a.device):.1f})",
+                f"{worst} loses {worst.loss_db:.1f} dB, more than acceptance.max_loss_db = {max_loss_db:g} ({', '.join(parts)})",
             )
 
     def degrees(self, wanted: list[WantedLink]) -> None:

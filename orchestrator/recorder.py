@@ -48,9 +48,12 @@ class Recorder:
             raise
         self._close(phase, ok=True)
 
-    def part(self, kind: str, subject: str, phase: str, begin_ns: int, end_ns: int, detail: str = "") -> None:
-        """Record what one device or host took inside a phase; monotonic ns of this machine."""
-        self.parts.append(PartTime(kind, subject, phase, (end_ns - begin_ns) / 1e6, detail, (begin_ns - self.start_ns) / 1e6))
+    def part(
+        self, kind: str, subject: str, phase: str, begin_ns: int, end_ns: int, detail: str = "", time_scale: float = 1.0
+    ) -> None:
+        """Record what one device or host took inside a phase; monotonic ns of this machine. time_scale: of the device."""
+        begin_ms = (begin_ns - self.start_ns) / 1e6
+        self.parts.append(PartTime(kind, subject, phase, (end_ns - begin_ns) / 1e6, detail, begin_ms, time_scale))
         if self.journal:
             self.journal.phase(phase, begin_ns, end_ns, kind=kind, subject=subject, detail=detail, reconfig_id=self.reconfig_id)
 

@@ -56,7 +56,10 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class PartTime:
-    """What one device or host took inside a phase. `kind` is `device` or `host`; `begin_ms` counts from the start of the run."""
+    """What one device or host took inside a phase. `kind` is `device` or `host`; `begin_ms` counts from the start of the run.
+
+    `time_scale` times `ms` is the time of a real device of its kind.
+    """
 
     kind: str
     name: str
@@ -64,11 +67,15 @@ class PartTime:
     ms: float
     detail: str = ""
     begin_ms: float = 0.0
+    time_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceDiff:
-    """What changes on one device, cross-connects as `ingress->egress` labels. `foreign` are not ours and stay."""
+    """What changes on one device, settings as `ingress->egress` labels. `foreign` are not ours and stay.
+
+    Times are those of this lab; times `time_scale` they are those of a real device of its kind (1: it is one).
+    """
 
     device: str
     kept: tuple[str, ...] = ()
@@ -76,6 +83,7 @@ class DeviceDiff:
     made: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     dark_ms_expected: float | None = None
+    time_scale: float = 1.0
 
 
 class _Counts(Report):
@@ -158,6 +166,7 @@ class PlanReport(_Counts):
     jobs_affected: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
+    dark_time_scale: float = 1.0
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 
@@ -167,8 +176,38 @@ class PlanReport(_Counts):
 
 
 @dataclass(frozen=True, slots=True)
+class CircuitPower:
+    """Power (dBm) where a circuit leaves its last device, how far off the target (dB), and the attenuation set on its way (dB)."""
+
+    circuit: str
+    out_dbm: float | None
+    off_db: float | None
+    attenuation_db: float
+
+
+@dataclass(frozen=True, slots=True)
+class EqualiseReport:
+    """What equalisation measured at its end. rounds: adjustments made; writes: commands that could change a device."""
+
+    target_dbm: float
+    tolerance_db: float
+    rounds: int = 0
+    writes: int = 0
+    circuits: tuple[CircuitPower, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def within(self) -> int:
+        """How many circuits are within tolerance of the target."""
+        return sum(c.off_db is not None and abs(c.off_db) <= self.tolerance_db for c in self.circuits)
+
+
+@dataclass(frozen=True, slots=True)
 class UpReport(_Counts):
-    """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device."""
+    """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
+
+    Times are those of this lab; `dark_time_scale` times `dark_ms` is the time of a real device of its kind (1: it is one).
+    """
 
     run: str
     plan: str
@@ -190,6 +229,8 @@ class UpReport(_Counts):
     notes: tuple[str, ...] = ()
     undo: str = ""
     """The command that takes this change back."""
+    dark_time_scale: float = 1.0
+    equalise: EqualiseReport | None = None
 
     derived = ("kept", "removed", "made", "foreign", "total_s")
 
@@ -231,6 +272,8 @@ class DeviceStatus:
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     error: str = ""
+    time_scale: float = 1.0
+    """How much faster than a real one it runs; 1: it is one, or as fast as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drivers.api import CircuitSwitch
-from drivers.registry import open_device
-from optics import BadFile, DeviceConfig, DeviceName, HostName, Setting, TestbedError, TimedOut, Unreachable
+from drivers.registry import driver_traits, open_device
+from optics import BadFile, DeviceConfig, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.lab import Lab, Secret, read_lab
+from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.store import lab_key
+
+__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session"]
 
 
 def load_lab(inventory: Path) -> Lab:
@@ -28,7 +31,19 @@ def load_lab(inventory: Path) -> Lab:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
-    return read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+    lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+    return lab.with_traits(_traits(lab))
+
+
+def _traits(lab: Lab) -> Mapping[DeviceName, Traits]:
+    """What the drivers say of their devices; `open_session` complains of drivers that are not there, all at once."""
+    found = {}
+    for name, config in lab.devices.items():
+        try:
+            found[name] = driver_traits(config)
+        except BadFile:
+            continue
+    return found
 
 
 def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
@@ -108,20 +123,6 @@ class Session:
 
 async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
     return {}
-
-
-@asynccontextmanager
-async def deadline(timeout_s: float, verb: str) -> AsyncIterator[None]:
-    """Bound the body. Raises: TimedOut - naming the verb; the body was cancelled and has ended."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            yield
-    except TimeoutError as error:
-        if isinstance(error, TestbedError):
-            raise
-        raise TimedOut(
-            f"{verb}: not finished after {timeout_s:g} s", hint="testbed status says what is; --timeout 10m allows more"
-        ) from error
 
 
 @asynccontextmanager

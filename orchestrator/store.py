@@ -20,14 +20,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from optics import CrossConnect, Port, Setting
+from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
 from optics.errors import TestbedError
 from orchestrator.lablock import Holder, LabLock, process_mark
 from orchestrator.reports import Json, to_json
 
-__all__ = ["CurrentPlan", "Holder", "JobRecord", "LabLock", "Run", "RunRecord", "Step", "StepRecord", "Store", "lab_key"]
+__all__ = [
+    "CurrentPlan",
+    "Holder",
+    "JobRecord",
+    "LabLock",
+    "LightPoint",
+    "Run",
+    "RunRecord",
+    "Step",
+    "StepRecord",
+    "Store",
+    "lab_key",
+]
 
-SCHEMA = 1
+SCHEMA = 2
 
 _TABLES = """
 CREATE TABLE runs(
@@ -39,9 +51,6 @@ CREATE TABLE steps(
   run TEXT NOT NULL REFERENCES runs(id), seq INTEGER NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, what TEXT NOT NULL,
   intent TEXT NOT NULL, inverse TEXT NOT NULL, state TEXT NOT NULL, planned REAL NOT NULL, began REAL, ended REAL, seconds REAL,
   result TEXT NOT NULL DEFAULT 'null', error TEXT NOT NULL DEFAULT '', PRIMARY KEY(run, seq));
-CREATE TABLE owned(
-  lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL, run TEXT NOT NULL, since REAL NOT NULL,
-  PRIMARY KEY(lab, device, ingress, egress));
 CREATE TABLE current(
   lab TEXT PRIMARY KEY, run TEXT NOT NULL, plan_name TEXT NOT NULL, plan_sha TEXT NOT NULL, plan_text TEXT NOT NULL,
   links TEXT NOT NULL, generation INTEGER NOT NULL, since REAL NOT NULL);
@@ -51,6 +60,19 @@ CREATE TABLE jobs(
   started REAL NOT NULL, ended REAL, detail TEXT NOT NULL DEFAULT '');
 CREATE INDEX runs_by_lab ON runs(lab, started);
 """
+
+# Schema 2: settings may be spectral routes (a cross-connect has the slot 0 to 0), and measured light is kept over runs.
+_SINCE_2 = """
+CREATE TABLE held(
+  lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,
+  low_mhz INTEGER NOT NULL, high_mhz INTEGER NOT NULL, attenuation_db REAL NOT NULL, run TEXT NOT NULL, since REAL NOT NULL,
+  PRIMARY KEY(lab, device, ingress, egress, low_mhz, high_mhz));
+CREATE TABLE light(
+  lab TEXT NOT NULL, circuit TEXT NOT NULL, path TEXT NOT NULL, at REAL NOT NULL, run TEXT NOT NULL, in_dbm REAL, out_dbm REAL,
+  loss_db REAL);
+CREATE INDEX light_by_circuit ON light(lab, circuit, path, at);
+"""
+_FROM_1 = "INSERT INTO held SELECT lab, device, ingress, egress, 0, 0, 0, run, since FROM owned; DROP TABLE owned"
 
 
 def lab_key(name: str, addresses: Iterable[str]) -> str:
@@ -127,6 +149,22 @@ class JobRecord:
     started: float
     ended: float | None
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LightPoint:
+    """What was measured of one circuit at one time (`at`, wall s), over the settings of `path`; None where no meter told.
+
+    loss_db: between the meters, attenuation that was set on purpose taken off. run: empty for a look outside any run.
+    """
+
+    circuit: str
+    path: str
+    at: float
+    in_dbm: float | None
+    out_dbm: float | None
+    loss_db: float | None
+    run: str = ""
 
 
 class Step:
@@ -336,26 +374,45 @@ class Store:
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
     def owned(self, lab: str) -> frozenset[Setting]:
-        """The cross-connects this program made on the lab and has not taken down."""
-        rows = self._read("SELECT device, ingress, egress FROM owned WHERE lab=?", (lab,))
-        return frozenset(CrossConnect(Port(r["device"], r["ingress"]), Port(r["device"], r["egress"])) for r in rows)
+        """The settings this program made on the lab and has not taken down."""
+        rows = self._read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (lab,))
+        return frozenset(_setting(row) for row in rows)
 
     def own(self, lab: str, run: str, settings: Iterable[Setting]) -> None:
-        """Note cross-connects as ours; call before making them, so that a crash leaves none behind that nobody owns."""
+        """Note settings as ours; call before making them, so that a crash leaves none behind that nobody owns.
+
+        A spectral route that is ours already gets the new attenuation.
+        """
         now = time.time()
         with self._transaction() as db:
             db.executemany(
-                "INSERT INTO owned VALUES(?,?,?,?,?,?) ON CONFLICT DO NOTHING",
-                [(lab, s.ingress.device, s.ingress.label, s.egress.label, run, now) for s in settings],
+                "INSERT INTO held(lab,device,ingress,egress,low_mhz,high_mhz,attenuation_db,run,since) VALUES(?,?,?,?,?,?,?,?,?)"
+                " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db",
+                [(lab, *_route(s), s.attenuation_db if isinstance(s, SpectralRoute) else 0.0, run, now) for s in settings],
             )
 
     def disown(self, lab: str, settings: Iterable[Setting]) -> None:
-        """Forget cross-connects; call after the device reported them gone."""
+        """Forget settings, whatever their attenuation; call after the device reported them gone."""
         with self._transaction() as db:
             db.executemany(
-                "DELETE FROM owned WHERE lab=? AND device=? AND ingress=? AND egress=?",
-                [(lab, s.ingress.device, s.ingress.label, s.egress.label) for s in settings],
+                "DELETE FROM held WHERE lab=? AND device=? AND ingress=? AND egress=? AND low_mhz=? AND high_mhz=?",
+                [(lab, *_route(s)) for s in settings],
             )
+
+    # -- light measured over runs -----------------------------------------------------------------------------------------------
+
+    def add_light(self, lab: str, run: str, points: Iterable[LightPoint]) -> None:
+        """Keep what was measured of circuits; `at` of each point is kept as it is."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT INTO light VALUES(?,?,?,?,?,?,?,?)",
+                [(lab, p.circuit, p.path, p.at, run, p.in_dbm, p.out_dbm, p.loss_db) for p in points],
+            )
+
+    def light(self, lab: str) -> list[LightPoint]:
+        """Everything measured of the lab's circuits, oldest first."""
+        rows = self._read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
+        return [LightPoint(**dict(row)) for row in rows]
 
     def current(self, lab: str) -> CurrentPlan | None:
         """What is up on the lab as far as this store knows."""
@@ -411,9 +468,10 @@ class Store:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:
                 raise TestbedError(f"{self.path}: written by a newer testbed (schema {version}, this one knows {SCHEMA})")
-            if version == 0:
-                for statement in _TABLES.split(";"):
-                    db.execute(statement)
+            made = {0: (_TABLES, _SINCE_2), 1: (_SINCE_2, _FROM_1)}.get(version, ())
+            for statement in (statement for script in made for statement in script.split(";")):
+                db.execute(statement)
+            if made:
                 db.execute(f"PRAGMA user_version={SCHEMA}")
 
     @contextmanager
@@ -455,6 +513,18 @@ class Store:
             db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
         for step in steps:
             step._began_ns = time.monotonic_ns()
+
+
+def _route(setting: Setting) -> tuple[str, str, str, int, int]:
+    slot = (setting.slot.low_mhz, setting.slot.high_mhz) if isinstance(setting, SpectralRoute) else (0, 0)
+    return (setting.ingress.device, setting.ingress.label, setting.egress.label, *slot)
+
+
+def _setting(row: sqlite3.Row) -> Setting:
+    ports = Port(row["device"], row["ingress"]), Port(row["device"], row["egress"])
+    if not row["high_mhz"]:
+        return CrossConnect(*ports)
+    return SpectralRoute(*ports, Slot(row["low_mhz"], row["high_mhz"]), row["attenuation_db"])
 
 
 def _run(row: sqlite3.Row) -> RunRecord:

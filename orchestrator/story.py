@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from optics import DeviceName, HostName, Outcome
+from optics import DeviceName, HostName, Outcome, Setting, SpectralRoute
 from orchestrator.hosts import Committed
 from orchestrator.lab import Lab
 from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.reports import Rung
-from orchestrator.target import Target
+from orchestrator.target import Target, sort_key
 
 
 @dataclass
@@ -114,12 +114,13 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, lin
     journal = recorder.journal
     for device, o in times.outcomes.items():
         change = goal.change.changes[device]
-        behind = {r.host for s in change.add if (r := lab.receivers.get(s.egress)) is not None}
+        behind = {c.receiver.host for c in goal.circuits if any(x in change.add for x in c.path)}
+        kind = kind_of(lab, device)
         carriers = [links[h] for h in behind if h in links]
         commits = [times.committed[h].commit_ns for h in behind if h in times.committed]
         journal.point(
             "reconfig_device",
-            {"device": device, "kind": "ocs", "model": lab.devices[device].driver, "op": "change"},
+            {"device": device, "kind": kind, "model": lab.devices[device].driver, "op": "change"},
             {
                 "reconfig_id": recorder.reconfig_id,
                 "t_send_ns": 0,
@@ -136,8 +137,14 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, lin
         )
         for phase, at in (("command", o.sent_ns), ("dark", o.broken_ns), ("settle", o.acked_ns), ("up", o.settled_ns)):
             journal.point(
-                "device_phase", {"device": device, "kind": "ocs"}, {"phase": phase, "reconfig_id": recorder.reconfig_id}, at
+                "device_phase", {"device": device, "kind": kind}, {"phase": phase, "reconfig_id": recorder.reconfig_id}, at
             )
+
+
+def kind_of(lab: Lab, device: DeviceName) -> str:
+    """`wss` for a wavelength-selective device, `robot` for one that makes one move at a time, else `ocs`."""
+    traits = lab.traits_of(device)
+    return "wss" if traits.spectral else "robot" if traits.at_once == 1 else "ocs"
 
 
 def _circuit_points(recorder: Recorder, goal: Target) -> None:
@@ -147,7 +154,7 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
             made = x in goal.change.made[x.ingress.device]
             recorder.journal.point(
                 "circuit",
-                {"ocs": x.ingress.device, "id": x.ingress.label},
+                {"ocs": x.ingress.device, "id": _id(x)},
                 {
                     "circuit": str(circuit),
                     "source": circuit.transmitter.host,
@@ -157,5 +164,10 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
                 },
             )
     for device, gone in goal.change.removed.items():
-        for x in sorted(gone):
-            recorder.journal.point("circuit", {"ocs": device, "id": x.ingress.label}, {"circuit": str(x), "state": "removed"})
+        for x in sorted(gone, key=sort_key):
+            recorder.journal.point("circuit", {"ocs": device, "id": _id(x)}, {"circuit": str(x), "state": "removed"})
+
+
+def _id(setting: Setting) -> str:
+    """The ingress port, and of a spectral route its slot: several share a port."""
+    return f"{setting.ingress.label}@{setting.slot}" if isinstance(setting, SpectralRoute) else setting.ingress.label

@@ -8,16 +8,18 @@ from pathlib import Path
 
 from optics import DeviceName, HostName, Identity, Missing, Setting, TestbedError
 from orchestrator import jobs
-from orchestrator.circuits import circuits, settings
+from orchestrator.circuits import settings
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
 from orchestrator.lablock import holder
+from orchestrator.light import Reading, keep
+from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
 from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store import CurrentPlan, Store
-from orchestrator.target import per_device, short, stored_links
+from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
 from orchestrator.telemetry.progress import Progress
 from orchestrator.transition import Held
 from orchestrator.verify import ladder, receivers
@@ -67,7 +69,12 @@ async def verify(inventory: Path, *, progress: Progress, store: Store, settings:
         seen = (await session.observe()).complete()
         progress.done("observe", f"{len(seen.settings)} devices, {len(seen.hellos)} hosts")
         progress.phase("verify")
-        rungs = await ladder(session, plan, stored_links(current.links), seen.settings, seen.hellos)
+        ways = stored_circuits(current.links, lab)
+
+        def note(readings: tuple[Reading, ...]) -> None:
+            keep(readings, store, key_of(lab))
+
+        rungs = await ladder(session, plan, stored_links(current.links), ways, seen.settings, seen.hellos, keep=note)
         progress.done("verify", f"{sum(r.ok for r in rungs)}/{len(rungs)} rungs")
     notes = tuple(
         f"{h}: runs generation {hello.active}, not {current.generation}"
@@ -98,24 +105,26 @@ async def _job(session: Session, store: Store, key: str, settings: Settings, see
 
 
 def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
-    return settings(circuits(stored_links(current.links), lab)) if current else {}
+    return settings(stored_circuits(current.links, lab)) if current else {}
 
 
 def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
     config = lab.devices[name]
     if name in seen.errors:
-        return DeviceStatus(name, config.driver, config.address, False, error=str(seen.errors[name]))
+        return DeviceStatus(name, config.driver, config.address, False, error=str(seen.errors[name]), time_scale=config.time_scale)
     none: frozenset[Setting] = frozenset()
     held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
+    foreign, missing = held - among(held, ours | goal), goal - among(goal, held)
     return DeviceStatus(
         name,
         config.driver,
         config.address,
         True,
         identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
-        ours=len(held & ours),
-        foreign=tuple(short(s) for s in sorted(held - ours - goal)),
-        missing=tuple(short(s) for s in sorted(goal - held)),
+        ours=len(among(held, ours)),
+        foreign=tuple(short(s) for s in sorted(foreign, key=sort_key)),
+        missing=tuple(short(s) for s in sorted(missing, key=sort_key)),
+        time_scale=config.time_scale,
     )
 
 

@@ -6,14 +6,31 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from drivers.api import CircuitSwitch
-from optics import Circuit, DeviceName, HostName, HostPort, Infeasible, Link, LinkKind, Setting
+from optics import (
+    Change,
+    Circuit,
+    CrossConnect,
+    DeviceName,
+    HostName,
+    HostPort,
+    Infeasible,
+    Link,
+    LinkKind,
+    Port,
+    Setting,
+    Slot,
+    SpectralRoute,
+    Traits,
+)
 from orchestrator import circuits as light
 from orchestrator.lab import Lab
+from orchestrator.lightpath import Glass, among, loss_db, route, routes
 from orchestrator.plan import Plan
 from orchestrator.reports import CircuitRow, DeviceDiff
-from orchestrator.transition import Held, Transition, describe, transition
+from orchestrator.transition import Held, Transition, transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +58,9 @@ class Target:
         already: settings the devices came to hold since they were observed; their light will not come anew.
         """
         ports: dict[HostName, set[int]] = defaultdict(set)
+        there = routes(already)
         for circuit in self.circuits:
-            if any(x in self.change.made[x.ingress.device] and x not in already for x in circuit.path):
+            if any(x in self.change.made[x.ingress.device] and route(x) not in there for x in circuit.path):
                 ports[circuit.receiver.host].add(circuit.receiver.number)
         return {host: tuple(sorted(numbers)) for host, numbers in sorted(ports.items())}
 
@@ -60,9 +78,9 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     """
     ours = per_device(owned)
     # Links of others are neither kept for bare hosts nor given up: their ports are taken.
-    ours_lit = light.live_links({d: held & ours.get(d, frozenset()) for d, held in observed.items()}, lab)
-    links = light.assign_ports(plan.links, lab, ours_lit, light.foreign_ports(observed, ours, lab))
-    ways = light.circuits(links, lab)
+    mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
+    links = light.assign_ports(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab))
+    ways = light.circuits(links, lab, observed, {d: held - mine[d] for d, held in observed.items()})
     if dim := light.over_budget(ways, plan.acceptance.max_loss_db):
         words = "; ".join(f"{way} would lose {way.loss_db:.1f} dB" for way in dim[:5])
         raise Infeasible(
@@ -73,6 +91,38 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     change = transition(observed, wanted, ours)
     old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
     return Target(links, ways, wanted, change, old)
+
+
+def path_data(circuit: Circuit) -> dict[str, object]:
+    """A circuit's way as the store keeps it, for circuits that could take another one too."""
+    return {
+        "transmitter": [circuit.transmitter.host, circuit.transmitter.number],
+        "receiver": [circuit.receiver.host, circuit.receiver.number],
+        "path": [
+            [
+                x.ingress.device,
+                x.ingress.label,
+                x.egress.label,
+                *([x.slot.low_mhz, x.slot.high_mhz] if isinstance(x, SpectralRoute) else []),
+            ]
+            for x in circuit.path
+        ],
+    }
+
+
+def stored_circuits(stored: object, lab: Lab) -> tuple[Circuit, ...]:
+    """The circuits of a current plan: by the ways they were given, which several devices leave a choice of."""
+    kept: dict[tuple[HostPort, HostPort], tuple[Setting, ...]] = {}
+    for x in (stored.get("paths") if isinstance(stored, dict) else None) or ():
+        kept[HostPort(*x["transmitter"]), HostPort(*x["receiver"])] = tuple(_stored_setting(*s) for s in x["path"])
+    links = stored_links(stored)
+    live = per_device(setting for path in kept.values() for setting in path)
+    return light.circuits(links, lab, live)
+
+
+def _stored_setting(device: DeviceName, ingress: str, egress: str, *edges: int) -> Setting:
+    ports = Port(device, ingress), Port(device, egress)
+    return SpectralRoute(*ports, Slot(*edges)) if edges else CrossConnect(*ports)
 
 
 def link_data(link: Link) -> dict[str, str | int]:
@@ -105,41 +155,81 @@ def per_device(settings: Iterable[Setting]) -> Held:
 
 
 def short(setting: Setting) -> str:
-    """A setting without its device: `4->17`."""
-    return f"{setting.ingress.label}->{setting.egress.label}"
+    """A setting without its device: `4->17`, `in->3@191.3250-191.3750THz`."""
+    return str(setting).partition(":")[2]
 
 
-def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> tuple[DeviceDiff, ...]:
-    """The change for a report, device by device. Expected dark time is the device's settling time (ms) where light moves."""
+def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> tuple[DeviceDiff, ...]:
+    """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves."""
     return tuple(
         DeviceDiff(
             device,
-            kept=tuple(short(s) for s in sorted(change.kept[device])),
-            removed=tuple(short(s) for s in sorted(change.removed[device])),
-            made=tuple(short(s) for s in sorted(change.made[device])),
-            foreign=tuple(short(s) for s in sorted(change.foreign[device])),
-            dark_ms_expected=devices[device].traits.settle_s * 1e3 if device in change.changes else None,
+            kept=_shorts(change.kept[device]),
+            removed=_shorts(change.removed[device]),
+            made=_shorts(change.made[device]),
+            foreign=_shorts(change.foreign[device]),
+            dark_ms_expected=switching_s(asked, devices[device].traits) * 1e3 if (asked := change.changes.get(device)) else None,
+            time_scale=lab.time_scale(device),
         )
         for device in sorted(change.kept)
     )
 
 
+def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
+    return tuple(map(short, sorted(held, key=sort_key)))
+
+
+def sort_key(setting: Setting) -> tuple[object, ...]:
+    """Any order that is the same every time, whatever kinds of settings meet."""
+    return setting.ingress, setting.egress, str(setting)
+
+
+def switching_s(change: Change, traits: Traits) -> float:
+    """How long (s, of this lab) the device needs for `change` by its data sheet: settling, as often as it must be told anew.
+
+    A robot does one move at a time; a mirror switch turns all mirrors together.
+    """
+    moves = len(change.remove) + len(change.add)
+    return traits.settle_s * (ceil(moves / traits.at_once) if traits.at_once else 1)
+
+
+def slowest(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> tuple[DeviceName, float] | None:
+    """The device that needs longest, and how long (s), None if nothing moves."""
+    needs = ((switching_s(asked, devices[device].traits), device) for device, asked in change.changes.items())
+    return next(((device, seconds) for seconds, device in sorted(needs, reverse=True)), None)
+
+
 def expected_dark_ms(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> float | None:
-    """The longest settling time (ms) among the devices that change, None if nothing goes dark."""
-    return max((devices[device].traits.settle_s * 1e3 for device in change.changes), default=None)
+    """How long (ms) the slowest device needs, None if nothing goes dark."""
+    found = slowest(change, devices)
+    return found[1] * 1e3 if found else None
+
+
+def dark_time_scale(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> float:
+    """The time scale of the device the expected dark time is of; 1 for hardware."""
+    found = slowest(change, devices)
+    return lab.time_scale(found[0]) if found else 1.0
 
 
 def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
-    """Every light path that is kept, broken, made or somebody else's, for a report."""
-    return tuple(
-        CircuitRow(f"{row.transmitter}->{row.receiver}", (str(row.setting),), row.loss_db, row.action)
-        for device in describe(goal.change, lab)
-        for row in device.rows
-        if row.loss_db is not None
-    )
+    """Every light path that is kept, broken, made or somebody else's, for a report; one that is rerouted is broken and made."""
+    change = goal.change
+    before = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
+    after = {d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}
+    foreign = frozenset[Setting]().union(*change.foreign.values())
+    was, will = ({(t.transmitter, t.receiver, t.path) for t in Glass(held, lab).traces()} for held in (before, after))
+    rows = []
+    for state, ways in (("keep", was & will), ("break", was - will), ("make", will - was)):
+        for transmitter, receiver, path in ways:
+            if receiver is not None:
+                theirs = "foreign" if state == "keep" and foreign.intersection(path) else state
+                loss = loss_db(transmitter, receiver, path, lab)
+                rows.append(CircuitRow(f"{transmitter}->{receiver}", tuple(map(str, path)), loss, theirs))
+    order = ("keep", "break", "make", "foreign")
+    return tuple(sorted(rows, key=lambda row: (row.path, order.index(row.state))))
 
 
 def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
-    text = plan.sha256 + "".join(f"\n{s}" for device in sorted(observed) for s in sorted(observed[device]))
+    text = plan.sha256 + "".join(f"\n{s}" for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,33 +1,34 @@
 """The verification ladder: what must be seen before a plan counts as up. Each rung looks at the world, none at what we remember.
 
-map (the devices, read whole) · light (power at the receivers' side of each switch, where there is a meter) · link (carrier at both
-ends) · identity (who answers at the other end of each fibre, and at which port) · forwarding (all host pairs, at the planned hops).
+map (the devices, read whole) · light (power along every circuit, where there are meters) · power (at the receivers, where the plan
+says) · link (carrier at both ends) · identity (who answers at the other end of each fibre, and at which port) · forwarding
+(all host pairs, at the planned hops).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 
-from drivers.api import PowerMeter
-from optics import Circuit, HostName, HostPort, Link, LinkKind, Port, TestbedError
-from orchestrator.circuits import circuits, settings
+from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, SpectralRoute, TestbedError
+from orchestrator.circuits import settings
 from orchestrator.hosts import Hello, HostSide
 from orchestrator.lab import Lab
+from orchestrator.light import Reading, judge, measure
+from orchestrator.lightpath import among, route, routes
 from orchestrator.paths import lanes_of
 from orchestrator.plan import Plan
 from orchestrator.reports import Rung
 from orchestrator.rules import hops
 from orchestrator.session import Session
-from orchestrator.target import short
+from orchestrator.target import short, sort_key
 from orchestrator.transition import Held
 
-LOS_DBM = -30.0
-"""Below this a port counts as dark (the LOS threshold the emulated plant uses too; transceivers state their own)."""
 PROBE_S = 2.0
 """Longest time (s) for all neighbours or all pairs to answer."""
 
+Readings: TypeAlias = tuple[Reading, ...]
 Check = Callable[[], Awaitable[tuple[bool, str, tuple[str, ...]]]]
 
 
@@ -42,61 +43,30 @@ async def rung(name: str, check: Check) -> Rung:
 
 
 async def check_map(observed: Held, wanted: Held) -> tuple[bool, str, tuple[str, ...]]:
-    """Every wanted setting is held; foreign ones are counted, not judged."""
-    missing = [
-        f"{d}: {short(s)} is missing" for d, held in sorted(wanted.items()) for s in sorted(held - observed.get(d, frozenset()))
-    ]
+    """Every wanted setting is held, whatever its attenuation; foreign ones are counted, not judged."""
+    missing = []
+    for device, held in sorted(wanted.items()):
+        there = routes(observed.get(device, ()))
+        missing += [f"{device}: {short(s)} is missing" for s in sorted(held, key=sort_key) if route(s) not in there]
     total = sum(len(held) for held in wanted.values())
-    foreign = sum(len(held - wanted.get(d, frozenset())) for d, held in observed.items())
+    foreign = sum(len(held) - len(among(held, wanted.get(d, ()))) for d, held in observed.items())
     others = f", {foreign} foreign" if foreign else ""
-    return not missing, f"{total - len(missing)}/{total} cross-connects{others}", tuple(missing)
+    kinds = {type(s) for held in wanted.values() for s in held}
+    what = "cross-connects" if kinds <= {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
+    return not missing, f"{total - len(missing)}/{total} {what}{others}", tuple(missing)
 
 
-async def check_light(session: Session, circuits: Iterable[Circuit]) -> tuple[bool, str, tuple[str, ...]]:
-    """Light leaves every switch towards every receiver; where it does not, say whether it arrived at the switch."""
-    by_device: dict[str, list[Circuit]] = {}
-    for circuit in circuits:
-        by_device.setdefault(circuit.path[-1].egress.device, []).append(circuit)
-    evidence: list[str] = []
-    margins: list[float] = []
-    measured = total = 0
+async def check_light(
+    session: Session, ways: Iterable[Circuit], held: Held | None = None, keep: Callable[[Readings], None] | None = None
+) -> tuple[bool, str, tuple[str, ...]]:
+    """Light leaves every last device towards its receiver; where it does not, say which side of which device lost it.
 
-    async def measure(device: str, ways: list[Circuit]) -> None:
-        nonlocal measured, total
-        total += len(ways)
-        meter = session.devices[device]
-        if not isinstance(meter, PowerMeter):
-            return
-        ends = {port for way in ways for port in (way.path[-1].ingress, _entry(way), way.path[-1].egress)}
-        power: Mapping[Port, float] = await meter.power(ends)
-        if not power:
-            return  # the model has no meters
-        for way in ways:
-            crossing = way.path[-1]
-            cable = session.lab.fibres[way.transmitter]
-            duplex = cable.enters == cable.leaves  # such a port's own label reads what leaves by it
-            into, out = power.get(_entry(way) if duplex else crossing.ingress), power.get(crossing.egress)
-            if out is not None and out >= LOS_DBM:
-                measured += 1
-                margins.append(out - LOS_DBM)
-            elif into is None or into < LOS_DBM:
-                evidence.append(f"{way}: no light reaches {crossing.ingress}: look at {way.transmitter} and its fibre")
-            else:
-                evidence.append(
-                    f"{way}: {into:.1f} dBm enters {crossing.ingress} but nothing leaves {crossing.egress}: look at the switch"
-                )
-
-    await asyncio.gather(*(measure(d, ways) for d, ways in by_device.items()))
-    if evidence:
-        return False, f"{len(evidence)} of {total} circuits dark", tuple(sorted(evidence))
-    unmetered = f", {total - measured} without a meter" if measured < total else ""
-    return True, f"{measured}/{total} circuits lit{unmetered}" + (f", worst margin +{min(margins):.1f} dB" if margins else ""), ()
-
-
-def _entry(way: Circuit) -> Port:
-    """The entering side of a circuit's last ingress port, where it is one side of a duplex port (`PowerMeter.power`)."""
-    port = way.path[-1].ingress
-    return Port(port.device, f"{port.label}:in")
+    held: what the devices hold, for the attenuation set there. keep: gets what was measured.
+    """
+    readings = await measure(session.devices, session.lab, ways, held)
+    if keep is not None:
+        keep(readings)
+    return judge(readings, session.lab)
 
 
 def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
@@ -163,17 +133,47 @@ def pairs_of(forwarding: Rung) -> tuple[int, int]:
         return 0, 0
 
 
+async def check_power(readings: Readings, target_dbm: float, tolerance_db: float) -> tuple[bool, str, tuple[str, ...]]:
+    """Every circuit that is measured brings its receiver the planned power."""
+    seen = [(r, r.out_dbm - target_dbm) for r in readings if r.out_dbm is not None]
+    off = [f"{r.circuit}: {r.out_dbm:.1f} dBm, {error:+.1f} dB from the target" for r, error in seen if abs(error) > tolerance_db]
+    unmetered = f", {len(readings) - len(seen)} without a meter" if len(seen) < len(readings) else ""
+    words = f"{len(seen) - len(off)}/{len(seen)} circuits within {tolerance_db:g} dB of {target_dbm:g} dBm{unmetered}"
+    return not off, words, tuple(sorted(off))
+
+
 async def ladder(
-    session: Session, plan: Plan, links: tuple[Link, ...], observed: Held, hellos: Mapping[HostName, Hello]
+    session: Session,
+    plan: Plan,
+    links: tuple[Link, ...],
+    ways: tuple[Circuit, ...],
+    observed: Held,
+    hellos: Mapping[HostName, Hello],
+    *,
+    keep: Callable[[Readings], None] | None = None,
+    power: bool = True,
 ) -> tuple[Rung, ...]:
-    """Climb every rung the plan asks for; each is climbed whatever the lower ones said, because together they localise a fault."""
+    """Climb every rung the plan asks for; each is climbed whatever the lower ones said, because together they localise a fault.
+
+    ways: the circuits of `links`, by the ways they were given. keep: gets the power that was measured. power: judge it against
+    the plan's target, where there is one.
+    """
     lab = session.lab
-    ways = circuits(links, lab)
+    measured: list[Reading] = []
+
+    def note(readings: Readings) -> None:
+        measured.extend(readings)
+        if keep is not None:
+            keep(readings)
+
     rungs = [
         await rung("map", lambda: check_map(observed, settings(ways))),
-        await rung("light", lambda: check_light(session, ways)),
+        await rung("light", lambda: check_light(session, ways, observed, note)),
         await rung("link", lambda: check_link(hellos, links)),
     ]
+    target_dbm, tolerance_db = plan.acceptance.target_dbm, plan.acceptance.tolerance_db
+    if power and target_dbm is not None:
+        rungs.insert(2, await rung("power", lambda: check_power(tuple(measured), target_dbm, tolerance_db)))
     if plan.acceptance.neighbours:
         rungs.append(await rung("identity", lambda: check_identity(session.hosts, links)))
     if plan.acceptance.all_pairs:

@@ -139,6 +139,8 @@ class Call:
         import asyncio
         import signal
 
+        from orchestrator.patience import OUTER
+
         limit = self.settings.timeout_s + GRACE_S
 
         async def bounded() -> T:
@@ -146,7 +148,8 @@ class Call:
             assert task is not None
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
             try:
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(limit) as timer:
+                    OUTER.set(timer)
                     return await work
             except TimeoutError as error:
                 if isinstance(error, TestbedError):

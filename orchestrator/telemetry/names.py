@@ -127,7 +127,7 @@ _ALL = (
     ),
     Measurement(
         "circuit",
-        "a circuit as a device holds it; `id` is the ingress port's name",
+        "a circuit as a device holds it; `id` is the ingress port's name, of a spectral route with its slot",
         (*COMMON_TAGS, "ocs", "id"),
         {
             "circuit": Field("str", "", "gpu01:p1->gpu02:p1"),
@@ -158,11 +158,11 @@ _ALL = (
     ),
     Measurement(
         "optical",
-        "light and temperature at one port",
+        "light and temperature at one port of a device, whenever circuits are verified or looked at",
         (*COMMON_TAGS, "device", "port"),
         {
-            "rx_dbm": Field("float", "dBm", "power received"),
-            "tx_dbm": Field("float", "dBm", "power sent"),
+            "rx_dbm": Field("float", "dBm", "power received: at an ingress, what enters"),
+            "tx_dbm": Field("float", "dBm", "power sent: at an egress, what leaves"),
             "temp_c": Field("float", "°C", "module temperature"),
             "osnr_db": Field("float", "dB", "optical signal to noise, 0.1 nm"),
         },

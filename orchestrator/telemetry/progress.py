@@ -44,6 +44,13 @@ def seconds_text(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
+def scaled_text(seconds: float, time_scale: float) -> str:
+    """A time that a device takes: `1.0 s`, and of one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
+    if time_scale == 1:
+        return seconds_text(seconds)
+    return f"{seconds_text(seconds * time_scale)} of device time ({seconds_text(seconds)} here, x{time_scale:g})"
+
+
 class Silent:
     """Says nothing: for `--json` and for tests."""
 

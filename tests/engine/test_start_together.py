@@ -65,7 +65,7 @@ class Bench:
         self.store = store
         self.switches = {name: Switch(name, self.log) for name in ("ocs1", "ocs2")}
         self.run: Run = store.new_run("up", LAB)
-        session = cast(Session, SimpleNamespace(devices=self.switches))
+        session = cast(Session, SimpleNamespace(devices=self.switches, lab=SimpleNamespace(time_scale=lambda device: 1.0)))
         self.context = Context(session, store, self.run, LAB, Recorder(Silent()), Path(), 10.0)
 
     def change(self, wanted: Mapping[str, frozenset[Setting]]) -> Transition:

@@ -14,10 +14,12 @@ from orchestrator.circuits import settings
 from orchestrator.hosts import Committed, PortCounters
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.lab import read_lab
+from orchestrator.light import Point, Reading, keep
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
 from orchestrator.reports import Rung
 from orchestrator.samples import record
+from orchestrator.store import Store
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import target
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
@@ -94,7 +96,7 @@ def test_every_request_sent_to_a_committer_is_one_it_knows() -> None:
 
 # Declared for what is still to come: no code writes these yet. A name leaves this list when something records it.
 NOT_YET = {
-    "optical": "all", "collective": "all", "gpu": "all", "clock": "all",
+    "optical": {"temp_c", "osnr_db"}, "collective": "all", "gpu": "all", "clock": "all",
     "reconfig": {"lost_bytes", *(f"{p}_{u}" for p in ("power", "first_packet", "resume") for u in ("ms", "ns"))},
     "reconfig_device": {"t_power_ns"},
     "circuit": {"mainstat"},
@@ -119,6 +121,12 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
         record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])
         record(journal, dict.fromkeys(lab.fibres, PortCounters(1, 2, 3, 4, 5, True)))
+        way = goal.circuits[0]
+        ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
+        reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)
+        with Store(tmp_path / "store.sqlite3", durable=False) as store:
+            keep([reading], store, "lab", "2026-11-21-0001", journal)
+            assert [p.loss_db for p in store.light("lab")] == [1.5]
     trouble: list[str] = []
     seen: dict[str, set[str]] = defaultdict(set)
     for point in read(tmp_path, trouble=trouble):

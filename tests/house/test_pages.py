@@ -29,7 +29,19 @@ from optics import CrossConnect, DeviceConfig, Port, TestbedError, Traits, error
 from optics.words import Change
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.lab import read_lab
-from orchestrator.labedges import DeviceEdge, DevicesEdge, FibreEdge, HostEdge, PortEdge, SshEdge, TraitsEdge
+from orchestrator.labedges import (
+    DeviceEdge,
+    DevicesEdge,
+    FibreEdge,
+    FibresEdge,
+    HostEdge,
+    PortEdge,
+    SlotEdge,
+    SshEdge,
+    TraitsEdge,
+    TrunkEdge,
+    TrunkEndEdge,
+)
 from orchestrator.planedges import AcceptanceEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, TransitionEdge
 from orchestrator.planfile import json_schema, read_plan
 from tests.house.repository import ROOT, blocks, pages
@@ -71,7 +83,7 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
     assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge)
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
-    assert names(section(text, "fibres.yml")) == fields(FibreEdge)
+    assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge)
     own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
     settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices"}
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings

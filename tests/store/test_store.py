@@ -11,12 +11,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, Locked, Port, TestbedError
-from orchestrator.store import Store, lab_key
+from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, TestbedError
+from orchestrator.store import LightPoint, Store, lab_key
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -229,3 +230,42 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:
     assert lab_key("emulated", ["b", "a"]) == lab_key("emulated", ["a", "b"]) != lab_key("emulated", ["a", "c"])
     assert os.sep not in lab_key("../lab one", ["a"])
+
+
+R = SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), Slot.flexgrid(-280, 4), 2.5)
+
+
+def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: Store) -> None:
+    run = store.new_run("up", "lab")
+    other = SpectralRoute(R.ingress, R.egress, Slot.flexgrid(-272, 4))
+    store.own("lab", run.id, [A, R, other])
+    assert store.owned("lab") == {A, R, other}
+    weaker = replace(R, attenuation_db=4.0)
+    store.own("lab", run.id, [weaker])
+    assert store.owned("lab") == {A, weaker, other}
+    store.disown("lab", [R])
+    assert store.owned("lab") == {A, other}
+
+
+def test_a_store_of_the_first_schema_is_upgraded_and_keeps_what_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    old = sqlite3.connect(path)
+    old.executescript(
+        "CREATE TABLE owned(lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,"
+        " run TEXT NOT NULL, since REAL NOT NULL, PRIMARY KEY(lab, device, ingress, egress));"
+        "INSERT INTO owned VALUES('lab','ocs1','1','17','2026-11-21-0001',5.0);"
+        "PRAGMA user_version=1"
+    )
+    old.close()
+    with Store(path, durable=False) as store:
+        assert store.owned("lab") == {A}
+        store.own("lab", "2026-11-21-0002", [R])
+    with Store(path, durable=False) as store:
+        assert store.owned("lab") == {A, R}
+
+
+def test_measured_light_is_kept_over_runs_oldest_first(store: Store) -> None:
+    late, early = (LightPoint("a->b", "ocs1:1->17", at, -1.0, -2.5, 1.5) for at in (20.0, 10.0))
+    store.add_light("lab", "r2", [late])
+    store.add_light("lab", "", [early])
+    assert store.light("lab") == [early, replace(late, run="r2")] and store.light("other") == []
