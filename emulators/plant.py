@@ -8,42 +8,27 @@ label has an IN and an OUT side (Calient). The plant knows sides only, so both k
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-Pair = tuple[str, str]
-"""(ingress label, egress label)."""
-Side = tuple[str, str]
-"""("in" | "out", label): one side of a port."""
+from emulators.light import (
+    DARK_DBM,
+    FLOOR_DBM,
+    FOREVER_S,
+    LOS_DBM,
+    MAX_LOSS_DB,
+    MEAN_LOSS_DB,
+    Beam,
+    Event,
+    Impairments,
+    Optic,
+    Pair,
+    Side,
+    Violation,
+    total_dbm,
+)
 
-MEAN_LOSS_DB, MAX_LOSS_DB = 1.5, 2.7  # data sheet figures quoted by the TCD testbed notes on Polatis: 1.5 dB typical, 2.7 dB max
-REMAKE_DB, REMAKE_LIMIT_DB = 0.05, 0.1  # repeatability +-0.1 dB (same notes)
-METER_BIAS_DB = 1.0  # power monitor accuracy +-1.0 dB (same notes)
-NOISE_DB = 0.02
-DARK_DBM = -50.0  # a meter looking at no light, +-1 dB: Glimmerglass driver log shows -48..-52 dBm
-FLOOR_DBM = -60.0  # power-low limit in the public ONOS/Polatis NETCONF tests
-LOS_DBM = -30.0
-FOREVER_S = -1.0e9  # `since` of what was there before the clock started
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened to the glass: what is "making", "lit" or "broken"."""
-
-    at_s: float
-    pair: Pair
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An attempt to drive a port that already carries another circuit."""
-
-    at_s: float
-    pair: Pair
-    why: str
+__all__ = ["DARK_DBM", "FLOOR_DBM", "LOS_DBM", "Circuit", "Event", "Impairments", "Pair", "Plant", "Side", "Violation"]
 
 
 @dataclass(slots=True)
@@ -61,17 +46,7 @@ class Circuit:
         return (self.ingress, self.egress)
 
 
-@dataclass(slots=True)
-class Impairments:
-    """What is wrong with the ports, by side; the fault list owns it."""
-
-    stuck: set[Side] = field(default_factory=set)  # mirror does not move: neither made nor broken
-    failed: set[Side] = field(default_factory=set)  # port hardware failed: no light, no new circuit
-    cut: set[Side] = field(default_factory=set)  # fibre broken outside the switch
-    extra_loss_db: dict[Side, float] = field(default_factory=dict)
-
-
-class Plant:
+class Plant(Optic):
     """One switch's optics.
 
     settle_s: time from a command to light. Piezo: 50 ms for one circuit or any set (Polatis data sheet, TCD notes).
@@ -91,37 +66,27 @@ class Plant:
         dark_dbm: float = DARK_DBM,
         floor_dbm: float = FLOOR_DBM,
         los_dbm: float = LOS_DBM,
+        mean_loss_db: float = MEAN_LOSS_DB,
+        max_loss_db: float = MAX_LOSS_DB,
     ) -> None:
-        if settle_s < 0 or (bulk_settle_s or 0.0) < 0:
-            raise ValueError(f"{name}: settle_s: no mirror moves in less than no time, seen {settle_s}, {bulk_settle_s}")
-        self.name = name
-        self.ingress, self.egress = tuple(ingress), tuple(egress)
-        self.settle_s, self.bulk_settle_s, self.seed = settle_s, bulk_settle_s, seed
-        self.dark_dbm, self.floor_dbm, self.los_dbm = dark_dbm, floor_dbm, los_dbm
-        self.wrong = Impairments()
-        self.writes = 0  # commands that change the device, counted by the dialect
-        self.history: deque[Event] = deque(maxlen=100_000)
-        self.violations: list[Violation] = []
-        self.version = 0  # moves whenever `lit` may have changed
-        self._known: set[Side] = {("in", p) for p in self.ingress} | {("out", p) for p in self.egress}
-        self._blocked: set[Side] = set()
-        self._input_dbm: dict[str, float | None] = {}
+        super().__init__(
+            name,
+            ingress,
+            egress,
+            settle_s,
+            seed,
+            bulk_settle_s=bulk_settle_s,
+            dark_dbm=dark_dbm,
+            floor_dbm=floor_dbm,
+            los_dbm=los_dbm,
+            mean_loss_db=mean_loss_db,
+            max_loss_db=max_loss_db,
+        )
         self._circuits: dict[Side, Circuit] = {}  # each circuit stands under both its sides
         self._settling: list[Circuit] = []
-        self._loss: dict[Pair, float] = {}
-        self._random = random.Random(f"{seed}/{name}")
-        self._bias = {side: self._random.uniform(-METER_BIAS_DB, METER_BIAS_DB) for side in sorted(self._known)}
         self._lit: tuple[int, frozenset[Pair]] = (-1, frozenset())
 
     # ---- circuits
-
-    def sides(self, port: str) -> tuple[Side, ...]:
-        """Return the sides meant by "17", or by "1.1.1", "1.1.1/in", "1.1.1/out" on a duplex faceplate. Raises KeyError."""
-        label, _, which = port.partition("/")
-        found = tuple(s for s in (("in", label), ("out", label)) if s in self._known and which in ("", s[0]))
-        if not found:
-            raise KeyError(f"{self.name} has no port {port}")
-        return found
 
     def circuit(self, side: Side) -> Circuit | None:
         """Return the circuit that uses `side`, settled or not."""
@@ -156,10 +121,12 @@ class Plant:
         for pair in pairs:
             if self.since(pair) is not None:
                 continue
-            if why := self.why_not(pair):
+            if why := self.why_not(pair) or self.wrong.lock(pair):
                 refused[pair] = why
                 if why.endswith("in use"):
                     self.violations.append(Violation(now, pair, why))
+                continue
+            if self.deaf:
                 continue
             circuit = Circuit(*pair, now, now, self._draw_loss(pair))
             self._circuits["in", pair[0]] = self._circuits["out", pair[1]] = circuit
@@ -176,8 +143,10 @@ class Plant:
                 continue
             if ("in", pair[0]) in self.wrong.stuck or ("out", pair[1]) in self.wrong.stuck:
                 refused[pair] = "mirror stuck"
-                continue
-            self._break(pair, now)
+            elif why := self.wrong.lock(pair):
+                refused[pair] = why
+            elif not self.deaf:
+                self._break(pair, now)
         return refused
 
     def power_cycle(self, now: float) -> None:
@@ -207,6 +176,8 @@ class Plant:
     def set_disabled(self, sides: Iterable[Side], disabled: bool, now: float) -> None:
         """Close or open the ports' shutters; a circuit behind an opened one settles again."""
         self.advance(now)
+        if self.deaf:
+            return
         for side in sides:
             if disabled:
                 self._blocked.add(side)
@@ -218,13 +189,11 @@ class Plant:
                         self._settling.append(circuit)
         self.version += 1
 
-    def disabled(self, side: Side) -> bool:
-        return side in self._blocked
-
     # ---- light
 
     def advance(self, now: float) -> None:
         """Let circuits whose time has come settle."""
+        super().advance(now)
         if not self._settling:
             return
         due = [c for c in self._settling if c.lit_at_s <= now]
@@ -235,7 +204,9 @@ class Plant:
 
     def next_event(self, now: float) -> float | None:
         """Return when the next circuit settles (s), None when nothing moves."""
-        return min((c.lit_at_s for c in self._settling), default=None)
+        due = super().next_event(now)
+        settled = min((c.lit_at_s for c in self._settling), default=None)
+        return settled if due is None else due if settled is None else min(due, settled)
 
     def settled(self, circuit: Circuit, now: float) -> bool:
         return circuit.lit_at_s <= now
@@ -263,15 +234,16 @@ class Plant:
             return False
         if sides[1] in self.wrong.cut and not seen_inside:
             return False
-        arriving = self._arriving_dbm(circuit.ingress)
-        return arriving is not None and arriving - self._path_loss(circuit) >= self.los_dbm
+        arriving = total_dbm(self.arriving(circuit.ingress))
+        return arriving is not None and arriving - self._path_loss(circuit, now) >= self.los_dbm
 
-    def set_input(self, port: str, dbm: float | None) -> None:
-        """Say what light the fibre brings to ingress `port` (dBm); None is dark. Unset ports get +0 dBm."""
-        if ("in", port) not in self._known:
-            raise KeyError(f"{self.name} has no ingress {port}")
-        self._input_dbm[port] = dbm
-        self.version += 1
+    def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
+        """Return the light that goes into the fibre at `egress`."""
+        circuit = self._circuits.get(("out", egress))
+        if circuit is None or not self.passes(circuit, now):
+            return ()
+        loss = self._path_loss(circuit, now)
+        return tuple(beam.weaker(loss) for beam in self.arriving(circuit.ingress))
 
     def power_dbm(self, side: Side, now: float) -> float:
         """Return what the power monitor of `side` reads (dBm): bias per port, noise, 0.01 dB steps.
@@ -279,33 +251,27 @@ class Plant:
         An egress without a circuit reads the floor exactly; no light reads about `dark_dbm`.
         """
         self.advance(now)
+        if side[0] == "out" and side not in self._circuits:
+            return self.floor_dbm
+        return self._reading(side, self.true_dbm(side, now))
+
+    def true_dbm(self, side: Side, now: float) -> float | None:
+        """Return the power at `side` as no meter could tell it (dBm), None in the dark."""
         which, label = side
-        power: float | None
         if which == "in":
-            power = self._arriving_dbm(label)
-        else:
-            circuit = self._circuits.get(side)
-            if circuit is None:
-                return self.floor_dbm
-            power = self._arriving_dbm(circuit.ingress)
-            blocked = any(s in self._blocked or s in self.wrong.failed for s in (side, ("in", circuit.ingress)))
-            if power is None or blocked or circuit.lit_at_s > now:
-                power = None
-            else:
-                power -= self._path_loss(circuit)
-        if power is None or power < self.dark_dbm:
-            return round(max(self.floor_dbm, self._random.gauss(self.dark_dbm, 1.0)), 2)
-        return round(max(self.floor_dbm, power + self._bias[side] + self._random.gauss(0.0, NOISE_DB)), 2)
+            return total_dbm(self.arriving(label))
+        circuit = self._circuits.get(side)
+        if circuit is None or circuit.lit_at_s > now:
+            return None
+        power = total_dbm(self.arriving(circuit.ingress))
+        if power is None or any(s in self._blocked or s in self.wrong.failed for s in (side, ("in", circuit.ingress))):
+            return None
+        return power - self._path_loss(circuit, now)
 
     def loss_db(self, pair: Pair) -> float | None:
         """Return the insertion loss `pair` was made with (dB, faults not counted), None when it is not made."""
         circuit = self._circuits.get(("in", pair[0]))
         return circuit.loss_db if circuit and circuit.egress == pair[1] else None
-
-    def impair(self, change: Callable[[Impairments], object]) -> None:
-        """Change what is wrong with the ports."""
-        change(self.wrong)
-        self.version += 1
 
     # ---- inside
 
@@ -333,19 +299,5 @@ class Plant:
         self.history.append(Event(now, pair, "broken"))
         self.version += 1
 
-    def _arriving_dbm(self, ingress: str) -> float | None:
-        if ("in", ingress) in self.wrong.cut:
-            return None
-        return self._input_dbm.get(ingress, 0.0)
-
-    def _path_loss(self, circuit: Circuit) -> float:
-        extra = self.wrong.extra_loss_db
-        return circuit.loss_db + extra.get(("in", circuit.ingress), 0.0) + extra.get(("out", circuit.egress), 0.0)
-
-    def _draw_loss(self, pair: Pair) -> float:
-        if pair not in self._loss:  # drawn from the pair's own name, so that the order of making does not matter
-            own = random.Random(f"{self.seed}/{self.name}/{pair[0]}>{pair[1]}")
-            self._loss[pair] = min(MAX_LOSS_DB, max(0.5, own.gauss(MEAN_LOSS_DB, 0.35)))
-            return self._loss[pair]
-        shift = max(-REMAKE_LIMIT_DB, min(REMAKE_LIMIT_DB, self._random.gauss(0.0, REMAKE_DB)))
-        return self._loss[pair] + shift
+    def _path_loss(self, circuit: Circuit, now: float) -> float:
+        return circuit.loss_db + self._extra_db(circuit.pair, now)

@@ -2,13 +2,21 @@
 
 Light is simplex. A host port has carrier if and only if light arrives at its receiver. Where A's light reaches B but none
 reaches A, B has carrier and A has not: A's kernel then sends nothing, like a network card without receive light.
+
+A transmitter's light is followed from its fibre through device after device, over trunks, to a receiver. A receiver that two
+transmitters reach at once understands neither: it is dark, and the collision is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from emulators.light import Lit, holds
+
+Plug = tuple[str, str]
+"""(device, port label)."""
 
 
 class HostPort(NamedTuple):
@@ -19,13 +27,22 @@ class HostPort(NamedTuple):
 
 
 class Strand(NamedTuple):
-    """One cable's two ends: the host port, and where it is plugged in on the device."""
+    """One cable's two ends: the host port, and where it is plugged in on the device. `slot`: what the host sends, edges in MHz."""
 
     name: str
     at: HostPort
     device: str
     enters: str
     leaves: str
+    slot: tuple[int, int] | None = None
+
+
+class Tie(NamedTuple):
+    """A trunk: one fibre from an egress to an ingress, of another device or the same."""
+
+    name: str
+    source: Plug
+    target: Plug
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +53,66 @@ class Relight:
     unsent: tuple[HostPort, ...]  # transmitters whose light goes nowhere now
     sent: tuple[tuple[HostPort, HostPort], ...]  # transmitter -> receiver
     lit: tuple[HostPort, ...]
+    collided: tuple[tuple[HostPort, tuple[HostPort, ...]], ...] = ()  # receiver, the transmitters it hears at once, when new
 
 
 class Glass:
     """Which transmitter each host port's receiver sees."""
 
-    def __init__(self, strands: Iterable[Strand]) -> None:
+    def __init__(self, strands: Iterable[Strand], ties: Iterable[Tie] = ()) -> None:
         self.strands = {s.name: s for s in strands}
-        self._from = {(s.device, s.enters): s for s in self.strands.values()}
-        self._to = {(s.device, s.leaves): s for s in self.strands.values()}
-        self._pairs: dict[str, frozenset[tuple[str, str]]] = {}
-        self._seen: dict[str, dict[HostPort, HostPort]] = {}  # device -> receiver -> transmitter
+        self.ties = {t.name: t for t in ties}
+        self._sender = {s.at: s for s in self.strands.values()}
+        self._receiver: dict[Plug, Strand] = {(s.device, s.leaves): s for s in self.strands.values()}
+        self._onward = {t.source: t for t in self.ties.values()}
+        self._island = _islands({s.device for s in self.strands.values()}, self.ties.values())
+        self._senders: dict[str, list[Strand]] = {}  # island -> the strands of its devices
+        for strand in self.strands.values():
+            self._senders.setdefault(self._island[strand.device], []).append(strand)
+        self._ways: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
+        self._seen: dict[str, dict[HostPort, HostPort]] = {}  # island -> receiver -> transmitter
+        self._clashes: dict[str, dict[HostPort, tuple[HostPort, ...]]] = {}
         self.cut: frozenset[str] = frozenset()
+        self.silent: frozenset[HostPort] = frozenset()
 
     @property
     def sources(self) -> Mapping[HostPort, HostPort]:
         """Receiver -> the transmitter whose light it sees."""
         return {receiver: sender for seen in self._seen.values() for receiver, sender in seen.items()}
 
-    def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
-        """Note that `device` now carries light between exactly these (ingress, egress) pairs."""
-        self._pairs[device] = pairs
-        before, after = self._seen.get(device, {}), {}
-        for ingress, egress in pairs:
-            sender, receiver = self._from.get((device, ingress)), self._to.get((device, egress))
-            if sender and receiver and not {sender.name, receiver.name} & self.cut:
-                after[receiver.at] = sender.at
-        self._seen[device] = after
+    def show(self, device: str, lit: frozenset[Lit]) -> Relight:
+        """Note that `device` now carries light on exactly these ways."""
+        ways: dict[str, list[Lit]] = {}
+        for way in lit:
+            ways.setdefault(way[0], []).append(way)
+        self._ways[device] = ways
+        return self._look(self._island.get(device, device))
+
+    def sever(self, name: str, cut: bool) -> Relight:
+        """Cut a cable or a trunk through, or splice it. Raises: KeyError - no such cable."""
+        device = self.strands[name].device if name in self.strands else self.ties[name].source[0]
+        self.cut = self.cut | {name} if cut else self.cut - {name}
+        return self._look(self._island[device])
+
+    def silence(self, port: HostPort, silent: bool) -> Relight:
+        """Note that the transmitter of `port` sends no light, or sends again."""
+        self.silent = self.silent | {port} if silent else self.silent - {port}
+        strand = self._sender.get(port)
+        return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
+
+    def _look(self, island: str) -> Relight:
+        """Follow the light of every transmitter that enters the devices of `island`."""
+        heard: dict[HostPort, list[HostPort]] = {}
+        for strand in self._senders.get(island, ()):
+            if strand.name in self.cut or strand.at in self.silent:
+                continue
+            for receiver in self._reached(strand):
+                heard.setdefault(receiver, []).append(strand.at)
+        before = self._seen.get(island, {})
+        after = {receiver: senders[0] for receiver, senders in heard.items() if len(senders) == 1}
+        clashes = {receiver: tuple(sorted(senders)) for receiver, senders in heard.items() if len(senders) > 1}
+        known, self._clashes[island] = self._clashes.get(island, {}), clashes
+        self._seen[island] = after
         changed = sorted(r for r in {*before, *after} if before.get(r) != after.get(r))
         sending = set(after.values())
         return Relight(
@@ -70,10 +120,35 @@ class Glass:
             unsent=tuple(sorted(set(before.values()) - sending)),
             sent=tuple((after[r], r) for r in changed if r in after),
             lit=tuple(r for r in changed if r in after),
+            collided=tuple((r, senders) for r, senders in sorted(clashes.items()) if known.get(r) != senders),
         )
 
-    def sever(self, name: str, cut: bool) -> Relight:
-        """Cut a cable through, or splice it. Raises: KeyError - no such cable."""
-        strand = self.strands[name]
-        self.cut = self.cut | {name} if cut else self.cut - {name}
-        return self.show(strand.device, self._pairs.get(strand.device, frozenset()))
+    def _reached(self, strand: Strand) -> Iterator[HostPort]:
+        """Yield the receivers that the light of `strand` reaches. Light that runs in a circle is not followed round again."""
+        passed: set[Plug] = set()
+        plugs: list[Plug] = [(strand.device, strand.enters)]
+        while plugs:
+            device, ingress = plug = plugs.pop()
+            if plug in passed:
+                continue
+            passed.add(plug)
+            for way in self._ways.get(device, {}).get(ingress, ()):
+                if not holds(way, strand.slot):
+                    continue
+                end = (device, way[1])
+                if (receiver := self._receiver.get(end)) and receiver.name not in self.cut:
+                    yield receiver.at
+                elif (trunk := self._onward.get(end)) and trunk.name not in self.cut:
+                    plugs.append(trunk.target)
+
+
+def _islands(devices: Iterable[str], ties: Iterable[Tie]) -> dict[str, str]:
+    """Return for each device the name of the group that trunks join it to: light never leaves a group."""
+    island = {device: device for device in devices}
+    for tie in ties:
+        ends = {island.setdefault(device, device) for device in (tie.source[0], tie.target[0])}
+        name = min(ends)
+        for device, old in island.items():
+            if old in ends:
+                island[device] = name
+    return island
