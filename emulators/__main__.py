@@ -15,15 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from emulators.config import BadInventory, LabConfig, read_config
+from emulators.config import BadInventory, DeviceConfig, LabConfig, read_config
 from emulators.dialects.base import AnyDialect
 from emulators.fabric.build import CannotBuild, Fabric
 from emulators.fabric.containment import contain, remove
 from emulators.fabric.doors import listen
 from emulators.fabric.linux import leave, own_namespace
 from emulators.fabric.needs import missing
-from emulators.fabric.sshd import ensure_keys
-from emulators.lab import Doors, build_devices, serve, take_priority
+from emulators.fabric.sshd import ensure_device_keys, ensure_keys
+from emulators.lab import Doors, build_devices, logins, serve, take_priority
+from emulators.transports.pty import Line
 
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
@@ -79,7 +80,7 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
     lock = _lock(config.state)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        devices = {name: _bind(name, device.port) for name, device in config.devices.items()}
+        devices = {name: _open(device) for name, device in config.devices.items()}
         hosts = {name: _bind(name, host.ssh_port) for name, host in config.hosts.items()} if with_hosts else {}
         control = _bind_control(config.state)
     except CannotStart:
@@ -119,20 +120,23 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
 def _live(
     config: LabConfig,
     dialects: dict[str, AnyDialect],
-    devices: dict[str, socket.socket],
+    devices: dict[str, socket.socket | Line],
     hosts: dict[str, socket.socket],
     control: socket.socket,
     folder: int,
     ready: Callable[[], None],
 ) -> int:
+    traces = (*TRACES, *(at.path for at in devices.values() if isinstance(at, Line)))
+    secrets = {d.name: d.port for d in config.devices.values() if d.address.scheme in ("ssh", "netconf")}
+    access = logins(config, ensure_device_keys(config.state, secrets)) if secrets else {}
     if not hosts:
         try:
-            serve(config, dialects, Doors(devices, {}, control, None, os.getpid()), None, ready)
+            serve(config, dialects, Doors(devices, {}, control, None, os.getpid(), access), None, ready)
         finally:
-            remove((folder, TRACES))
+            remove((folder, traces))
         return 0
     keys = ensure_keys(config.state, {name: host.ssh_port for name, host in config.hosts.items()})
-    doors = Doors(devices, hosts, control, own_namespace("net"), os.getpid())
+    doors = Doors(devices, hosts, control, own_namespace("net"), os.getpid(), access)
     machine_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def root(forked: Callable[[], None]) -> int:
@@ -150,7 +154,7 @@ def _live(
         for sock in (*devices.values(), *hosts.values(), control):
             sock.close()
 
-    return contain(root, surrender=surrender, traces=(folder, TRACES))
+    return contain(root, surrender=surrender, traces=(folder, traces))
 
 
 def _lock(state: Path) -> int:
@@ -162,6 +166,15 @@ def _lock(state: Path) -> int:
         owner = os.pread(fd, 32, 0).decode().strip() or "unknown"
         raise CannotStart(f"a lab with state in {state} already runs (pid {owner})", EXIT_BUSY) from None
     return fd
+
+
+def _open(device: DeviceConfig) -> socket.socket | Line:
+    if device.address.scheme != "serial":
+        return _bind(device.name, device.port)
+    try:
+        return Line(device.address.path, device.address.baud)
+    except OSError as problem:
+        raise CannotStart(f"{device.name}: no serial line: {problem}", EXIT_BUSY) from None
 
 
 def _bind(name: str, port: int) -> socket.socket:

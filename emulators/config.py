@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from emulators.addresses import Address, parse
+
 
 class BadInventory(ValueError):
     """The inventory cannot be emulated; one problem per line, `file: where: what`."""
@@ -31,14 +33,20 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """An emulated switch and the loopback port it answers on. `overrides` go to its plant as they are."""
+    """An emulated switch and where it answers. `overrides` go to its plant as they are; key_file: what its driver logs in with."""
 
     name: str
     driver: str
-    port: int
+    address: Address
     username: str | None
     password: str | None
     overrides: Mapping[str, object]
+    key_file: str = ""
+
+    @property
+    def port(self) -> int:
+        """The loopback port; 0: a serial line."""
+        return self.address.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +177,9 @@ def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[t
 
 
 def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> DeviceConfig:
-    scheme, _, rest = str(entry["address"]).partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme != "tcp" or host not in ("127.0.0.1", "localhost"):
-        raise ValueError(f"address {entry['address']}: an emulated device answers on tcp://127.0.0.1:PORT")
-    return DeviceConfig(name, str(entry["driver"]), int(port), entry.get("username"), entry.get("password"), dict(overrides))
+    address, key_file = parse(str(entry["address"])), str((entry.get("options") or {}).get("key_file", ""))
+    login = entry.get("username"), entry.get("password")
+    return DeviceConfig(name, str(entry["driver"]), address, *login, dict(overrides), key_file)
 
 
 def _twice(fibres: list[Fibre]) -> Iterator[str]:

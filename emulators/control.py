@@ -120,7 +120,8 @@ class Control:
         devices = {
             name: {
                 "driver": device.driver,
-                "address": f"tcp://127.0.0.1:{device.port}",
+                "address": lab.servers[name].address,
+                "scheme": device.address.scheme,
                 "writes": lab.servers[name].plant.writes,
                 "settle_s": lab.servers[name].plant.settle_s,
                 "lit": sorted(lab.glass[name]),

@@ -9,7 +9,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig
 from emulators.control import Control
@@ -17,8 +18,9 @@ from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host
 from emulators.fabric.glass import HostPort
-from emulators.families import device_from_config
-from emulators.server import DeviceServer
+from emulators.fabric.sshd import Keys
+from emulators.families import WHERE, device_from_config, family
+from emulators.server import Access, DeviceServer, Line
 
 BANNER_DEADLINE_S = 20.0
 LASER_DBM = 0.0  # what a host's transmitter puts into its fibre
@@ -26,13 +28,17 @@ LASER_DBM = 0.0  # what a host's transmitter puts into its fibre
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The listening sockets, bound before the lab left the machine's network, and the way back to that network."""
+    """The listening sockets and serial lines, opened before the lab left the machine's network, and the way back to that network.
 
-    devices: Mapping[str, socket.socket]
+    access: logins of the devices that are reached over SSH.
+    """
+
+    devices: Mapping[str, socket.socket | Line]
     hosts: Mapping[str, socket.socket]
     control: socket.socket
     machine_net: int | None
     pid: int
+    access: Mapping[str, Access] = field(default_factory=dict)
 
 
 class Lab:
@@ -42,7 +48,14 @@ class Lab:
         self.config, self.doors, self.fabric = config, doors, fabric
         self.glass: dict[str, frozenset[tuple[str, str]]] = {name: frozenset() for name in config.devices}
         self.servers = {
-            name: DeviceServer(name, dialect, sock=doors.devices[name], on_glass=self._on_glass)
+            name: DeviceServer(
+                name,
+                dialect,
+                scheme=config.devices[name].address.scheme,
+                sock=doors.devices[name],
+                access=doors.access.get(name),
+                on_glass=self._on_glass,
+            )
             for name, dialect in dialects.items()
         }
         self.stopped = asyncio.Event()
@@ -141,6 +154,9 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
             _, dialects[name] = device_from_config(name, device.driver, _settings(device), config.seed)
         except ValueError as problem:
             problems.append(f"{config.inventory}/emulator.yml: devices: {problem}")
+    for name, device in config.devices.items():
+        if name in dialects and device.address.scheme not in (schemes := family(device.driver).schemes):
+            problems.append(f"{config.inventory}/devices.yml: {name}: an emulated {device.driver} answers on {', '.join(schemes)}")
     if problems:
         raise BadInventory("\n".join(problems))
     return dialects
@@ -148,8 +164,21 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
 
 def _settings(device: DeviceConfig) -> dict[str, object]:
     """What emulator.yml says of a device, and the login devices.yml expects of it."""
-    login = {"username": device.username, "password": device.password} if device.driver.endswith("-tl1") else {}
-    return {k: v for k, v in login.items() if v is not None} | dict(device.overrides)
+    login = {"username": device.username, "password": device.password}
+    taken = family(device.driver).settings if device.driver in WHERE else frozenset()
+    return {k: v for k, v in login.items() if v is not None and k in taken} | dict(device.overrides)
+
+
+def logins(config: LabConfig, keys: Keys) -> dict[str, Access]:
+    """Return who may log in to each device reached over SSH: as devices.yml or else the family says, and the lab's own key."""
+    found = {}
+    for name, (secret, _) in keys.hosts.items():
+        device = config.devices[name]
+        username, password = family(device.driver).login or (None, None)
+        given = Path(f"{device.key_file}.pub").expanduser()
+        more = (given.read_text(),) if device.key_file and given.is_file() else ()
+        found[name] = Access(device.username or username, device.password or password, (keys.client_public, *more), secret)
+    return found
 
 
 def log(words: str) -> None:

@@ -38,6 +38,8 @@ class Session:
     login_s: float = 0.0
     inhibited: bool = False
     closed: bool = False
+    cut: bool = False  # the device ended the connection; otherwise only what this session was for is over
+    exit_status: int = 0  # of a command run by `ssh HOST COMMAND`
 
 
 Outgoing = tuple[Session, float, bytes | None]
@@ -54,6 +56,8 @@ class Dialect(ABC, Generic[State]):
     writes: re.Pattern[str] = re.compile(r"(?!)")  # searched in a command: one that changes what the device holds
     robot = False  # moves fibres after the command, one at a time: see faults.MOVES
     transport = ""  # the scheme of the address it answers on ("tcp", "telnet", ...), set by the server; it may mean a prompt
+    channels = frozenset({"shell", "exec"})  # what an SSH client may ask for; exec needs a `run_once(session, command, now)`
+    longest = MAX_COMMAND  # bytes that may wait for the end of a command
 
     def __init__(self, plant: Plant, *, seed: int = 0, idle_s: float | None = None, boot_s: float = 1.0) -> None:
         self.plant, self.idle_s, self.boot_s = plant, idle_s, boot_s
@@ -128,6 +132,10 @@ class Dialect(ABC, Generic[State]):
             self._steal(session, now)
         return session
 
+    def down(self, now: float) -> bool:
+        """Return whether the device boots: it takes no connection now."""
+        return now < self._down_until_s
+
     def close(self, session: Session) -> None:
         """Forget `session`: its connection is gone."""
         session.closed = True
@@ -142,7 +150,7 @@ class Dialect(ABC, Generic[State]):
         self._turn_faults(now)
         session.last_s = now
         session.buffer += data
-        if len(session.buffer) > MAX_COMMAND:
+        if len(session.buffer) > self.longest:
             self._hang_up(session, now)
             return
         for command in self.split(session):
@@ -260,6 +268,7 @@ class Dialect(ABC, Generic[State]):
     # ---- inside
 
     def _hang_up(self, session: Session, now: float) -> None:
+        session.cut = True
         self._out.append((session, now, None))
         self.close(session)
 

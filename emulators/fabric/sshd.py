@@ -21,12 +21,21 @@ class Keys:
 
 def ensure_keys(state: Path, doors: Mapping[str, int]) -> Keys:
     """Make what is missing of the keys in `state` and write its known_hosts for the front doors (host -> loopback port)."""
+    return _keys(state, "host_keys", "known_hosts", doors)
+
+
+def ensure_device_keys(state: Path, doors: Mapping[str, int]) -> Keys:
+    """Do the same for the devices that are reached over SSH (device -> loopback port): known_hosts_devices."""
+    return _keys(state, "device_keys", "known_hosts_devices", doors)
+
+
+def _keys(state: Path, kept: str, known_hosts: str, doors: Mapping[str, int]) -> Keys:
     _, client = _pair(state / "id_ed25519", "operator of the emulated lab")
-    folder = state / "host_keys"
+    folder = state / kept
     folder.mkdir(mode=0o700, exist_ok=True)
     hosts = {name: _pair(folder / name, name) for name in doors}
     lines = (f"[127.0.0.1]:{port} {' '.join(hosts[name][1].split()[:2])}\n" for name, port in doors.items())
-    write_private(state / "known_hosts", "".join(lines))
+    write_private(state / known_hosts, "".join(lines))
     return Keys(client, hosts)
 
 
