@@ -14,6 +14,7 @@ from optics import Change, Db, Dbm, DeviceConfig, DeviceName, Identity, Outcome,
 
 __all__ = [
     "Attenuator",
+    "ChannelMeter",
     "CircuitSwitch",
     "DeviceConfig",
     "Evidence",
@@ -40,9 +41,10 @@ class Evidence:
     """What a driver stands on; the support matrix prints it.
 
     family: vendor, devices and interface, as a reader would look for them ("Polatis / HUBER+SUHNER, SCPI"). schemes: kinds of
-    address it takes, the usual one first. grades: function ("identify", "read", "change", "refusals", "power", ...) -> REAL (a
-    capture from a device), DOC (a manual or data sheet), CODE (a public client program that works with the device) or assumed (an
-    inference, marked as one in the code). hardware: the models it was tried on, empty while it never met one.
+    address it takes, the usual one first. grades: function ("identify", "read", "change", "refusals", "power", ...; "unsolicited":
+    messages nobody asked for are set aside) -> REAL (a capture from a device), DOC (a manual or data sheet), CODE (a public client
+    program that works with the device) or assumed (an inference, marked as one in the code).
+    hardware: the models it was tried on, empty while it never met one.
     """
 
     family: str
@@ -97,6 +99,19 @@ class PowerMeter(Protocol):
 
         Where one label is both sides of a duplex port (`1.2.5`), the label alone means the side where light leaves and the label
         with `:in` the side where it enters; a device without such ports ignores labels with `:in`.
+        """
+        ...
+
+
+@runtime_checkable
+class ChannelMeter(Protocol):
+    """A spectral device that measures the light of each route apart: what equalisation needs, where `PowerMeter` knows only sums."""
+
+    async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
+        """Power (dBm) of each route where its light enters and where it leaves, None where it is too dark to read.
+
+        A route that the device does not hold, or says nothing of, is absent. Two routes that differ in attenuation alone are the
+        same one. Writes nothing.
         """
         ...
 

@@ -57,7 +57,15 @@ class CalientTl1:
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Calient S-series and PXC, TL1",
         ("tcp", "telnet"),
-        {"identify": "REAL", "read": "REAL", "change": "REAL", "refusals": "assumed", "power": "REAL", "settling": "DOC"},
+        {
+            "identify": "REAL",
+            "read": "REAL",
+            "change": "REAL",
+            "refusals": "assumed",
+            "power": "REAL",
+            "settling": "DOC",
+            "unsolicited": "CODE",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:

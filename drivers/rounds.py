@@ -47,7 +47,7 @@ class Marks(Generic[K]):
     def outcome(self, device: DeviceName, observed: frozenset[Setting], settled_ns: int, failed: Mapping[Setting, str]) -> Outcome:
         sent_ns = self.sent_ns or self.acked_ns  # nothing was sent: nothing took time
         broken_ns = self.broken_ns or sent_ns
-        words = dict(sorted(failed.items()))
+        words = dict(sorted(failed.items(), key=lambda item: str(item[0])))  # settings of two kinds have no order
         return Outcome(device, observed, sent_ns, broken_ns, self.acked_ns, settled_ns, self.writes, words)
 
 

@@ -1,0 +1,78 @@
+"""What a check is, and the list of all of them. A check is a small async function over a `Subject`; its name is a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from conformance.subject import Subject
+
+Body: TypeAlias = "Callable[[Subject], Awaitable[None]]"
+
+
+class Failed(AssertionError):
+    """The driver, or the device, does not do what was declared; the message says what was wanted and what was seen."""
+
+
+class NotTried(Exception):
+    """This subject gives no opportunity (too few free ports, no login); the message says what is lacking."""
+
+
+class Effect(StrEnum):
+    """What a check does to the device."""
+
+    READS = "reads"
+    MOVES = "moves light"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. name: its id (`--only`); sentence: what it confirms.
+
+    truth: it asks the emulator (glass, counters, faults) and cannot be tried on hardware. ports: how many free lights it needs.
+    """
+
+    name: str
+    sentence: str
+    capability: str
+    body: Body
+    effect: Effect = Effect.MOVES
+    truth: bool = True
+    ports: int = 6
+
+
+PARTS = ("identity", "changes", "losses", "lies", "waiting", "sessions", "abilities", "spectrum")
+CHECKS: dict[str, Check] = {}
+"""All checks by name, in the order they run: those that only read stand first."""
+
+
+def check(
+    sentence: str, capability: str, *, effect: Effect = Effect.MOVES, truth: bool = True, ports: int = 6
+) -> Callable[[Body], Body]:
+    """Enter the function into the list; its name, with hyphens, is the check's."""
+
+    def enter(body: Body) -> Body:
+        name = getattr(body, "__name__", "").replace("_", "-")
+        if name in CHECKS:
+            raise ValueError(f"two checks are named {name}")
+        CHECKS[name] = Check(name, sentence, capability, body, effect, truth, ports)
+        return body
+
+    return enter
+
+
+def want(holds: object, words: str) -> None:
+    """Go on if `holds`. Raises: Failed - with `words`."""
+    if not holds:
+        raise Failed(words)
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Every check: first what only reads, then what moves light without faults, then the rest."""
+    for part in PARTS:
+        import_module(f"conformance.checks.{part}")
+    return tuple(sorted(CHECKS.values(), key=lambda c: (c.effect is not Effect.READS, c.truth)))

@@ -1,0 +1,118 @@
+"""Abilities beyond the three verbs: meters, shutters, attenuators."""
+
+from __future__ import annotations
+
+from conformance.check import NotTried, check, want
+from conformance.subject import Subject
+from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
+from optics import Port, PortState
+
+WORST_LOSS_DB = 12.0  # a path of a wavelength-selective switch; cross-connects lose far less
+DEFAULT_METER_DB = 1.5
+DARK_DBM = -25.0  # meters of some families show noise far below; light that a receiver can use is above
+STEP_DB = 6.0
+
+
+@check("power is read where there is light, and a dark port is absent", "power", ports=3)
+async def power_where_there_is_light(s: Subject) -> None:
+    assert isinstance(s.device, PowerMeter)
+    lights = await s.make((1, 2))
+    (setting,) = lights
+    dark = Port(s.name, next(label for label in s.egress if label not in (setting.egress.label, setting.ingress.label)))
+    levels = await s.device.power([setting.egress, dark])
+    want(setting.egress in levels, f"no level at {setting.egress}, where light of 0 dBm enters")
+    want(levels.get(dark, DARK_DBM) <= DARK_DBM, f"{levels.get(dark)} dBm at {dark}, where there is none")
+    slack_db = s.device.traits.meter_db or DEFAULT_METER_DB
+    level = levels[setting.egress]
+    lowest, highest = -WORST_LOSS_DB - slack_db, slack_db
+    want(
+        s.spectral or lowest <= level <= highest,
+        f"{level} dBm at {setting.egress}; 0 dBm enters, the meter is good to {slack_db} dB",
+    )
+    s.known.light(setting.ingress.label, None)
+    try:
+        left = (await s.device.power([setting.egress])).get(setting.egress, DARK_DBM)
+        want(left <= DARK_DBM, f"{left} dBm at {setting.egress} though no light enters")
+    finally:
+        s.known.light(setting.ingress.label, 0.0)
+
+
+@check("a change of light shows at the meter as large as it is", "power", ports=2)
+async def levels_are_true(s: Subject) -> None:
+    assert isinstance(s.device, PowerMeter)
+    (setting,) = await s.make((1, 2))
+    entering = Port(s.name, setting.ingress.label + (":in" if setting.ingress.label in s.identity.egress else ""))
+    asked = [setting.egress, entering]
+    slack_db = s.device.traits.meter_db or DEFAULT_METER_DB
+    bright = await s.device.power(asked)
+    s.known.light(setting.ingress.label, -STEP_DB)
+    try:
+        dim = await s.device.power(asked)
+    finally:
+        s.known.light(setting.ingress.label, 0.0)
+    want(dim.keys() == bright.keys() and bright, f"levels at {sorted(map(str, bright))}, then at {sorted(map(str, dim))}")
+    for port, level in bright.items():
+        fell_db = level - dim[port]
+        want(abs(fell_db - STEP_DB) <= 0.5, f"{port}: the light fell by {STEP_DB} dB, the meter shows {fell_db:.2f} dB")
+    if entering in bright and not s.spectral:
+        level = bright[entering]
+        want(abs(level) <= slack_db + 0.2, f"{level} dBm at {entering}, 0 dBm enters; the meter is good to {slack_db} dB")
+
+
+@check("a port that is shut is dark and keeps its light's path; opened, it is lit again", "port control", ports=3)
+async def ports_shut_and_open(s: Subject) -> None:
+    assert isinstance(s.device, PortControl)
+    lights = await s.make((1, 2), (2, 1))
+    shut, other = s.one(1, 2), s.one(2, 1)
+    port = shut.egress
+    states = await s.device.set_ports([port], enabled=False)
+    want(states.get(port) is PortState.DISABLED, f"shut, it says {states.get(port)}")
+    want((await s.device.port_states([port])).get(port) is PortState.DISABLED, "asked again, it says something else")
+    want(await s.until(lambda: s.known.lit - s.keys(s.foreign) == s.keys([other]), 1.0), "it is not dark, or another is")
+    want(await s.device.read() - s.foreign == lights, "the path is gone from the report")
+    states = await s.device.set_ports([port], enabled=True)
+    want(states.get(port) is PortState.ENABLED, f"opened, it says {states.get(port)}")
+    patience_s = 2.0 + 10 * s.device.traits.settle_s
+    want(await s.until(lambda: s.known.lit - s.keys(s.foreign) == s.keys(lights), patience_s), "it stays dark")
+
+
+@check("a port whose hardware failed says so", "port control", ports=1)
+async def a_failed_port_says_so(s: Subject) -> None:
+    assert isinstance(s.device, PortControl)
+    port = s.one(1, 1).egress
+    with s.known.wrong("failed-port", port=port.label):
+        state = (await s.device.port_states([port])).get(port)
+        want(state is PortState.FAILED, f"it says {state}")
+    want((await s.device.port_states([port])).get(port) is PortState.ENABLED, "mended, it says something else")
+
+
+@check("an attenuator weakens its light by what it is set to", "attenuator", ports=16)
+async def attenuators_weaken(s: Subject) -> None:
+    assert isinstance(s.device, Attenuator)
+    ports = [Port(s.name, label) for label in dict.fromkeys((*s.egress, *s.ingress))]
+    before = await s.device.attenuation(ports)
+    usable = [b for b, label in enumerate(s.egress[: s.lights], 1) if Port(s.name, label) in before]
+    if not usable:
+        raise NotTried("no attenuator at a free port")
+    (setting,) = await s.make((1, usable[0]))
+    port, old = setting.egress, before[setting.egress]
+    meter = s.device if isinstance(s.device, PowerMeter) else None
+    bright = (await meter.power([port])).get(port) if meter else None
+    try:
+        told = await s.device.attenuate({port: old + 4.0})
+        want(abs(told.get(port, -99.0) - old - 4.0) <= 0.1, f"set to {old + 4.0} dB, it says {told.get(port)}")
+        again = (await s.device.attenuation([port])).get(port)
+        want(again == told[port], f"asked again, it says {again}")
+        if meter and bright is not None:
+            dim = (await meter.power([port])).get(port, -99.0)
+            want(abs(bright - dim - 4.0) <= 0.7, f"4 dB weaker, the meter shows {bright - dim:.2f} dB")
+    finally:
+        await s.device.attenuate({port: old})
+
+
+@check("asking what happens after a loss of power writes nothing", "persistence", ports=0)
+async def persistence_is_read_only(s: Subject) -> None:
+    assert isinstance(s.device, Persistence)
+    before = s.known.writes
+    await s.device.persistence()
+    want(s.known.writes == before, "something was written")

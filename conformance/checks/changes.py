@@ -1,0 +1,226 @@
+"""Making, moving and breaking lights, and saying no."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from conformance.check import Failed, NotTried, check, want
+from conformance.subject import Subject, failed_exactly
+from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute
+
+FIRST = ((1, 2), (2, 1), (3, 4), (5, 6))
+SECOND = ((1, 4), (3, 2), (2, 6), (5, 1))
+"""The same lights by the same exits, every one another way."""
+
+
+def _good(outcome: Outcome) -> None:
+    want(not outcome.failed, "; ".join(f"{setting}: {words}" for setting, words in outcome.failed.items()))
+
+
+async def made_moved_broken(s: Subject) -> None:
+    first, second = s.light(*FIRST), s.light(*SECOND)
+    made = await s.apply(add=first)
+    _good(made)
+    await s.shows(first)
+    await s.honest(made)
+    moved = await s.apply(remove=first, add=second)
+    _good(moved)
+    await s.shows(second)
+    await s.honest(moved)
+    broken = await s.apply(remove=second)
+    _good(broken)
+    await s.shows(())
+    await s.honest(broken)
+    want(await s.device.read() == s.foreign, "after taking everything down it reports something")
+
+
+@check("lights are made, moved with every port reused, and broken", "change", truth=False)
+async def makes_moves_and_breaks(s: Subject) -> None:
+    await made_moved_broken(s)
+
+
+@check("one light is made and broken again", "change", truth=False, ports=1)
+async def makes_and_breaks_one(s: Subject) -> None:
+    wanted = s.light((1, 1))
+    outcome = await s.apply(add=wanted)
+    _good(outcome)
+    await s.shows(wanted)
+    _good(await s.apply(remove=wanted))
+    await s.shows(())
+
+
+@check("applying again writes nothing", "change", truth=False, ports=3)
+async def applies_again(s: Subject) -> None:
+    wanted = await s.make((1, 2), (2, 1))
+    outcome = await s.apply(remove=s.light((3, 3)), add=wanted)
+    _good(outcome)
+    want(outcome.writes == 0, f"{outcome.writes} writes")
+    want(outcome.observed - s.foreign == wanted, "it reports something else")
+
+
+@check("other lights are not touched", "others stay lit")
+async def others_are_untouched(s: Subject) -> None:
+    others = await s.make((5, 6), (6, 5))
+    since = s.since(others)
+    first, second = s.light((1, 2), (2, 1), (3, 4)), s.light((1, 4), (3, 2))
+    await s.apply(add=first)
+    await s.apply(remove=first, add=second)
+    await s.shows(others | second)
+    want(s.since(others) == since, "lights nobody spoke of were made anew")
+
+
+@check("a port in use is refused and the rest is made", "refusals", truth=False, ports=9)
+async def a_busy_port_is_refused(s: Subject) -> None:
+    held = await s.make((1, 2))
+    since = s.since(held) if s.truth else {}
+    wrong, good = frozenset({s.clashing(*held)}), s.light((4, 5), (5, 4), (6, 7))
+    outcome = await s.apply(add=wrong | good)
+    failed_exactly(s, outcome, wrong)
+    await s.shows(held | good)
+    await s.honest(outcome)
+    want(not s.truth or s.since(held) == since, "the light that held the port was disturbed")
+
+
+@check("a light of somebody else is reported and left alone", "read")
+async def foreign_lights_are_reported(s: Subject) -> None:
+    async with s.another() as other:
+        foreign = s.light((1, 2), (2, 1))
+        await s.apply(add=foreign, device=other)
+        want(await s.device.read() - s.foreign == foreign, "what another session made is not reported")
+        since = s.since(foreign)
+        _good(await s.apply(add=s.light((3, 4))))
+        await s.apply(remove=s.light((3, 4)))
+        want(s.since(foreign) == since, "it was disturbed")
+        await s.shows(foreign)
+
+
+@check("a label that is no port never reaches the device", "refusals", truth=False, ports=1)
+async def no_label_is_a_command(s: Subject) -> None:
+    example = s.one(1, 1)
+    labels = [
+        ("1),(@17);:oxc:swit:disc:all", "2"),
+        ("1.1.1;DLT-CRS-ALL:::", "1.1.2"),
+        ("", s.egress[0]),
+        (s.ingress[0] + "\n", s.egress[0]),
+        (s.ingress[0], '"/><edit-config>'),
+        ("0", "x"),
+    ]
+    bad = frozenset(replace(example, ingress=Port(s.name, a), egress=Port(s.name, b)) for a, b in labels)
+    before = s.truth.writes if s.truth else 0
+    outcome = await s.apply(add=bad)
+    failed_exactly(s, outcome, bad)
+    for setting, words in outcome.failed.items():
+        want("not a port" in words, f"{setting.ingress.label!r}: wanted the words 'not a port', seen {words!r}")
+    want(outcome.writes == 0 and (not s.truth or s.truth.writes == before), "something was written")
+
+
+@check("a port beyond the device fails alone, in words", "refusals", truth=False, ports=4)
+async def a_port_beyond_the_device(s: Subject) -> None:
+    example, good = s.one(1, 2), s.one(3, 4)
+    beyond = re.sub(r"\d+(?=\D*$)", "997", example.egress.label)
+    if beyond in s.identity.egress or beyond == example.egress.label:
+        raise NotTried("no label beyond its own can be made up")
+    wrong = replace(example, egress=Port(s.name, beyond))
+    outcome = await s.apply(add=[wrong, good])
+    failed_exactly(s, outcome, [wrong])
+    await s.shows([good])
+
+
+@check("a setting of another kind, or of another device, is refused by name", "refusals", truth=False, ports=1)
+async def another_kind_is_refused(s: Subject) -> None:
+    one = s.one(1, 1)
+    stranger: Setting
+    if isinstance(one, SpectralRoute):
+        stranger = CrossConnect(one.ingress, one.egress)
+    else:
+        stranger = SpectralRoute(one.ingress, one.egress, Slot.flexgrid(0, 4))
+    elsewhere = replace(one, ingress=Port("elsewhere", one.ingress.label), egress=Port("elsewhere", one.egress.label))
+    outcome = await s.apply(add=[stranger, elsewhere])
+    failed_exactly(s, outcome, [stranger, elsewhere])
+    want(outcome.writes == 0, f"{outcome.writes} writes")
+
+
+@check("what the device refuses is reported, each item in words, and nothing else is claimed", "refusals", ports=4)
+async def refusals_are_reported(s: Subject) -> None:
+    wanted = s.light((1, 2), (3, 4))
+    with s.known.wrong("refuse", on="write"):
+        outcome = await s.apply(add=wanted)
+        failed_exactly(s, outcome, wanted)
+        await s.shows(())
+        await s.honest(outcome)
+    _good(await s.apply(add=wanted))
+    with s.known.wrong("refuse", on="write"):
+        outcome = await s.apply(remove=wanted)
+        failed_exactly(s, outcome, wanted)
+        await s.shows(wanted)
+        await s.honest(outcome)
+
+
+@check("of a batch that is done in part every item is finished or reported", "refusals")
+async def half_done_batches(s: Subject) -> None:
+    wanted = s.light(*FIRST)
+    with s.known.wrong("partial-bulk", on="write", count=1):
+        outcome = await s.apply(add=wanted)
+    missing = s.keys(wanted) - await s.world()
+    want(s.keys(outcome.failed) == missing, f"not lit: {sorted(missing)}, reported: {sorted(map(str, outcome.failed))}")
+    await s.honest(outcome)
+
+
+@check("a port that is stuck fails alone and leaves nothing reserved", "refusals", ports=4)
+async def a_stuck_port_fails_alone(s: Subject) -> None:
+    stuck, good = s.one(1, 2), s.one(3, 4)
+    port = stuck.egress.label if s.spectral else stuck.ingress.label
+    with s.known.wrong("stuck-port", port=port):
+        outcome = await s.apply(add=[stuck, good])
+        failed_exactly(s, outcome, [stuck])
+        await s.shows([good])
+        want(outcome.observed - s.foreign == {good}, f"it reports {sorted(map(str, outcome.observed))}")
+    _good(await s.apply(add=[stuck]))
+    await s.shows([stuck, good])
+
+
+@check("a port whose hardware failed is never claimed to carry light", "refusals", ports=4)
+async def a_failed_port_is_not_claimed(s: Subject) -> None:
+    bad, good = s.one(1, 2), s.one(3, 4)
+    with s.known.wrong("failed-port", port=bad.egress.label if s.spectral else bad.ingress.label):
+        outcome = await s.apply(add=[bad, good])
+        failed_exactly(s, outcome, [bad])
+        await s.shows([good])
+
+
+@check("the word to begin is awaited once, before anything is written, and its error stops the change", "ready", ports=4)
+async def ready_is_awaited_once(s: Subject) -> None:
+    seen: list[int] = []
+
+    async def ready() -> None:
+        seen.append(s.known.writes)
+
+    before = s.known.writes
+    _good(await s.apply(add=s.light((1, 2), (2, 1)), ready=ready))
+    want(seen == [before], f"awaited {len(seen)} times, at {seen} writes; {before} stood before")
+
+    class Stop(Exception):
+        pass
+
+    async def stop() -> None:
+        raise Stop
+
+    before = s.known.writes
+    try:
+        await s.apply(remove=s.light((1, 2)), add=s.light((3, 4)), ready=stop)
+    except Stop:
+        pass
+    else:
+        raise Failed("the error of the one who gives the word was swallowed")
+    want(s.known.writes == before, "something was written though the word never came")
+    await s.shows(s.light((1, 2), (2, 1)))
+
+
+@check("a set of lights goes out in no more writes than single commands would take", "at once", ports=6)
+async def a_set_is_made_together(s: Subject) -> None:
+    single = (await s.apply(add=s.light((1, 2)))).writes
+    rest = s.light((3, 4), (5, 6), (6, 5))
+    many = (await s.apply(add=rest)).writes
+    want(many <= single * len(rest), f"{many} writes for {len(rest)} lights, {single} for one")
+    await s.shows(s.light((1, 2)) | rest)

@@ -1,0 +1,137 @@
+"""Who the device is and what it carries: nothing here moves light."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conformance.check import Effect, check, want
+from conformance.strangers import nobody, nonsense
+from conformance.subject import Subject, names_device, refused
+from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
+from drivers.registry import open_device
+from optics import CrossConnect, Port, SpectralRoute, Unreachable
+
+READS = Effect.READS
+
+
+@check("a device says who it is and lists its ports", "identify", effect=READS, truth=False, ports=0)
+async def says_who_it_is(s: Subject) -> None:
+    identity = await s.device.identify()
+    for field in ("vendor", "model", "serial", "firmware"):
+        want(getattr(identity, field), f"the identity has no {field}: {identity}")
+    for side in ("ingress", "egress"):
+        labels = getattr(identity, side)
+        want(labels, f"no {side} ports")
+        want(len(set(labels)) == len(labels), f"an {side} label stands twice: {labels}")
+    want(await s.device.identify() == identity, "asked twice, it gives two answers")
+
+
+@check("what a device reports are settings between its own ports, of its own kind", "read", effect=READS, truth=False, ports=0)
+async def reports_its_settings(s: Subject) -> None:
+    kind = SpectralRoute if s.spectral else CrossConnect
+    for setting in await s.device.read():
+        want(isinstance(setting, kind), f"{setting} is no {kind.__name__}, traits.spectral is {s.spectral}")
+        want({setting.ingress.device, setting.egress.device} == {s.name}, f"{setting} is not on {s.name}")
+        want(setting.ingress.label in s.identity.ingress, f"{setting}: {setting.ingress} is no ingress port it listed")
+        want(setting.egress.label in s.identity.egress, f"{setting}: {setting.egress} is no egress port it listed")
+
+
+@check("what stands is reported again, unchanged, by a second session", "read", effect=READS, truth=False, ports=0)
+async def a_second_session_sees_the_same(s: Subject) -> None:
+    async with s.another() as other:
+        want(await other.read() == await s.device.read(), "two sessions are told two maps")
+
+
+@check("asking writes nothing", "read", effect=READS, ports=0)
+async def asking_writes_nothing(s: Subject) -> None:
+    before = s.known.writes
+    await s.device.identify()
+    await s.device.read()
+    want(s.known.writes == before, f"{s.known.writes - before} writes")
+
+
+@check("a change that asks for what is already so writes nothing", "change", effect=READS, truth=False, ports=0)
+async def nothing_to_change(s: Subject) -> None:
+    outcome = await s.apply(add=s.foreign)
+    want((outcome.writes, dict(outcome.failed)) == (0, {}), f"{outcome.writes} writes, failed: {dict(outcome.failed)}")
+    want(outcome.observed == s.foreign, "it reports something else than before")
+
+
+@check("an address where nobody answers is Unreachable, and named", "unreachable", effect=READS, truth=False, ports=0)
+async def nobody_answers(s: Subject) -> None:
+    async with nobody(s.config.address) as address:
+        device = open_device(replace(s.config, address=address, timeout_s=s.quick_s * 2))
+        try:
+            error = await refused(device.read)
+        finally:
+            await device.close()
+    want(isinstance(error, Unreachable), f"wanted Unreachable, seen {type(error).__name__}: {error}")
+    assert error is not None
+    names_device(s, error)
+
+
+@check(
+    "somebody else's protocol at the address is an error that names the device", "unreachable", effect=READS, truth=False, ports=0
+)
+async def somebody_else_answers(s: Subject) -> None:
+    async with nonsense(s.config.address) as address:
+        device = open_device(replace(s.config, address=address, timeout_s=s.quick_s))
+        try:
+            error = await refused(device.read)
+        finally:
+            await device.close()
+    want(error is not None, "nonsense was taken for a map")
+    assert error is not None
+    names_device(s, error)
+
+
+@check("a device that was closed twice can be asked again", "sessions", effect=READS, truth=False, ports=0)
+async def closed_twice(s: Subject) -> None:
+    async with s.another() as other:
+        first = await other.read()
+        await other.close()
+        await other.close()
+        want(await other.read() == first, "after closing it reports something else")
+
+
+@check("a wrong password is refused and repeated nowhere", "login", effect=READS, ports=0)
+async def wrong_password(s: Subject) -> None:
+    _ = s.known  # real devices lock accounts
+    async with s.another(password="wr0ng-Passw0rd") as other:
+        error = await refused(other.read)
+    want(error is not None, "a wrong password was good enough")
+    assert error is not None
+    names_device(s, error)
+    chain: BaseException | None = error
+    while chain is not None:
+        want("wr0ng" not in f"{chain!s} {chain!r}", "the password stands in the error")
+        chain = chain.__cause__ or chain.__context__
+
+
+@check("power is read without writing, for ports that are there", "power", effect=READS, truth=False, ports=0)
+async def power_is_read(s: Subject) -> None:
+    assert isinstance(s.device, PowerMeter)
+    asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
+    levels = await s.device.power(asked)
+    want(levels.keys() <= set(asked), "levels of ports nobody asked for")
+    want(all(-80.0 < level < 40.0 for level in levels.values()), f"levels no meter shows: {levels}")
+
+
+@check("states of ports are read without writing", "port control", effect=READS, truth=False, ports=0)
+async def port_states_are_read(s: Subject) -> None:
+    assert isinstance(s.device, PortControl)
+    asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
+    want((await s.device.port_states(asked)).keys() <= set(asked), "states of ports nobody asked for")
+
+
+@check("attenuations are read without writing", "attenuator", effect=READS, truth=False, ports=0)
+async def attenuations_are_read(s: Subject) -> None:
+    assert isinstance(s.device, Attenuator)
+    levels = await s.device.attenuation([Port(s.name, label) for label in s.identity.egress])
+    want(all(level >= 0 for level in levels.values()), f"negative attenuation: {levels}")
+
+
+@check("the device says what it does when power comes back", "persistence", effect=READS, truth=False, ports=0)
+async def says_what_persists(s: Subject) -> None:
+    assert isinstance(s.device, Persistence)
+    want(await s.device.persistence(), "it gives no word")

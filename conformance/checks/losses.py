@@ -1,0 +1,156 @@
+"""What is lost on the way, at every command of a change in turn: a lost answer is never retried blindly."""
+
+from __future__ import annotations
+
+import asyncio
+
+from conformance.check import check, want
+from conformance.subject import Subject
+from optics import TimedOut, Unreachable
+
+HERE, THERE = ((1, 2),), ((1, 4),)
+"""A light that moves: one removal and one addition, with every command a change can need."""
+BYSTANDER = ((3, 3),)
+
+
+async def _undisturbed(s: Subject) -> int:
+    """How many writes the move takes when nothing goes wrong; afterwards the light is back."""
+    before = s.known.writes
+    outcome = await s.apply(remove=s.light(*HERE), add=s.light(*THERE))
+    want(not outcome.failed, f"the undisturbed move failed: {dict(outcome.failed)}")
+    writes = s.known.writes - before
+    await s.apply(remove=s.light(*THERE), add=s.light(*HERE))
+    want(writes > 0, "a move without a write")
+    return writes
+
+
+async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None, again: bool, wait_s: float = 0.0) -> None:
+    """Let `kind` strike each write of a move in turn, forth and back; the world is as wanted each time.
+
+    again: whether a command may be sent a second time (it was not executed, or nobody can tell). wait_s: how long a delayed
+    command may still be under way afterwards.
+    """
+    bystander = await s.make(*BYSTANDER)
+    here, there = await s.make(*HERE), s.light(*THERE)
+    writes = await _undisturbed(s)
+    stamps = s.since(bystander)
+    more = {} if seconds is None else {"seconds": seconds}
+    async with s.another(timeout_s=s.quick_s, options={"window": "1"}) as device:
+        await device.read()
+        for nth in range(writes):
+            violations, before = s.known.violations, s.known.writes
+            with s.known.wrong(kind, on="write", after=nth, count=1, **more) as number:
+                outcome = await s.apply(remove=here, add=there, device=device)
+                struck = s.known.fired(number)
+            where = f"{kind} at write {nth + 1} of {writes}"
+            want(struck, f"{where}: never struck, the move took fewer writes than before")
+            want(not outcome.failed, f"{where}: {dict(outcome.failed)}")
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            seen = await s.world()
+            want(seen == s.keys(there | bystander), f"{where}: lit is {sorted(seen)}, wanted {sorted(s.keys(there | bystander))}")
+            want(s.known.violations == violations, f"{where}: a port in use was driven")
+            done = s.known.writes - before
+            want(again or done == writes, f"{where}: {done} commands reached the device, {writes} were to do")
+            here, there = there, here
+        want(s.since(bystander) == stamps, f"{kind}: a light nobody spoke of was made anew")
+
+
+@check("a command that was executed but not answered is not sent again: read back first", "lost answers")
+async def executed_but_no_reply(s: Subject) -> None:
+    await _at_every_write(s, "drop-after", again=False)
+
+
+@check("a command that was lost with its connection is noticed and done", "lost answers")
+async def lost_with_the_connection(s: Subject) -> None:
+    await _at_every_write(s, "drop-before", again=True)
+
+
+@check("a command that vanished without a word is noticed and done", "lost answers")
+async def vanished_without_a_word(s: Subject) -> None:
+    await _at_every_write(s, "swallow", again=True)
+
+
+@check("an answer that comes too late is not taken for the next one's", "lost answers")
+async def answers_too_late(s: Subject) -> None:
+    late_s = s.quick_s * 1.3
+    await _at_every_write(s, "late", seconds=late_s, again=True, wait_s=late_s)
+
+
+@check("a command that is carried out late does no harm", "lost answers")
+async def executed_late(s: Subject) -> None:
+    late_s = s.quick_s * 1.3
+    await _at_every_write(s, "slow", seconds=late_s, again=True, wait_s=late_s)
+
+
+@check("an answer that arrives twice is taken once", "noise")
+async def answered_twice(s: Subject) -> None:
+    await _at_every_write(s, "twice", again=True)
+
+
+@check("an answer that cannot be read leaves open what was done, and the device is asked", "noise")
+async def unreadable_answers(s: Subject) -> None:
+    await _at_every_write(s, "garble", again=True)
+
+
+@check("answers in two pieces, or two in one, are put together", "noise")
+async def split_and_merged(s: Subject) -> None:
+    await _at_every_write(s, "split", again=True)
+    await s.clear()
+    await _at_every_write(s, "merge", seconds=0.02, again=True)
+
+
+@check("a device that reboots in the middle of a change is believed, not the plan", "reboot")
+async def reboots_in_the_middle(s: Subject) -> None:
+    kind = "reboot-keep" if s.device.traits.latching else "reboot-lose"
+    first, second = s.light((1, 2), (3, 4)), s.light((1, 4), (3, 2))
+    async with s.another(timeout_s=s.quick_s) as device:
+        for nth in range(2):
+            await s.apply(add=first)
+            with s.known.wrong(kind, on="write", after=nth, count=1):
+                try:
+                    outcome = await s.apply(remove=first, add=second, device=device)
+                except (TimedOut, Unreachable):
+                    outcome = None  # still booting: nothing is claimed
+            await _up_again(s)
+            if outcome is not None:
+                seen = await s.world()
+                want(s.keys(outcome.observed) - s.keys(s.foreign) == seen, f"it claims {sorted(map(str, outcome.observed))}")
+                want(s.keys(outcome.failed) == s.keys(second) - seen, f"reported as failed: {sorted(map(str, outcome.failed))}")
+            await s.clear()
+
+
+@check("light stays through a loss of power", "latching")
+async def light_survives_a_power_cut(s: Subject) -> None:
+    lights = await s.make((1, 2), (2, 1))
+    s.known.fault("reboot-keep")
+    await _up_again(s)
+    await s.shows(lights)
+    want(await s.device.read() - s.foreign == lights, "after the reboot it reports something else")
+
+
+@check("after a reboot that lost everything the device is believed, and the lights can be made again", "reboot")
+async def lost_by_a_reboot(s: Subject) -> None:
+    lights = await s.make((1, 2), (2, 1))
+    s.known.fault("reboot-lose")
+    await _up_again(s)
+    await s.shows(())
+    want(await s.device.read() == s.foreign, "it reports lights that are gone")
+    await s.make((1, 2), (2, 1))
+    await s.shows(lights)
+
+
+async def _up_again(s: Subject, patience_s: float = 10.0) -> None:
+    """Wait until the device answers and its mirrors rest."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            reported = s.keys(await s.device.read() - s.foreign)
+            if reported == await s.world():
+                return
+        except (TimedOut, Unreachable):
+            if loop.time() > deadline:
+                raise
+        want(loop.time() < deadline, f"{patience_s:.0f} s after a reboot report and glass still differ")
+        await asyncio.sleep(0.02)

@@ -1,0 +1,65 @@
+"""Sessions: dropped, refused, shared; and two callers at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from conformance.check import Effect, check, want
+from conformance.subject import Subject, refused
+
+
+@check("a session that was dropped while idle is made again", "sessions", ports=1)
+async def dropped_while_idle(s: Subject) -> None:
+    held = await s.make((1, 1))
+    async with s.another(options={"keep_alive_s": "0"}) as device:
+        await device.read()
+        with s.known.wrong("idle-drop", seconds=0.05):
+            await asyncio.sleep(0.12)
+        want(await device.read() - s.foreign == held, "it reports something else afterwards")
+
+
+@check("a full device refuses in its own way, and takes the next caller when it can", "sessions", effect=Effect.READS)
+async def a_full_device_refuses(s: Subject) -> None:
+    async with s.another(timeout_s=s.quick_s) as device:
+        with s.known.wrong("login-limit", limit=0):
+            error = await refused(device.read)
+            want(error is not None, "it was let in all the same")
+        want(await device.read() == s.foreign, "let in at last, it reports something else")
+
+
+@check("questions of two callers do not mix", "two callers", ports=4)
+async def two_callers(s: Subject) -> None:
+    first, second = s.light((1, 2), (2, 1)), s.light((3, 4), (4, 3))
+    one, seen, other, identity = await asyncio.gather(s.apply(add=first), s.device.read(), s.apply(add=second), s.device.identify())
+    want(not one.failed and not other.failed, f"failed: {dict(one.failed)} {dict(other.failed)}")
+    want(identity == s.identity, "the identity was another one")
+    want(seen - s.foreign <= first | second, "a map with lights nobody made")
+    await s.shows(first | second)
+
+
+@check("two sessions that want the same port: one has it, the other is told", "two callers", ports=9)
+async def two_sessions_one_port(s: Subject) -> None:
+    mine = s.one(1, 2)
+    theirs = s.clashing(mine)
+    _ = s.known
+    async with s.another() as other:
+        await other.read()
+        outcomes = await asyncio.gather(s.apply(add=[mine]), s.apply(add=[theirs], device=other))
+    lit = await s.world()
+    want(len(lit) == 1 and lit <= s.keys([mine, theirs]), f"lit is {sorted(lit)}")
+    for setting, outcome in zip((mine, theirs), outcomes, strict=True):
+        won = s.key(setting) in lit
+        want(won is (setting not in outcome.failed), f"{setting}: lit {won}, reported as failed {setting in outcome.failed}")
+
+
+@check("a question that was given up does not answer the next one", "two callers", ports=1)
+async def a_cancelled_question(s: Subject) -> None:
+    held = await s.make((1, 1))
+    with s.known.wrong("late", on="read", count=1, seconds=0.05):
+        try:
+            async with asyncio.timeout(0.01):
+                await s.device.identify()
+        except TimeoutError:
+            pass
+        await asyncio.sleep(0.06)
+        want(await s.device.read() - s.foreign == held, "it reports something else")

@@ -1,0 +1,78 @@
+"""Wavelength-selective switches: slots, overlap, attenuation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from conformance.check import NotTried, check, want
+from conformance.subject import Subject, failed_exactly
+from optics import Slot, SpectralRoute
+
+EXIT_WAYS = ((1, 1), (2, 2), (3, 1))
+
+
+@check("slots of one light go where each is sent", "spectral", truth=False, ports=3)
+async def slots_go_their_ways(s: Subject) -> None:
+    routes = s.light(*EXIT_WAYS)
+    outcome = await s.apply(add=routes)
+    want(not outcome.failed, f"{dict(outcome.failed)}")
+    want(outcome.observed - s.foreign == routes, f"it reports {sorted(map(str, outcome.observed))}")
+    await s.shows(routes)
+
+
+@check("a slot that overlaps another is refused by name, and the one that stands is not touched", "spectral", truth=False, ports=4)
+async def overlap_is_refused(s: Subject) -> None:
+    (held,) = await s.make((1, 1))
+    assert isinstance(held, SpectralRoute)
+    wider = replace(held, slot=Slot(held.slot.low_mhz - 50_000, held.slot.high_mhz + 50_000))
+    for wrong in (s.clashing(held), wider):
+        good = s.one(4, 2)
+        outcome = await s.apply(add=[wrong, good])
+        failed_exactly(s, outcome, [wrong])
+        await s.shows([held, good])
+        await s.apply(remove=[good])
+
+
+@check("attenuation is set, read back, and changed in place without going dark", "spectral", ports=2)
+async def attenuation_in_place(s: Subject) -> None:
+    plain, other = s.one(1, 1), s.one(2, 2)
+    assert isinstance(plain, SpectralRoute)
+    for attenuation_db in (3.0, 5.5, 0.0):
+        held = [route for route in await s.device.read() if s.key(route) == s.key(plain)]
+        wanted = replace(plain, attenuation_db=attenuation_db)
+        broken = sum(event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events())
+        outcome = await s.apply(remove=held, add=[wanted, other])
+        want(not outcome.failed, f"{dict(outcome.failed)}")
+        want({wanted, other} == outcome.observed - s.foreign, f"wanted {wanted}, it reports {sorted(map(str, outcome.observed))}")
+        await s.shows([wanted, other])
+        again = sum(event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events())
+        want(again == broken, f"light went dark on the way to {attenuation_db} dB")
+
+
+@check("a slot off the device's grid, or outside its band, is refused and not rounded", "spectral", truth=False, ports=1)
+async def no_slot_is_rounded(s: Subject) -> None:
+    route = s.one(1, 1)
+    assert isinstance(route, SpectralRoute)
+    strange = [
+        replace(route, slot=Slot(route.slot.low_mhz + 137, route.slot.high_mhz + 137)),
+        replace(route, slot=Slot(150_000_000, 150_050_000)),
+    ]
+    for one in strange:
+        outcome = await s.apply(add=[one])
+        if one in outcome.failed:
+            await s.shows(())
+            continue
+        want(one in outcome.observed, f"{one} is neither reported as failed nor as made: {sorted(map(str, outcome.observed))}")
+        await s.shows([one])
+        await s.apply(remove=[one])
+
+
+@check("a single slot carries light when the others do not", "spectral", truth=False, ports=2)
+async def one_slot_alone(s: Subject) -> None:
+    if len(s.egress) < 2:
+        raise NotTried("the device has a single way out")
+    routes = await s.make((1, 1), (2, 2))
+    gone = s.one(1, 1)
+    outcome = await s.apply(remove=[gone])
+    want(not outcome.failed, f"{dict(outcome.failed)}")
+    await s.shows(routes - {gone})

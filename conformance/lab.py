@@ -1,0 +1,193 @@
+"""A private emulated lab: a process of its own, with one device per driver, on free ports, gone with the block that started it."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.truth import Truth
+from drivers.registry import driver_class
+from optics import DeviceConfig, Missing
+
+START_S, STOP_S = 60.0, 10.0
+SETTLE_S = 0.02
+"""Switching time of the devices (s): long enough to be seen, short enough for hundreds of changes."""
+BOOT_S = 0.1
+PATIENCE_S = "0.6"
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A running lab. inventory: its directory; state: its keys and its control socket; devices: what to open them with."""
+
+    inventory: Path
+    state: Path
+    devices: Mapping[str, DeviceConfig] = field(default_factory=dict)
+
+    def truth(self, device: str) -> Truth:
+        """What the lab knows of one of its devices."""
+        return Truth(self.state / "control.sock", device)
+
+    @property
+    def truths(self) -> dict[str, Truth]:
+        return {name: self.truth(name) for name in self.devices}
+
+
+def name_of(driver: str) -> str:
+    """The device's name in a lab of several families."""
+    return "dut-" + driver
+
+
+def emulated_drivers() -> tuple[str, ...]:
+    """The drivers that have an emulator, as the emulators say."""
+    done = _python("-m", "emulators.generate", "--list")
+    return tuple(done.stdout.split())
+
+
+@contextmanager
+def devices_lab(drivers: Iterable[str], *, keep_under: Path | None = None) -> Iterator[Lab]:
+    """Run one device of each driver in one process, quick to settle, no hosts.
+
+    Raises: Missing - a driver without an emulator, or the lab does not start; with its own words.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="testbed-conform-", dir=keep_under))
+    try:
+        configs = _write(folder, tuple(drivers))
+        with _running(folder / "lab", "--devices-only"):
+            lab = Lab(folder / "lab", folder / "state", configs)
+            for truth in lab.truths.values():
+                truth.settle(SETTLE_S, BOOT_S)
+            yield lab
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def hosts_lab(inventory: Path, *, state: Path, with_hosts: bool) -> Iterator[Lab]:
+    """Run the lab of an inventory directory as a process that ends with the block. Raises: Missing."""
+    with _running(inventory, *(() if with_hosts else ("--devices-only",))):
+        yield Lab(inventory, state, _configs(inventory))
+
+
+def generate(out: Path, state: Path, *more: str) -> None:
+    """Write an inventory directory by the emulators' own generator, on ports that are free. Raises: Missing - in its words."""
+    _python("-m", "emulators.generate", "--free-ports", "--out", str(out), "--state", str(state), *more)
+
+
+def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
+    """One inventory with a device of every driver, put together from what the generator writes for each."""
+    import yaml
+
+    devices: dict[str, Any] = {}
+    emulated: dict[str, Any] = {}
+    hosts: Any = None
+    for driver in drivers:
+        one = folder / driver
+        generate(one, folder / "state", "--hosts", "4", "--ports", "2", "--settle-s", str(SETTLE_S))
+        read = {stem: yaml.safe_load((one / f"{stem}.yml").read_text()) for stem in ("hosts", "devices", "emulator")}
+        first, entry = next((name, entry) for name, entry in read["devices"]["devices"].items() if entry["driver"] == driver)
+        hosts = hosts or read["hosts"]
+        name = name_of(driver)
+        devices[name] = _quick(driver, dict(entry))
+        emulated[name] = (read["emulator"].get("devices") or {}).get(first) or {}
+    lab = folder / "lab"
+    lab.mkdir()
+    (lab / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
+    (lab / "fibres.yml").write_text("fibres: []\n")
+    (lab / "emulator.yml").write_text(yaml.safe_dump({"hosts": False, "seed": 1, "devices": emulated}))
+    return _configs(lab)
+
+
+def _quick(driver: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The device, so fast that a suite of hundreds of changes stays short."""
+    found = driver_class(driver)
+    options = {"patience_s": PATIENCE_S} if "patience_s" in found.OPTIONS else {}
+    entry["options"] = {**(entry.get("options") or {}), **options}
+    entry["traits"] = {**(entry.get("traits") or {}), "settle_s": SETTLE_S}
+    entry["timeout_s"] = 2.0
+    if float(entry.get("time_scale", 1)) != 1:  # a robot: its move becomes as short as a mirror's
+        entry["time_scale"] = max(float(entry["time_scale"]), round(found.TRAITS.settle_s / SETTLE_S))
+    return entry
+
+
+def _configs(inventory: Path) -> dict[str, DeviceConfig]:
+    import yaml
+
+    found = yaml.safe_load((inventory / "devices.yml").read_text())["devices"]
+    return {
+        name: DeviceConfig(
+            name,
+            entry["driver"],
+            entry["address"],
+            str(entry.get("username", "")),
+            str(entry.get("password", "")),
+            entry.get("traits") or {},
+            float(entry.get("timeout_s", 5.0)),
+            {key: str(value) for key, value in (entry.get("options") or {}).items()},
+            float(entry.get("time_scale", 1.0)),
+        )
+        for name, entry in found.items()
+    }
+
+
+@contextmanager
+def _running(inventory: Path, *options: str) -> Iterator[None]:
+    """Run `python -m emulators` until the block ends; it is ready when the block begins."""
+    here, there = os.pipe()
+    with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(there), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(there,),
+            start_new_session=True,
+        )
+        os.close(there)
+        try:
+            if not _ready(here):
+                _end(process)
+                log.seek(0)
+                said = "\n".join(log.read().splitlines()[-15:])
+                raise Missing(f"the emulated lab did not start: {said or 'it said nothing'}")
+            yield
+        finally:
+            os.close(here)
+            _end(process)
+
+
+def _ready(pipe: int) -> bool:
+    """Whether the lab wrote its word; False when it ended or took too long."""
+    deadline = time.monotonic() + START_S
+    while (left := deadline - time.monotonic()) > 0:
+        if select.select([pipe], [], [], left)[0]:
+            return os.read(pipe, 16) == b"ready\n"
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def _python(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=START_S)
+    if done.returncode:
+        raise Missing(f"{' '.join(words[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
+    return done

@@ -1,0 +1,179 @@
+"""Run checks over a subject, one after the other, and say of each declared capability whether it is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from conformance.capability import CAPABILITIES
+from conformance.check import Check, Effect, NotTried, all_checks
+from conformance.subject import Subject
+from optics import TestbedError
+
+CHECK_S = 60.0
+"""No check takes longer (s); one that does waits for something that never comes."""
+
+
+class Verdict(StrEnum):
+    """What became of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_TRIED = "not tried"
+
+
+class Standing(StrEnum):
+    """What is known of a capability."""
+
+    CONFIRMED = "confirmed"
+    NOT_CONFIRMED = "not confirmed"
+    NOT_TRIED = "not tried"
+    NOT_DECLARED = "not declared"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One check's outcome; `words` say why it failed or was not tried, `seconds` how long it took."""
+
+    check: Check
+    verdict: Verdict
+    words: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run. declared: the capabilities the driver claims."""
+
+    driver: str
+    device: str
+    identity: str
+    emulated: bool
+    declared: tuple[str, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+
+    def standing(self, capability: str) -> Standing:
+        """Confirmed if something was tried and nothing failed."""
+        if capability not in self.declared:
+            return Standing.NOT_DECLARED
+        verdicts = {result.verdict for result in self.results if result.check.capability == capability}
+        if Verdict.FAILED in verdicts:
+            return Standing.NOT_CONFIRMED
+        return Standing.CONFIRMED if Verdict.PASSED in verdicts else Standing.NOT_TRIED
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        return {name: self.standing(name) for name in CAPABILITIES}
+
+
+def declared(subject: Subject) -> tuple[str, ...]:
+    """The capabilities that the subject's driver declares."""
+    return tuple(name for name, c in CAPABILITIES.items() if c.declared(subject.device, subject.config))
+
+
+def chosen(subject: Subject, only: Iterable[str] = ()) -> tuple[Check, ...]:
+    """The checks of declared capabilities; `only`: of these names. Raises: ValueError - there is no such check."""
+    checks = all_checks()
+    names = set(only)
+    if unknown := names - {check.name for check in checks}:
+        raise ValueError(f"there is no check {sorted(unknown)[0]!r}")
+    mine = declared(subject)
+    return tuple(check for check in checks if check.capability in mine and (not names or check.name in names))
+
+
+async def run_check(subject: Subject, check: Check) -> Result:
+    """Run one check and tidy up behind it, whatever it did."""
+    began = time.monotonic()
+
+    def result(verdict: Verdict, words: str = "") -> Result:
+        return Result(check, verdict, words, time.monotonic() - began)
+
+    if check.truth and subject.truth is None:
+        return result(Verdict.NOT_TRIED, "needs an emulator")
+    if check.ports > subject.lights:
+        return result(Verdict.NOT_TRIED, f"needs {check.ports} free lights, there are {subject.lights}")
+    violations = subject.truth.violations if subject.truth else 0
+    problems: list[str] = []
+    not_tried = ""
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await check.body(subject)
+    except NotTried as why:
+        not_tried = str(why)
+    except TimeoutError as error:
+        problems.append(str(error) or f"not finished after {CHECK_S:.0f} s")
+    except AssertionError as error:
+        problems.append(str(error) or "an assertion failed")
+    except (TestbedError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:  # a driver may fail in any way
+        problems.append(f"{type(error).__name__}: {error}")
+    try:
+        if subject.truth:
+            subject.truth.mend()
+            subject.truth.pieces("whole")
+        if check.effect is Effect.MOVES or problems:
+            async with asyncio.timeout(CHECK_S):
+                await subject.clear()
+    except (AssertionError, TestbedError, OSError, RuntimeError, ValueError) as error:
+        problems.append(f"afterwards: {error}")
+    if subject.truth and subject.truth.violations != violations and check.capability != "two callers":
+        problems.append("a port that carried one light was driven for another")
+    if problems:
+        return result(Verdict.FAILED, "; ".join(problems))
+    return result(Verdict.NOT_TRIED, not_tried) if not_tried else result(Verdict.PASSED)
+
+
+async def run(
+    subject: Subject, checks: Sequence[Check] | None = None, told: Callable[[Result], None] = lambda result: None
+) -> Report:
+    """Look at the subject, run the checks, return what they found. `told` hears of each when it is done."""
+    await subject.look()
+    results = []
+    for check in checks if checks is not None else chosen(subject):
+        results.append(await run_check(subject, check))
+        told(results[-1])
+    return report(subject, results)
+
+
+def report(subject: Subject, results: Iterable[Result]) -> Report:
+    """What `results` say of the subject."""
+    identity = subject.identity
+    words = " ".join(word for word in (identity.vendor, identity.model, identity.serial, identity.firmware) if word)
+    return Report(subject.config.driver, subject.name, words, subject.truth is not None, declared(subject), tuple(results))
+
+
+async def run_many(
+    subjects: Sequence[Subject],
+    only: Callable[[Subject], Sequence[Check]] = chosen,
+    told: Callable[[Subject, Result], None] = lambda subject, result: None,
+    at_once: int = 4,
+) -> dict[str, Report]:
+    """Run several subjects, each its checks in turn, `at_once` of them side by side; reports by driver.
+
+    Most of a check is waiting for a device; a few together fill one processor.
+    """
+    turn = asyncio.Semaphore(at_once)
+
+    async def one(subject: Subject) -> Report:
+        async with turn:
+            try:
+                return await run(subject, only(subject), lambda result: told(subject, result))
+            except (TestbedError, OSError, ValueError) as error:  # not even its identity can be had: everything failed
+                words = f"{type(error).__name__}: {error}"
+                return report(subject, [Result(check, Verdict.FAILED, words, 0.0) for check in only(subject)])
+            finally:
+                await subject.device.close()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(subject)) for subject in subjects]
+    return {task.result().driver: task.result() for task in tasks}

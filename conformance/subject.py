@@ -1,0 +1,239 @@
+"""What is checked: a driver, opened from a `DeviceConfig`, and what is known of the device behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from conformance.check import Failed, NotTried, want
+from conformance.truth import Lit, Truth
+from drivers.api import CircuitSwitch, Ready, at_once
+from drivers.registry import driver_class, open_device
+from optics import Change, CrossConnect, DeviceConfig, Identity, Outcome, Port, Setting, Slot, SpectralRoute, TestbedError
+
+Pairs: TypeAlias = tuple[tuple[int, int], ...]
+LIGHTS = 16
+"""How many lights a check may speak of at most."""
+_SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4  # 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
+_POLL_S = 0.005
+
+
+class Subject:
+    """One device under check. Light number a leaves by exit number b: `light((a, b))`, whatever the family calls its ports.
+
+    A cross-connect's light is an ingress port; a spectral route's is a slot on the ingress that leads to most egress ports. Ports
+    that carried anything at the beginning are never used: what stands there is foreign and looked after.
+    truth: the emulated lab behind it, None for a real device.
+    """
+
+    def __init__(self, config: DeviceConfig, truth: Truth | None = None) -> None:
+        self.config, self.truth = config, truth
+        self.name = config.name
+        self.device: CircuitSwitch = open_device(config)
+        self.identity = Identity("", "", "", "", (), ())
+        self.foreign: frozenset[Setting] = frozenset()
+        self.ingress: tuple[str, ...] = ()
+        self.egress: tuple[str, ...] = ()
+
+    # ---- the device
+
+    async def look(self) -> None:
+        """Ask the device who it is and what it carries; choose the free ports."""
+        self.identity = await self.device.identify()
+        self.foreign = await self.device.read()
+        busy = {setting.ingress.label for setting in self.foreign}, {setting.egress.label for setting in self.foreign}
+        duplex = set(self.identity.ingress) & set(self.identity.egress)
+        taken = tuple(side | ((busy[0] | busy[1]) & duplex) for side in busy)
+        enter = [label for label in self.identity.ingress if label not in taken[0]]
+        leave = [label for label in self.identity.egress if label not in taken[1]]
+        joins = self.device.traits.joins
+        if self.spectral:
+            exits = {label: tuple(out for out in leave if joins(label, out)) for label in enter}
+            best = max(enter, key=lambda label: len(exits[label]), default="")
+            self.ingress, self.egress = (best,) * LIGHTS if best else (), exits.get(best, ())
+        elif self.device.traits.ways and enter and leave:
+            first = next((way for way in self.device.traits.ways if any(re.fullmatch(way[0], label) for label in enter)), ("", ""))
+            self.ingress = tuple(label for label in enter if re.fullmatch(first[0], label))
+            self.egress = tuple(label for label in leave if re.fullmatch(first[1], label))
+        else:
+            self.ingress, self.egress = tuple(enter), tuple(leave)
+
+    @property
+    def spectral(self) -> bool:
+        return self.device.traits.spectral
+
+    @property
+    def lights(self) -> int:
+        """How many lights there are to use."""
+        if self.spectral:
+            return LIGHTS if len(self.egress) > 1 else 0
+        return min(len(self.ingress), len(self.egress), LIGHTS)
+
+    @cached_property
+    def scheme(self) -> str:
+        return self.config.address.partition("://")[0]
+
+    @property
+    def quick_s(self) -> float:
+        """A time-out (s) that a local emulator keeps easily; encryption takes processor time."""
+        return 0.5 if self.scheme in ("ssh", "netconf", "https") else 0.2
+
+    @asynccontextmanager
+    async def another(self, **changes: Any) -> AsyncIterator[CircuitSwitch]:
+        """Open the device a second time, with another time-out, login, address or options."""
+        options = changes.pop("options", None)
+        if options is not None:
+            known = driver_class(self.config.driver).OPTIONS
+            changes["options"] = {**self.config.options, **{k: v for k, v in options.items() if k in known}}
+        device = open_device(replace(self.config, **changes))
+        try:
+            yield device
+        finally:
+            await device.close()
+
+    # ---- settings
+
+    def light(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
+        """The settings that lead light a out at exit b, for each (a, b) counted from 1."""
+        return frozenset(self._setting(a, b) for a, b in pairs)
+
+    def one(self, a: int, b: int) -> Setting:
+        return self._setting(a, b)
+
+    def clashing(self, setting: Setting) -> Setting:
+        """A setting that cannot be while `setting` is."""
+        if isinstance(setting, SpectralRoute):
+            other = next((label for label in self.egress if label != setting.egress.label), None)
+            if other is None:
+                raise NotTried("the device has a single way out")
+            return replace(setting, egress=Port(self.name, other))
+        used = self.ingress.index(setting.ingress.label)
+        return CrossConnect(Port(self.name, self.ingress[(used + 7) % len(self.ingress)]), setting.egress)
+
+    def key(self, setting: Setting) -> Lit:
+        """A setting as the glass knows it: without its attenuation."""
+        ends = (setting.ingress.label, setting.egress.label)
+        return (*ends, setting.slot.low_mhz, setting.slot.high_mhz) if isinstance(setting, SpectralRoute) else ends
+
+    def keys(self, settings: Iterable[Setting]) -> frozenset[Lit]:
+        return frozenset(self.key(setting) for setting in settings)
+
+    def _setting(self, a: int, b: int) -> Setting:
+        if a > self.lights:
+            raise NotTried(f"{self.lights} free lights, {a} wanted")
+        ingress = Port(self.name, self.ingress[a - 1])
+        if self.spectral:
+            slot = Slot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
+            return SpectralRoute(ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot)
+        return CrossConnect(ingress, Port(self.name, self.egress[b - 1]))
+
+    # ---- deeds
+
+    async def apply(
+        self,
+        remove: Iterable[Setting] = (),
+        add: Iterable[Setting] = (),
+        *,
+        device: CircuitSwitch | None = None,
+        ready: Ready = at_once,
+    ) -> Outcome:
+        """Make a change on the device, or through another opening of it."""
+        return await (device or self.device).apply(Change(self.name, frozenset(remove), frozenset(add)), ready)
+
+    async def make(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
+        """Make lights; return their settings. Raises: Failed - the device did not make them all."""
+        wanted = self.light(*pairs)
+        outcome = await self.apply(add=wanted)
+        want(not outcome.failed, f"could not begin: {_first(outcome)}")
+        return wanted
+
+    async def clear(self) -> None:
+        """Take down whatever a check left; foreign settings stay."""
+        left = await self.device.read() - self.foreign
+        if left:
+            outcome = await self.apply(remove=left)
+            want(not outcome.failed, f"could not tidy up: {_first(outcome)}")
+
+    # ---- truth
+
+    @property
+    def known(self) -> Truth:
+        """The emulator's truth. Raises: NotTried - a real device keeps it to itself."""
+        if self.truth is None:
+            raise NotTried("needs the emulator's own knowledge")
+        return self.truth
+
+    async def world(self) -> frozenset[Lit]:
+        """What carries light now, foreign lights aside: by the glass where there is an emulator, else by the device's report."""
+        seen = self.truth.lit if self.truth else self.keys(await self.device.read())
+        return seen - self.keys(self.foreign)
+
+    async def shows(self, wanted: Iterable[Setting]) -> None:
+        """The world is `wanted`, nothing less and nothing more. Raises: Failed."""
+        expected, seen = self.keys(wanted), await self.world()
+        want(seen == expected, f"wanted {_words(expected)} lit, {_words(seen)} is")
+
+    async def honest(self, outcome: Outcome) -> None:
+        """The outcome tells the truth: its map is the world, its marks of time are in order. Raises: Failed."""
+        told = self.keys(outcome.observed) - self.keys(self.foreign)
+        seen = await self.world()
+        want(told == seen, f"the outcome says {_words(told)}, {_words(seen)} is lit")
+        marks = (outcome.sent_ns, outcome.broken_ns, outcome.acked_ns, outcome.settled_ns)
+        want(list(marks) == sorted(marks), f"marks of time out of order: sent, broken, acked, settled = {marks}")
+
+    def since(self, settings: Iterable[Setting]) -> dict[Lit, float]:
+        """When each of `settings` was made last, by the emulator's history; -1 once it was broken again."""
+        wanted = self.keys(settings)
+        found: dict[Lit, float] = dict.fromkeys(wanted, -1.0)
+        for event in self.known.events():
+            where: Lit = event[2:]
+            if where in found and event[1] in ("making", "broken"):
+                found[where] = event[0] if event[1] == "making" else -1.0
+        return found
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Poll `holds` for at most `seconds`; return what it said last."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+
+async def refused(act: Callable[[], Any]) -> TestbedError | None:
+    """Await `act()`; return the error raised on purpose, None when it went well."""
+    try:
+        await act()
+    except TestbedError as error:
+        return error
+    return None
+
+
+def names_device(subject: Subject, error: TestbedError) -> None:
+    """An error says of which device it speaks. Raises: Failed."""
+    want(subject.name in str(error), f"the error does not name the device: {type(error).__name__}: {error}")
+
+
+def failed_exactly(subject: Subject, outcome: Outcome, wanted: Iterable[Setting]) -> None:
+    """`wanted` and nothing else failed, each in words. Raises: Failed."""
+    expected = frozenset(wanted)
+    if outcome.failed.keys() != expected:
+        said = {str(setting): words for setting, words in outcome.failed.items()}
+        raise Failed(f"wanted {sorted(map(str, expected))} reported as failed, reported is {said}")
+    for setting, words in outcome.failed.items():
+        want(len(words) > 10, f"{setting} failed without a reason: {words!r}")
+
+
+def _first(outcome: Outcome) -> str:
+    return "; ".join(f"{setting}: {words}" for setting, words in list(outcome.failed.items())[:2])
+
+
+def _words(lit: Iterable[Lit]) -> str:
+    return ", ".join(f"{way[0]}->{way[1]}" + (f"@{way[2]}-{way[3]}" if len(way) == 4 else "") for way in sorted(lit)) or "nothing"

@@ -1,0 +1,134 @@
+"""What an emulator knows and a real device keeps to itself: glass, counters, faults. The lab's control socket, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Lit = tuple[str, str] | tuple[str, str, int, int]
+"""(ingress, egress) of a cross-connect that carries light; of a spectral route with its slot's edges (MHz)."""
+ANSWER_S = 10.0
+
+
+class NoTruth(RuntimeError):
+    """The lab does not answer, or says no; the message has its words."""
+
+
+class Truth:
+    """One emulated device of a running lab, as the lab knows it.
+
+    socket_path: the lab's `control.sock`. Raises: NoTruth from every question.
+    """
+
+    def __init__(self, socket_path: Path, device: str) -> None:
+        self.path, self.device = socket_path, device
+        self._armed: set[int] = set()
+
+    def ask(self, op: str, **values: object) -> dict[str, Any]:
+        """Ask the lab one question."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(ANSWER_S)
+            try:
+                with _short(self.path) as path:
+                    link.connect(path)
+                link.sendall(json.dumps({"op": op, **values}).encode() + b"\n")
+                heard = b""
+                while not heard.endswith(b"\n") and (piece := link.recv(1 << 20)):
+                    heard += piece
+            except OSError as error:
+                raise NoTruth(f"emulated lab at {self.path}: {op}: {error}") from error
+        answer: dict[str, Any] = json.loads(heard or b'{"ok": false, "error": "no answer"}')
+        if not answer.pop("ok"):
+            raise NoTruth(f"emulated lab: {op}: {answer.get('error')}")
+        return answer
+
+    @property
+    def lit(self) -> frozenset[Lit]:
+        """What passes light now."""
+        return frozenset(_lit(row) for row in self.ask("glass")["glass"][self.device])
+
+    @property
+    def writes(self) -> int:
+        """How many commands that change the device it heard so far."""
+        return int(self.ask("writes")["writes"][self.device])
+
+    @property
+    def violations(self) -> int:
+        """How often it was told to drive a port that carried something else."""
+        return int(self.ask("writes")["violations"][self.device])
+
+    def events(self) -> list[tuple[Any, ...]]:
+        """What the glass did so far: (time, "making" | "lit" | "broken", ingress, egress, ...)."""
+        return [tuple(event) for event in self.ask("history", device=self.device)["history"]]
+
+    def fault(self, kind: str, **values: object) -> int:
+        """Arm a fault; return its number."""
+        number = int(self.ask("faults.add", device=self.device, kind=kind, **values)["number"])
+        if number:
+            self._armed.add(number)
+        return number
+
+    def lift(self, number: int) -> None:
+        """Disarm a fault."""
+        self.ask("faults.remove", device=self.device, number=number)
+        self._armed.discard(number)
+
+    @contextmanager
+    def wrong(self, kind: str, **values: object) -> Iterator[int]:
+        """Arm a fault for the time of the block; yields its number."""
+        number = self.fault(kind, **values)
+        try:
+            yield number
+        finally:
+            if number in self._armed:
+                self.lift(number)
+
+    def fired(self, number: int) -> int:
+        """How often an armed fault struck."""
+        found = self.ask("faults.list")["faults"][self.device]
+        return next((int(fault["fired"]) for fault in found if fault["number"] == number), 0)
+
+    def mend(self) -> None:
+        """Disarm every fault of this device, whoever armed it."""
+        for fault in self.ask("faults.list")["faults"][self.device]:
+            self.lift(int(fault["number"]))
+
+    def light(self, port: str, dbm: float | None) -> None:
+        """Say what light a fibre brings to an ingress port (dBm; None: none)."""
+        self.ask("power", device=self.device, port=port, dbm=dbm)
+
+    def settle(self, seconds: float, boot_s: float | None = None) -> None:
+        """Give the device another switching time (s), and another time to boot."""
+        more = {} if boot_s is None else {"boot_s": boot_s}
+        self.ask("settle", device=self.device, s=seconds, **more)
+
+    def settle_s(self) -> float:
+        """The switching time the device has now (s)."""
+        return float(self.ask("status")["devices"][self.device]["settle_s"])
+
+    def pieces(self, how: str) -> None:
+        """Cut its replies from now on: "whole", "split" at random places, one "byte" at a time."""
+        self.ask("pieces", device=self.device, **{"as": how})
+
+
+def _lit(row: list[Any]) -> Lit:
+    ingress, egress = str(row[0]), str(row[1])
+    return (ingress, egress, int(row[2]), int(row[3])) if len(row) >= 4 else (ingress, egress)
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name of the socket that fits: sun_path holds 108 bytes (unix(7))."""
+    if len(os.fsencode(path)) < 100:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

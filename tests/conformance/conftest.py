@@ -1,0 +1,64 @@
+"""One emulated lab with a device of every family; the checks run side by side, once, and the tests look at what they found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from conformance.check import Check
+from conformance.lab import Lab, devices_lab, name_of
+from conformance.run import Report, chosen, run_many
+from conformance.subject import Subject
+from drivers.registry import evidence, known_drivers
+from emulators.families import WHERE, family
+from optics import DeviceConfig
+
+DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
+
+
+def _imagined(driver: str) -> Subject:
+    """A subject nobody asks anything: what its driver declares is known without a device."""
+    schemes = evidence(driver).schemes
+    address = f"{schemes[0]}://127.0.0.1:9" if schemes[0] != "serial" else "serial:///dev/null"
+    user, password = family(driver).login or ("", "")
+    return Subject(DeviceConfig(name_of(driver), driver, address, user, password))
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every driver with every check of what it declares."""
+    return [(driver, check.name) for driver in DRIVERS for check in chosen(_imagined(driver))]
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    with devices_lab(DRIVERS) as running:
+        yield running
+
+
+def _run(lab: Lab, wanted: Mapping[str, set[str]]) -> dict[str, Report]:
+    def only(subject: Subject) -> tuple[Check, ...]:
+        return tuple(check for check in chosen(subject) if check.name in wanted[subject.config.driver])
+
+    subjects = [Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver))) for driver in wanted]
+    return asyncio.run(run_many(subjects, only))
+
+
+@pytest.fixture(scope="session")
+def reports(lab: Lab, request: pytest.FixtureRequest) -> Mapping[str, Report]:
+    """What the checks found that this session asks for."""
+    wanted: dict[str, set[str]] = {}
+    for item in request.session.items:
+        found = getattr(item, "callspec", None)
+        if found is None or "reports" not in getattr(item, "fixturenames", ()):
+            continue
+        every = {name for driver, name in cases() if driver == found.params["driver"]}
+        wanted.setdefault(found.params["driver"], set()).update({found.params["check"]} if "check" in found.params else every)
+    return _run(lab, wanted)
+
+
+@pytest.fixture(scope="session")
+def whole_reports(reports: Mapping[str, Report]) -> Mapping[str, Report]:
+    """`reports`, asked for by a test that needs every check of its driver."""
+    return reports
