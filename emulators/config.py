@@ -6,6 +6,7 @@ is the job of the program under test.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import yaml
 
 from emulators.addresses import Address, parse
+from emulators.light import edges_mhz, fibre_loss_db
 
 
 class BadInventory(ValueError):
@@ -33,7 +35,10 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """An emulated switch and where it answers. `overrides` go to its plant as they are; key_file: what its driver logs in with."""
+    """An emulated switch and where it answers. `overrides` go to its plant as they are; key_file: what its driver logs in with.
+
+    time_scale: how much faster than a real one it runs.
+    """
 
     name: str
     driver: str
@@ -42,6 +47,7 @@ class DeviceConfig:
     password: str | None
     overrides: Mapping[str, object]
     key_file: str = ""
+    time_scale: float = 1.0
 
     @property
     def port(self) -> int:
@@ -51,7 +57,10 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Fibre:
-    """A duplex cable: the host's light enters the device at `enters`, what leaves at `leaves` reaches the host."""
+    """A duplex cable: the host's light enters the device at `enters`, what leaves at `leaves` reaches the host.
+
+    slot: edges (MHz) of what the host's transmitter sends; None: light of no known frequency. loss_db: one way.
+    """
 
     name: str
     host: str
@@ -59,6 +68,18 @@ class Fibre:
     device: str
     enters: str
     leaves: str
+    slot: tuple[int, int] | None = None
+    loss_db: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Trunk:
+    """One fibre from an egress of a device to an ingress of another device, or of the same."""
+
+    name: str
+    source: tuple[str, str]
+    target: tuple[str, str]
+    loss_db: float = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,7 @@ class LabConfig:
     hosts: Mapping[str, HostConfig]
     devices: Mapping[str, DeviceConfig]
     fibres: tuple[Fibre, ...]
+    trunks: tuple[Trunk, ...] = ()
     with_hosts: bool = True
     seed: int = 1
     rate_bps: int = 250_000_000
@@ -126,8 +148,7 @@ def read_config(inventory: Path) -> LabConfig:
     fibres: list[Fibre] = []
     for entry in fibres_file.get("fibres") or []:
         try:
-            name, host, device, enters, leaves = (str(entry[k]) for k in ("name", "host", "device", "enters", "leaves"))
-            fibre = Fibre(name, host, int(entry["port"]), device, enters, leaves)
+            fibre = _fibre(entry)
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"fibres.yml: {entry}: {_words(problem)}")
             continue
@@ -136,7 +157,19 @@ def read_config(inventory: Path) -> LabConfig:
         if fibre.device not in devices:
             problems.append(f"fibres.yml: {fibre.name}: device {fibre.device} is not in devices.yml")
         fibres.append(fibre)
-    problems += [f"fibres.yml: {what}" for what in _twice(fibres)]
+    trunks: list[Trunk] = []
+    for entry in fibres_file.get("trunks") or []:
+        try:
+            trunks.append(trunk := _trunk(entry))
+        except (KeyError, TypeError, ValueError) as problem:
+            problems.append(f"fibres.yml: trunks: {entry}: {_words(problem)}")
+            continue
+        problems += [
+            f"fibres.yml: {trunk.name}: device {device} is not in devices.yml"
+            for device, _ in (trunk.source, trunk.target)
+            if device not in devices
+        ]
+    problems += [f"fibres.yml: {what}" for what in _twice(fibres, trunks)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
 
@@ -147,6 +180,7 @@ def read_config(inventory: Path) -> LabConfig:
         hosts=hosts,
         devices=devices,
         fibres=tuple(fibres),
+        trunks=tuple(trunks),
         with_hosts=bool(extra.get("hosts", True)) and bool(hosts),
         seed=int(extra.get("seed", 1)),
         rate_bps=round(float(extra.get("link_rate_mbps", 250)) * 1_000_000),
@@ -179,21 +213,61 @@ def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[t
 def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> DeviceConfig:
     address, key_file = parse(str(entry["address"])), str((entry.get("options") or {}).get("key_file", ""))
     login = entry.get("username"), entry.get("password")
-    return DeviceConfig(name, str(entry["driver"]), address, *login, dict(overrides), key_file)
+    time_scale = float(entry.get("time_scale", 1.0))
+    if not 0 < time_scale < float("inf"):
+        raise ValueError(f"time_scale {time_scale:g}: wanted more than 0")
+    return DeviceConfig(name, str(entry["driver"]), address, *login, dict(overrides), key_file, time_scale)
 
 
-def _twice(fibres: list[Fibre]) -> Iterator[str]:
-    """Say which plug would have to be in two sockets."""
-    seen: dict[tuple[str, str, str], str] = {}
-    for fibre in fibres:
-        for plug in (
-            (fibre.host, str(fibre.port), "port"),
-            (fibre.device, fibre.enters, "ingress"),
-            (fibre.device, fibre.leaves, "egress"),
-        ):
-            if plug in seen:
-                yield f"{fibre.name}: {plug[0]} {plug[2]} {plug[1]} is taken by {seen[plug]}"
-            seen[plug] = fibre.name
+def _fibre(entry: Mapping[str, Any]) -> Fibre:
+    name, host, device, enters, leaves = (str(entry[k]) for k in ("name", "host", "device", "enters", "leaves"))
+    return Fibre(name, host, int(entry["port"]), device, enters, leaves, _slot(entry.get("slot")), _loss_db(entry))
+
+
+def _trunk(entry: Mapping[str, Any]) -> Trunk:
+    (one, egress), (other, ingress) = ((str(entry[end]["device"]), str(entry[end]["port"])) for end in ("from", "to"))
+    return Trunk(str(entry["name"]), (one, egress), (other, ingress), _loss_db(entry))
+
+
+def _loss_db(entry: Mapping[str, Any]) -> float:
+    given = entry.get("loss_db")
+    return fibre_loss_db(float(entry.get("length_m", 0.0)), None if given is None else float(given))
+
+
+def _slot(given: object) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or set(given) != {"n", "m"} or not all(type(v) is int for v in given.values()):
+        raise ValueError(f"slot {given}: wanted {{n: -280, m: 4}}, whole numbers")
+    if given["m"] < 1:
+        raise ValueError(f"slot {given}: m is 1 or more")
+    return edges_mhz(given["n"], given["m"])
+
+
+def _twice(fibres: list[Fibre], trunks: list[Trunk]) -> Iterator[str]:
+    """Say which plug would have to be in two sockets. A passive coupler joins fibres whose light has different frequencies."""
+    seen: dict[tuple[str, str, str], list[Fibre | Trunk]] = {}
+    cables: list[Fibre | Trunk] = [*fibres, *trunks]
+    for cable in cables:
+        if isinstance(cable, Fibre):
+            plugs = [(cable.host, str(cable.port), "port"), (cable.device, cable.enters, "ingress")]
+            plugs.append((cable.device, cable.leaves, "egress"))
+        else:
+            plugs = [(*cable.source, "egress"), (*cable.target, "ingress")]
+        for plug in plugs:
+            for other in seen.setdefault(plug, []):
+                slots = [c.slot if isinstance(c, Fibre) else None for c in (cable, other)]
+                if plug[2] != "ingress" or None in slots:
+                    yield f"{cable.name}: {plug[0]} {plug[2]} {plug[1]} is taken by {other.name}"
+                elif _overlap(*slots):
+                    yield f"{cable.name}: its slot overlaps that of {other.name}, whose light enters {plug[0]} {plug[1]} too"
+            seen[plug].append(cable)
+    names = Counter(cable.name for cable in cables)
+    yield from (f"{name}: the name is taken" for name, times in names.items() if times > 1)
+
+
+def _overlap(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    return one is not None and other is not None and one[0] < other[1] and other[0] < one[1]
 
 
 def _words(problem: Exception) -> str:

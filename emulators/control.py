@@ -97,7 +97,7 @@ class Control:
     def _status(self, _: Request) -> Words:
         lab = self._lab
         fabric = lab.fabric
-        sources = fabric.glass.sources if fabric else {}
+        sources = lab.light.sources
         carriers = fabric.carriers() if fabric else {}
         hosts: dict[str, Words] = {}
         for name, host in lab.hosts.items():
@@ -136,7 +136,8 @@ class Control:
             "mtu": lab.config.mtu,
             "hosts": hosts,
             "devices": devices,
-            "fibres": [{**asdict(f), "cut": bool(fabric and f.name in fabric.glass.cut)} for f in lab.config.fibres],
+            "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
+            "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
         }
 
     def _history(self, request: Request) -> Words:
@@ -188,14 +189,11 @@ class Control:
         return self._lab.servers[name]
 
     def _fibre(self, request: Request) -> Words:
-        lab = self._lab
-        if not lab.fabric:
-            raise BadRequest("this lab has no hosts, so no fibres")
-        fibre = next((f for f in lab.config.fibres if f.name == request["name"]), None)
-        if fibre is None:
-            raise BadRequest(f"no fibre {request['name']}")
-        lab.sever(fibre, bool(request["cut"]))
-        return {"cut": sorted(lab.fabric.glass.cut)}
+        lab, name = self._lab, str(request["name"])
+        if name not in lab.light.strands and name not in lab.light.ties:
+            raise BadRequest(f"no fibre {name}")
+        lab.sever(name, bool(request["cut"]))
+        return {"cut": sorted(lab.light.cut)}
 
     def _host_sshd(self, request: Request) -> Words:
         host, up = self._lab.hosts.get(str(request["host"])), bool(request["up"])

@@ -8,22 +8,23 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig
+from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig, Trunk
 from emulators.control import Control
 from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
-from emulators.fabric.build import Fabric, Host
-from emulators.fabric.glass import HostPort
+from emulators.fabric.build import Fabric, Host, laid
+from emulators.fabric.glass import HostPort, Relight
 from emulators.fabric.sshd import Keys
 from emulators.families import WHERE, device_from_config, family
+from emulators.feeds import Feeds
+from emulators.light import Lit, Violation
 from emulators.server import Access, DeviceServer, Line
 
 BANNER_DEADLINE_S = 20.0
-LASER_DBM = 0.0  # what a host's transmitter puts into its fibre
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Lab:
 
     def __init__(self, config: LabConfig, dialects: Mapping[str, AnyDialect], doors: Doors, fabric: Fabric | None) -> None:
         self.config, self.doors, self.fabric = config, doors, fabric
-        self.glass: dict[str, frozenset[tuple[str, str]]] = {name: frozenset() for name in config.devices}
+        self.glass: dict[str, frozenset[Lit]] = {name: frozenset() for name in config.devices}
         self.servers = {
             name: DeviceServer(
                 name,
@@ -59,8 +60,11 @@ class Lab:
             for name, dialect in dialects.items()
         }
         self.stopped = asyncio.Event()
+        self.light = fabric.glass if fabric else laid(config)  # who hears whom
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
-        self._silent: set[HostPort] = set()  # transmitters switched off: the port is administratively down or its host is dead
+        self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {t.name: t for t in config.trunks}
+        self._feeds = Feeds(config, self.servers, self.light)
+        self._feeds.start()
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -89,16 +93,23 @@ class Lab:
         for server in self.servers.values():
             await server.stop()
 
-    def sever(self, fibre: Fibre, cut: bool) -> None:
-        """Cut a cable, or splice it."""
-        assert self.fabric is not None
-        self.fabric.sever(fibre.name, cut)
-        self._feed(fibre)
+    def sever(self, name: str, cut: bool) -> None:
+        """Cut a cable or a trunk, or splice it. Raises: KeyError - there is none of that name."""
+        cable = self._cables[name]
+        self._relit(self.fabric.sever(name, cut) if self.fabric else self.light.sever(name, cut))
+        self._feeds.refresh(cable)
 
-    def _on_glass(self, device: str, pairs: frozenset[tuple[str, str]], now: float) -> None:
-        self.glass[device] = pairs
-        if self.fabric:
-            self.fabric.show(device, pairs)
+    def _on_glass(self, device: str, lit: frozenset[Lit], now: float) -> None:
+        self.glass[device] = lit
+        self._relit(self.fabric.show(device, lit) if self.fabric else self.light.show(device, lit))
+
+    def _relit(self, change: Relight) -> None:
+        for receiver, senders in change.collided:
+            fibre, now = self._fibres[receiver], asyncio.get_running_loop().time()
+            words = f"{receiver.host}:p{receiver.port} hears " + " and ".join(f"{host}:p{port}" for host, port in senders)
+            pair = (self._fibres[senders[0]].enters, fibre.leaves)
+            self.servers[fibre.device].plant.violations.append(Violation(now, pair, words))
+            log(f"device {fibre.device}: {words} at once")
 
     def _ports_switched(self, host: Host) -> None:
         for number, up in host.ports.read():
@@ -106,16 +117,9 @@ class Lab:
 
     def _transmit(self, port: HostPort, on: bool) -> None:
         """A port that is switched off sends no light: the far end goes dark, as with a real transceiver."""
-        if on:
-            self._silent.discard(port)
-        else:
-            self._silent.add(port)
+        self._relit(self.fabric.silence(port, not on) if self.fabric else self.light.silence(port, not on))
         if port in self._fibres:
-            self._feed(self._fibres[port])
-
-    def _feed(self, fibre: Fibre) -> None:
-        dark = HostPort(fibre.host, fibre.port) in self._silent or (self.fabric and fibre.name in self.fabric.glass.cut)
-        self.servers[fibre.device].set_input(fibre.enters, None if dark else LASER_DBM)
+            self._feeds.refresh(self._fibres[port])
 
     def _host_died(self, host: Host) -> None:
         loop = asyncio.get_running_loop()
@@ -151,15 +155,28 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
     problems, dialects = [], {}
     for name, device in config.devices.items():
         try:
-            _, dialects[name] = device_from_config(name, device.driver, _settings(device), config.seed)
+            _, dialects[name] = device_from_config(
+                name, device.driver, _settings(device), config.seed, time_scale=device.time_scale
+            )
         except ValueError as problem:
             problems.append(f"{config.inventory}/emulator.yml: devices: {problem}")
+    problems += [f"{config.inventory}/fibres.yml: {problem}" for problem in _loose_ends(config, dialects)]
     for name, device in config.devices.items():
         if name in dialects and device.address.scheme not in (schemes := family(device.driver).schemes):
             problems.append(f"{config.inventory}/devices.yml: {name}: an emulated {device.driver} answers on {', '.join(schemes)}")
     if problems:
         raise BadInventory("\n".join(problems))
     return dialects
+
+
+def _loose_ends(config: LabConfig, dialects: Mapping[str, AnyDialect]) -> Iterator[str]:
+    """Say which cables are plugged into ports that their devices do not have."""
+    plugs = [(f.name, "in", (f.device, f.enters)) for f in config.fibres] + [(t.name, "in", t.target) for t in config.trunks]
+    plugs += [(f.name, "out", (f.device, f.leaves)) for f in config.fibres] + [(t.name, "out", t.source) for t in config.trunks]
+    for name, which, (device, label) in plugs:
+        plant = dialects[device].plant if device in dialects else None
+        if plant and label not in (plant.ingress if which == "in" else plant.egress):
+            yield f"{name}: {device} has no {'ingress' if which == 'in' else 'egress'} {label}"
 
 
 def _settings(device: DeviceConfig) -> dict[str, object]:

@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 
 from emulators.dialects.base import AnyDialect, Outgoing, Session
-from emulators.plant import Pair, Plant
+from emulators.light import Lit, Optic
 from emulators.transports.base import Access, Chunking, Conversation, Door, RunsOnce, Wire
 from emulators.transports.doors import door
 from emulators.transports.pty import Line
 
-OnGlass = Callable[[str, frozenset[Pair], float], None]
-"""Called with the device's name, the lit pairs and the time (s, the loop's clock) at every change."""
+OnGlass = Callable[[str, frozenset[Lit], float], None]
+"""Called with the device's name, what passes its glass and the time (s, the loop's clock) at every change."""
 
 __all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnGlass"]
 
@@ -30,7 +30,7 @@ class DeviceServer:
         self,
         name: str,
         dialect: AnyDialect,
-        plant: Plant | None = None,
+        plant: Optic | None = None,
         *,
         scheme: str = "tcp",
         sock: socket.socket | Line | None = None,
@@ -53,7 +53,7 @@ class DeviceServer:
         self._armed_for = float("inf")
         self._gone: asyncio.Future[None] | None = None
         self._version = -1
-        self._glass: frozenset[Pair] = frozenset()
+        self._glass: frozenset[Lit] = frozenset()
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from emulators.config import LabConfig
 from emulators.fabric import linux
-from emulators.fabric.glass import Glass, HostPort, Relight, Strand
+from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
 from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, HostPlan, live
 from emulators.fabric.netlink import (
     AdminWatch,
@@ -37,6 +37,7 @@ from emulators.fabric.netlink import (
     veth,
 )
 from emulators.fabric.sshd import Keys, server_config
+from emulators.light import Lit
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
 BUILD_DEADLINE_S = 30.0
@@ -98,7 +99,7 @@ class Fabric:
     def __init__(self, config: LabConfig, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> None:
         """Build everything. Takes over the listening sockets in `doors`. Raises: CannotBuild."""
         self.config = config
-        self.glass = Glass(Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves) for f in config.fibres)
+        self.glass = laid(config)
         self._index: dict[HostPort, int] = {}
         self._aside = ThreadPoolExecutor(1, "carrier")
         self._darkening: Future[None] = Future()
@@ -115,17 +116,21 @@ class Fabric:
                 host.ports = PortWatch()
             os.close(nets[name])
 
-    def show(self, device: str, pairs: frozenset[tuple[str, str]]) -> Relight:
+    def show(self, device: str, lit: frozenset[Lit]) -> Relight:
         """Make the kernel agree with the light of `device`.
 
         No packet crosses a broken circuit once this returns. Where light only goes away, the hosts lose carrier a moment later, as
         a network card takes a moment to notice: the caller, who has commands to answer, does not wait for the kernel's work.
         """
-        return self._apply(self.glass.show(device, pairs))
+        return self._apply(self.glass.show(device, lit))
 
     def sever(self, fibre: str, cut: bool) -> Relight:
-        """Cut a cable, or splice it. Raises: KeyError - no such cable."""
+        """Cut a cable or a trunk, or splice it. Raises: KeyError - no such cable."""
         return self._apply(self.glass.sever(fibre, cut))
+
+    def silence(self, port: HostPort, silent: bool) -> Relight:
+        """Let the transmitter of `port` fall silent, or send again."""
+        return self._apply(self.glass.silence(port, silent))
 
     def carriers(self) -> dict[HostPort, bool]:
         """Ask the kernel, not the books, which host ports have carrier."""
@@ -208,6 +213,12 @@ class Fabric:
         except OSError as problem:
             raise CannotBuild(_explain(problem)) from problem
         os.close(ocs)
+
+
+def laid(config: LabConfig) -> Glass:
+    """Return the fibres and trunks of a lab, no light in them yet."""
+    strands = (Strand(f.name, HostPort(f.host, f.port), f.device, f.enters, f.leaves, f.slot) for f in config.fibres)
+    return Glass(strands, (Tie(t.name, t.source, t.target) for t in config.trunks))
 
 
 def host_cpus(config: LabConfig) -> frozenset[int]:

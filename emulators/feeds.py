@@ -1,0 +1,72 @@
+"""What light arrives at each ingress of each device: from the hosts' fibres and, over trunks, from other devices.
+
+So power meters behind a device show what that device lets through, and light too weak to pass it is missed further on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from emulators.config import Fibre, LabConfig, Trunk
+from emulators.fabric.glass import Glass, HostPort, Plug
+from emulators.light import Beam, coupler_loss_db
+from emulators.server import DeviceServer
+
+LASER_DBM = 0.0  # what a host's transmitter puts into its fibre
+
+
+class Feeds:
+    """Keeps the inputs of `servers` true while fibres are cut and transmitters fall silent, both as `glass` knows them."""
+
+    def __init__(self, config: LabConfig, servers: Mapping[str, DeviceServer], glass: Glass) -> None:
+        self._servers, self._glass = servers, glass
+        self._entering: dict[Plug, list[Fibre]] = {}
+        for fibre in config.fibres:
+            self._entering.setdefault((fibre.device, fibre.enters), []).append(fibre)
+        self._leaving: dict[str, list[Trunk]] = {}
+        for trunk in config.trunks:
+            self._leaving.setdefault(trunk.source[0], []).append(trunk)
+
+    def start(self) -> None:
+        """Say what arrives before the devices start; the trunks are dark until their devices speak."""
+        for plug in self._entering:
+            self._servers[plug[0]].plant.set_beams(plug[1], self._arriving(plug))
+        for device, trunks in self._leaving.items():
+            self._servers[device].on_light = self._onward
+            for trunk in trunks:
+                self._servers[trunk.target[0]].plant.set_beams(trunk.target[1], ())
+
+    def refresh(self, cable: Fibre | Trunk) -> None:
+        """Say anew what arrives through `cable`."""
+        if isinstance(cable, Trunk):
+            self._feed(cable, asyncio.get_running_loop().time())
+            return
+        server = self._servers[cable.device]
+        server.plant.set_beams(cable.enters, self._arriving((cable.device, cable.enters)))
+        server.changed()
+
+    def _arriving(self, plug: Plug) -> tuple[Beam, ...]:
+        """Return the light of the fibres at `plug`; several are joined by a passive coupler."""
+        fibres = self._entering[plug]
+        coupler_db = coupler_loss_db(len(fibres))
+        return tuple(
+            Beam(LASER_DBM - fibre.loss_db - coupler_db, *(fibre.slot or ()))
+            for fibre in fibres
+            if fibre.name not in self._glass.cut and HostPort(fibre.host, fibre.port) not in self._glass.silent
+        )
+
+    def _onward(self, device: str, now: float) -> None:
+        for trunk in self._leaving[device]:
+            self._feed(trunk, now)
+
+    def _feed(self, trunk: Trunk, now: float) -> None:
+        (device, egress), (other, ingress) = trunk.source, trunk.target
+        beams: tuple[Beam, ...] = ()
+        if trunk.name not in self._glass.cut:
+            beams = tuple(beam.weaker(trunk.loss_db) for beam in self._servers[device].plant.leaving(egress, now))
+        server = self._servers[other]
+        version = server.plant.version
+        server.plant.set_beams(ingress, beams)
+        if server.plant.version != version:
+            server.changed()
