@@ -105,7 +105,7 @@ class PowerMeter(Protocol):
 
 @runtime_checkable
 class ChannelMeter(Protocol):
-    """A spectral device that measures the light of each route apart: what equalisation needs, where `PowerMeter` knows only sums."""
+    """A spectral device that measures the light of each route apart, which equalisation needs; a `PowerMeter` knows only sums."""
 
     async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
         """Power (dBm) of each route where its light enters and where it leaves, None where it is too dark to read.

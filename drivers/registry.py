@@ -25,10 +25,17 @@ from optics import BadFile, DeviceConfig, Traits
 GROUP = "testbed.drivers"
 
 _BUILT_IN: Mapping[str, str] = {
+    "calient-rest": "drivers.calient_rest:CalientRest",
     "calient-tl1": "drivers.calient_tl1:CalientTl1",
     "dicon-scpi": "drivers.dicon_scpi:DiconScpi",
     "finisar-serial": "drivers.finisar_serial:FinisarSerial",
+    "glimmerglass-tl1": "drivers.glimmerglass_tl1:GlimmerglassTl1",
+    "lumentum-netconf": "drivers.lumentum_netconf:LumentumNetconf",
+    "polatis-netconf": "drivers.polatis_netconf:PolatisNetconf",
+    "polatis-restconf": "drivers.polatis_restconf:PolatisRestconf",
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
+    "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
+    "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
 }
 
 

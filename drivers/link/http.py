@@ -1,0 +1,165 @@
+"""HTTP and HTTPS: one question, one answer, each on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from drivers.link.base import LONGEST, Dropped
+from optics import BadFile, Garbled, TimedOut, Unreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+LONGEST_BODY = 1 << 24
+"""Bytes of one answer after which it is no answer; the longest real one here, a whole WSP profile, has a quarter of a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer, whole; the names of `headers` are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class HttpLink:
+    """Questions to the device `who` at `address` (`http://host:port`, `https://host:port/prefix`).
+
+    A new connection for every question: HTTP/1.1 answers carry no tag, so one that comes late or twice must not meet the next
+    question. Cookies are kept until `close`. Redirects are answers, not followed; proxies and `.netrc` of the environment are not
+    used. ca_file: certificates to trust instead of the system's.
+    """
+
+    def __init__(
+        self, who: str, address: str, timeout_s: float, *, username: str = "", password: str = "", ca_file: str = ""
+    ) -> None:
+        self.who = who
+        self.timeout_s = timeout_s
+        self.username = username
+        self._password = password
+        self._ca_file = ca_file
+        self._client: httpx.AsyncClient | None = None
+        self._lock = asyncio.Lock()
+        try:
+            parts = urlsplit(address)
+            port = parts.port
+        except ValueError as error:
+            raise BadFile([f"{who}: address {address!r}: {error}"]) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
+            raise BadFile([f"{who}: address {address!r}: known forms: http://host:port, https://host:port/prefix"])
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.address = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+        self.prefix = parts.path.rstrip("/")
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        question: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Ask for `path` (below the address's prefix) and return the whole answer, whatever its status.
+
+        `question` names it in errors (no secrets). `timeout_s` is the longest silence (s).
+        Raises: Unreachable - no connection; nothing was sent. Dropped - it ended before the answer. TimedOut - silence.
+        Garbled - not HTTP, cut short, or longer than LONGEST_BODY.
+        """
+        import httpx
+
+        silence_s = self.timeout_s if timeout_s is None else timeout_s
+        heard = bytearray()
+        where = f'"{question}" from {self.address}'
+        async with self._lock:
+            client = self._open()
+            times = httpx.Timeout(silence_s, connect=self.timeout_s)
+            try:
+                async with asyncio.timeout(self.timeout_s + LONGEST * silence_s):
+                    url = f"{self.address}{self.prefix}{path}"
+                    async with client.stream(method, url, content=body or None, headers=headers, timeout=times) as response:
+                        async for chunk in response.aiter_bytes():
+                            heard += chunk
+                            if len(heard) > LONGEST_BODY:
+                                raise Garbled(f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes")
+                        return Answer(response.status_code, bytes(heard), {k.lower(): v for k, v in response.headers.items()})
+            except httpx.ConnectTimeout:
+                raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
+            except httpx.ConnectError as error:
+                raise self._unreachable(error) from error
+            except httpx.RemoteProtocolError as error:
+                if "without sending a response" in str(error):
+                    raise Dropped(f"{self.who}: connection ended before the answer to {where}") from error
+                raise Garbled(f"{self.who}: the answer to {where} is not HTTP or cut short ({error}): {_quote(heard)}") from error
+            except httpx.DecodingError as error:
+                raise Garbled(f"{self.who}: the answer to {where} cannot be decoded: {error}") from error
+            except httpx.NetworkError as error:
+                raise Dropped(f"{self.who}: connection to {self.address} broke at {where}: {error}") from error
+            except (httpx.TimeoutException, TimeoutError) as error:
+                last = f"; last heard {_quote(heard)}" if heard else ""
+                raise TimedOut(f"{self.who}: no answer to {where} in {silence_s:.1f} s{last}") from error
+            except httpx.HTTPError as error:
+                raise Dropped(f"{self.who}: {where}: {error}") from error
+
+    def forget(self) -> None:
+        """Forget the cookies: a session that the device no longer knows."""
+        if self._client is not None:
+            self._client.cookies.clear()
+
+    @property
+    def remembered(self) -> bool:
+        """Whether there are cookies to forget."""
+        return self._client is not None and bool(self._client.cookies)
+
+    async def close(self) -> None:
+        """Forget everything; safe to call twice and on a link that never asked."""
+        async with self._lock:
+            client, self._client = self._client, None
+            if client is not None:
+                await client.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx
+
+            self._client = httpx.AsyncClient(
+                auth=httpx.BasicAuth(self.username, self._password) if self.username else None,
+                headers={"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "optical-testbed"},
+                verify=self._trust() if self.address.startswith("https:") else False,
+                follow_redirects=False,
+                trust_env=False,
+                limits=httpx.Limits(max_keepalive_connections=0),
+            )
+        return self._client
+
+    def _trust(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=str(Path(self._ca_file).expanduser()) if self._ca_file else None)
+        except (OSError, ValueError) as error:
+            raise Unreachable(
+                f"{self.who}: cannot read certificates from {self._ca_file!r}: {error}", hint="option ca_file: a PEM file"
+            ) from error
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ssl.SSLError):
+                hint = "put the device's certificate, or that of its CA, into a PEM file and name it in the option ca_file"
+                why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
+                return Unreachable(f"{self.who}: {self.address} is not trusted: {why}", hint=hint)
+            if isinstance(cause, ConnectionRefusedError):
+                return Unreachable(f"{self.who}: cannot connect to {self.address}: Connection refused")
+            cause = cause.__cause__ or cause.__context__
+        return Unreachable(f"{self.who}: cannot connect to {self.address}: {error}")
+
+
+def _quote(body: bytes | bytearray) -> str:
+    return repr(bytes(body[:120]).decode("utf-8", "backslashreplace"))

@@ -1,0 +1,222 @@
+"""Lumentum ROADM-20 (two wavelength-selective switches and two amplifiers in one box) over NETCONF: `netconf://host:830`.
+
+Requests as in the COSMOS team's client and Mininet-Optical; attenuation alone as in the ONOS driver. Module 1 multiplexes add ports
+4101..4120 into the line port 4201, module 2 demultiplexes the line port 5101 into drop ports 5201..5220. Nothing public says how
+the box tells its serial number or firmware.
+
+One edit-config makes any number of connections; where it is refused, each is sent alone so that each gets its own words. Removals
+go first: spectrum that overlaps what is still there is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import ClassVar
+
+from drivers.api import Evidence
+from drivers.rounds import Marks
+from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
+from drivers.session.routes import RouteSwitch
+from drivers.watch import watch
+from drivers.wire import netconf, roadm
+from drivers.wire.netconf import tree
+from drivers.wire.roadm import Connection
+from optics import Dbm, DeviceConfig, Identity, Port, Refused, Setting, SpectralRoute, Traits
+
+FLOOR_DBM = Decimal(-30)  # COSMOS
+MOST_DB = 25.0  # no source gives the range of attenuation; above it is a slip of the pen
+ADD, DROP = (tuple(f"{first}{n:02d}" for n in range(1, 21)) for first in (41, 52))
+MUX_OUT, DEMUX_IN = "4201", "5101"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What the device holds: every connection, and those that carry light as routes."""
+
+    connections: tuple[Connection, ...]
+    where: Mapping[SpectralRoute, Connection]
+
+    @property
+    def routes(self) -> frozenset[SpectralRoute]:
+        return frozenset(self.where)
+
+
+class LumentumNetconf(RouteSwitch[Table]):
+    """A ROADM-20. Ports carry the numbers printed on it."""
+
+    # An edit-config takes 1 to 5 s (unconfirmed); 4.0 dB per path is the default of the COSMOS testbed.
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=5.0,
+        at_once=None,
+        keeps_others_lit=True,
+        latching=True,
+        insertion_loss_db=4.0,
+        spectral=True,
+        ways=(("41(0[1-9]|1[0-9]|20)", MUX_OUT), (DEMUX_IN, "52(0[1-9]|1[0-9]|20)")),
+    )
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "edfa": "`cycle`: take both amplifiers out of service around every change, which darkens all channels; default leave",
+        **OPTIONS,
+        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Lumentum ROADM-20, NETCONF",
+        ("netconf",),
+        {"identify": "assumed", "read": "CODE", "change": "CODE", "refusals": "assumed", "power": "CODE", "settling": "assumed"},
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        self._session = NetconfSession(open_netconf(config))
+        self._write_s = config.timeout_s + traits.settle_s
+        edfa = config.options.get("edfa", "leave")
+        if edfa not in ("leave", "cycle"):
+            raise ValueError(f"edfa: leave or cycle, not {edfa!r}")
+        self._cycle = edfa == "cycle"
+        self._dark = False  # the amplifiers are out of service by our hand
+
+    async def identify(self) -> Identity:
+        async with self._turn:
+            uris = await self._session.capabilities()
+        revisions = [found[1] for uri in uris if uri.startswith(roadm.NS) and (found := re.search(r"revision=([0-9-]{10})", uri))]
+        firmware = f"connection model {revisions[0]}" if revisions else "not told"
+        return Identity("Lumentum", "ROADM-20", "not told", firmware, (*ADD, DEMUX_IN), (MUX_OUT, *DROP))
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        """As the protocol says: the sum over the connections of a port, the only thing the box is known to tell."""
+        async with self._turn:
+            seen = await self._look()
+        sums: dict[str, float] = {}
+        for c in seen.connections:
+            for label, level in zip((c.ingress, c.egress), c.power, strict=True):
+                if level is not None and level > FLOOR_DBM:
+                    sums[label] = sums.get(label, 0.0) + 10 ** (float(level) / 10)
+        return {
+            port: round(10 * math.log10(sums[port.label]), 2) for port in ports if port.label in sums and port.device == self.name
+        }
+
+    async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
+        async with self._turn:
+            seen = await self._look()
+        held = {route.route: c for route, c in seen.where.items()}
+        found: dict[Setting, tuple[Dbm | None, Dbm | None]] = {}
+        for setting in settings:
+            if isinstance(setting, SpectralRoute) and (c := held.get(setting.route)):
+                enters, leaves = (float(level) if level is not None and level > FLOOR_DBM else None for level in c.power)
+                found[setting] = (enters, leaves)
+        return found
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _look(self) -> Table:
+        connections = await self._session.get(tree("connections", ns=roadm.NS), roadm.parse_connections, question="get connections")
+        where = {
+            SpectralRoute(Port(self.name, c.ingress), Port(self.name, c.egress), c.slot, float(c.attenuation_db)): c
+            for c in connections
+            if c.lit
+        }
+        return Table(connections, where)
+
+    def _fault(self, route: SpectralRoute, seen: Table) -> str:
+        if not 0 <= route.attenuation_db <= MOST_DB:
+            return f"attenuation {route.attenuation_db:.1f} dB is not between 0 and {MOST_DB:.0f}"
+        return ""
+
+    async def _carry_out(
+        self,
+        gone: Sequence[SpectralRoute],
+        tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
+        new: Sequence[SpectralRoute],
+        seen: Table,
+        marks: Marks[Setting],
+    ) -> None:
+        try:
+            if self._cycle and (gone or new):
+                self._dark = True
+                marks.write()
+                await self._session.edit(
+                    roadm.amplifiers("out-of-service"), question="edfas out-of-service", timeout_s=self._write_s
+                )
+            for route in gone:
+                await self._tell(
+                    [route], roadm.deletion_of(seen.where[route].dn), f"delete-connection {seen.where[route].dn}", marks
+                )
+            if gone:
+                marks.broke()
+            if tuned:
+                await self._tune(tuned, seen, marks)
+            if new:
+                await self._make(new, seen, gone, marks)
+        finally:
+            if self._dark:
+                marks.write()
+                await self._session.edit(roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s)
+                self._dark = False
+
+    async def _tune(self, tuned: Sequence[tuple[SpectralRoute, SpectralRoute]], seen: Table, marks: Marks[Setting]) -> None:
+        changes = {seen.where[before].dn: Decimal(f"{after.attenuation_db:.1f}") for before, after in tuned}
+        both = [route for pair in tuned for route in pair]
+        await self._tell(both, roadm.attenuation_of(changes), f"edit attenuation of {len(tuned)}", marks, edit=True)
+
+    async def _make(self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]) -> None:
+        """Send one edit-config for all; where the device objects, find out to which of them."""
+        wanted = self._numbered(new, seen, gone, marks)
+        if not wanted or not await self._try(wanted, marks) or len(wanted) == 1:
+            return
+        last = await watch(  # of a refused list the device may have made all, some or nothing
+            self._look,
+            lambda now: wanted.keys() <= now.routes,
+            expected_s=self.traits.settle_s,
+            patience_s=2 * self.traits.settle_s,
+        )
+        for route in wanted:
+            marks.words.pop(route, None)
+            if route not in last.report.routes:
+                await self._try({route: wanted[route]}, marks)
+
+    async def _try(self, wanted: Mapping[SpectralRoute, Connection], marks: Marks[Setting]) -> bool:
+        names = ", ".join(c.dn.removeprefix(f"{roadm.CARD};") for c in [*wanted.values()][:3])
+        more = ", ..." if len(wanted) > 3 else ""
+        return await self._tell([*wanted], roadm.config_of(*wanted.values()), f"edit {names}{more}", marks, edit=True)
+
+    def _numbered(
+        self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]
+    ) -> dict[SpectralRoute, Connection]:
+        """Give each route a free number of its module. A dark connection of ours for the same light is used again."""
+        freed = {seen.where[route].dn for route in gone if route not in marks.words}
+        taken = {(c.module, c.number) for c in seen.connections if c.dn not in freed}
+        found: dict[SpectralRoute, Connection] = {}
+        for route in new:
+            module = roadm.module_of(route.ingress.label)
+            same = (route.ingress.label, route.egress.label, route.slot)
+            ours = [c for c in seen.connections if not c.lit and c.name.startswith(roadm.NAME)]
+            again = [c.number for c in ours if (c.ingress, c.egress, c.slot) == same]
+            free = again or [n for n in range(1, roadm.MOST_CONNECTIONS + 1) if (module, n) not in taken]
+            if not free:
+                marks.words[route] = f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
+                continue
+            taken.add((module, free[0]))
+            db, name = Decimal(f"{route.attenuation_db:.1f}"), f"{roadm.NAME}-{module}-{free[0]}"
+            found[route] = Connection(module, free[0], route.ingress.label, route.egress.label, route.slot, db, True, name)
+        return found
+
+    async def _tell(
+        self, routes: Sequence[SpectralRoute], what: netconf.Element, question: str, marks: Marks[Setting], *, edit: bool = False
+    ) -> bool:
+        """Send a change; where the device refuses it, keep its words for `routes` and return True."""
+        marks.write()
+        try:
+            if edit:
+                await self._session.edit(what, question=question, timeout_s=self._write_s)
+            else:
+                await self._session.call(netconf.show(what), question, self._write_s)
+        except Refused as error:
+            marks.words.update(dict.fromkeys(routes, str(error).removeprefix(f"{self.name} ")))
+            return True
+        return False

@@ -1,0 +1,207 @@
+"""Polatis / HUBER+SUHNER switches over NETCONF: `netconf://host:830`.
+
+Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits is called `pairs` in models
+before revision 2017-08-04 and `pair` from then on; the revision stands in the capability of the hello. One edit-config carries any
+number of circuits; where the device refuses it, each is sent alone so that each gets its own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from drivers.api import Evidence
+from drivers.rounds import Marks
+from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
+from drivers.session.pairs import PairSwitch, port_number
+from drivers.watch import watch
+from drivers.wire import netconf, polatis
+from drivers.wire.netconf import Element, tree
+from drivers.wire.polatis import Pair
+from optics import Db, Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
+
+NS = "http://www.polatis.com/yang/optical-switch"
+SINCE_PAIR = "2017-08-04"  # ONOS
+
+
+class PolatisNetconf(PairSwitch):
+    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+
+    # As the other Polatis drivers: H+S data sheet as quoted by the TCD testbed.
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
+    )
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
+        **OPTIONS,
+        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Polatis / HUBER+SUHNER, NETCONF",
+        ("netconf",),
+        {
+            "identify": "CODE",
+            "read": "CODE",
+            "change": "CODE",
+            "refusals": "assumed",
+            "power": "CODE",
+            "ports": "assumed",
+            "attenuation": "CODE",
+            "settling": "DOC",
+        },
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        self._session = NetconfSession(open_netconf(config))
+        self._size = config.options.get("size", "")
+        if self._size:
+            polatis.size(self._size)
+
+    async def identify(self) -> Identity:
+        def read(data: Element) -> Identity:
+            said = [
+                netconf.said(data, "product-information", key)
+                for key in ("manufacturer", "model-name", "serial-number", "software-version")
+            ]
+            enter, leave = polatis.size(self._size or said[1])
+            ports = [str(n) for n in range(1, enter + leave + 1)]
+            return Identity(*said[:4], tuple(ports[:enter]), tuple(ports[enter:]))  # type: ignore[call-arg,arg-type]
+
+        async with self._turn:
+            return await self._session.get(tree("product-information", ns=NS), read, question="get product-information")
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        wanted = _numbers(ports)
+        async with self._turn:
+            rows = await self._ports("opm-power")
+        found = {port: netconf.number(rows[n], "power") for n, port in wanted.items() if n in rows}
+        return {port: float(level) for port, level in found.items() if level > polatis.FLOOR_DBM}
+
+    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
+        async with self._turn:
+            return await self._port_states(_numbers(ports))
+
+    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
+        """As the protocol says, by the RPC `port-set-state`, a port at a time. That it takes `port-id` and `status` is assumed."""
+        wanted = _numbers(ports)
+        async with self._turn:
+            for n in sorted(wanted):
+                status = "PC_ENABLED" if enabled else "PC_DISABLED"
+                call = tree("port-set-state", tree("port-id", str(n)), tree("status", status), ns=NS)
+                await self._session.call(netconf.show(call), f"port-set-state {n} {status}")
+            return await self._port_states(wanted)
+
+    async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
+        async with self._turn:
+            return await self._attenuation(_numbers(ports))
+
+    async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
+        wanted = _numbers(levels)
+        async with self._turn:
+            rows = await self._ports("voa")
+            config = tree("voa", ns=NS)
+            for n, port in sorted(wanted.items()):
+                if n not in rows:
+                    raise Refused(f"{self.name}: port {n} has no attenuator")
+                if not 0 <= levels[port] <= polatis.MOST_DB:
+                    raise Refused(f"{self.name}: port {n}: {levels[port]} dB is not between 0 and {polatis.MOST_DB}")
+                mode = polatis.VOA_SET if levels[port] else polatis.VOA_OFF
+                row = [tree("port-id", str(n)), tree("atten-mode", mode), tree("atten-level", polatis.level(levels[port]))]
+                config.append(tree("port", *row, ns=NS))
+            if wanted:
+                await self._session.edit(config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}")
+            return await self._attenuation(wanted)
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _read(self) -> frozenset[Pair]:
+        word = await self._word()
+
+        def read(data: Element) -> frozenset[Pair]:
+            held = netconf.child(data, "cross-connects")
+            rows = [] if held is None else list(netconf.children(held, word))
+            return polatis.whole_map((int(netconf.number(r, "ingress")), int(netconf.number(r, "egress"))) for r in rows)
+
+        return await self._session.get(tree("cross-connects", ns=NS), read, question="get cross-connects")
+
+    async def _drain(self) -> list[str]:
+        return []  # errors come with the answers
+
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        await self._edit("delete", pairs, marks)
+
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        await self._edit("merge", pairs, marks)
+
+    async def _edit(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        """Send one edit-config for all `pairs`; where the device objects, find out to which of them."""
+        words = await self._edit_once(operation, pairs, marks)
+        if not words:
+            return
+        if len(pairs) == 1:
+            marks.words[pairs[0]] = words
+            return
+        making = operation == "merge"
+        last = await watch(  # of a refused list the device may have done all, some or nothing
+            self._read,
+            lambda seen: all((pair in seen) == making for pair in pairs),
+            expected_s=self.traits.settle_s,
+            patience_s=2 * self.traits.settle_s,
+        )
+        for pair in pairs:
+            if (pair in last.report) != making and (words := await self._edit_once(operation, [pair], marks)):
+                marks.words[pair] = words
+
+    async def _edit_once(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
+        """One edit-config; the device's words, empty when it was done.
+
+        A circuit is merged, not created, as public clients do; the map was read a moment ago and its ports were free.
+        """
+        word = await self._word()
+        rows = [tree(word, tree("ingress", str(a)), tree("egress", str(b)), ns=NS, nc_operation=operation) for a, b in pairs]
+        few = ", ".join(f"{a}->{b}" for a, b in pairs[:4]) + (", ..." if len(pairs) > 4 else "")
+        marks.write()
+        try:
+            await self._session.edit(tree("cross-connects", *rows, ns=NS), question=f"{operation} {word} {few}")
+        except Refused as error:
+            return str(error).removeprefix(f"{self.name} ")
+        return ""
+
+    async def _word(self) -> str:
+        """What the list of circuits is called on this device."""
+        for uri in await self._session.capabilities():
+            if uri.startswith(NS + "?") and (revision := re.search(r"[?&]revision=([0-9-]{10})", uri.replace("&amp;", "&"))):
+                return "pair" if revision[1] >= SINCE_PAIR else "pairs"
+        return "pair"
+
+    async def _ports(self, name: str) -> dict[int, Element]:
+        """The rows of a list of ports by number; empty where the switch has no such thing."""
+
+        def read(data: Element) -> dict[int, Element]:
+            held = netconf.child(data, name)
+            rows = [] if held is None else list(netconf.children(held, "port"))
+            return {int(netconf.number(row, "port-id")): row for row in rows}
+
+        return await self._session.get(tree(name, ns=NS), read, question=f"get {name}")
+
+    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
+        rows = await self._ports("port-config")
+        return {port: polatis.port_state(netconf.said(rows[n], "status")) for n, port in wanted.items() if n in rows}
+
+    async def _attenuation(self, wanted: Mapping[int, Port]) -> dict[Port, Db]:
+        rows = await self._ports("voa")
+        return {
+            port: 0.0
+            if netconf.said(rows[n], "atten-mode", default="") == polatis.VOA_OFF
+            else float(netconf.number(rows[n], "atten-level"))
+            for n, port in wanted.items()
+            if n in rows
+        }
+
+
+def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
+    return {n: port for port in ports if (n := port_number(port.label))}

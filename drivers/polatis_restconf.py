@@ -1,0 +1,267 @@
+"""Polatis / HUBER+SUHNER switches over RESTCONF (RFC 8040): `http://host:8008`, or https.
+
+Resources and answers as in public clients (devices: port 8008, Basic login, `application/yang-data+json|xml`, ETag in answers).
+
+How circuits are written:
+- One PUT or DELETE of `pair=N` per circuit. A public client's PUT of a pair is XML, so this one's is.
+- A PUT carries `If-None-Match: *`: it creates and never replaces what somebody put there meanwhile (412, and the device is read
+  again). A DELETE carries the ETag last seen of the collection, when there is one, as `If-Match`.
+- POST is never used: a field report has it land in the candidate datastore and vanish after about 5 s.
+- A PUT of the whole collection replaces *everybody's* circuits. It is used only where the option `bulk_from` allows it, the answer
+  to the read carried an ETag, and then under `If-Match`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from drivers.api import Evidence
+from drivers.link.http import Answer
+from drivers.rounds import Marks
+from drivers.session.pairs import PairSwitch, port_number
+from drivers.session.rest import OPTIONS, RestSession, open_http
+from drivers.wire import polatis, rest
+from drivers.wire.polatis import Pair
+from drivers.wire.rest import Json
+from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
+
+JSON = {"Accept": "application/yang-data+json"}
+MAP = "/data/optical-switch:cross-connects"
+RETRIES = 3
+"""Times a refused precondition (412) is answered by reading again before the change is given up."""
+
+
+class PolatisRestconf(PairSwitch):
+    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+
+    # H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
+    # unless its boot mode says otherwise.
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
+    )
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
+        "bulk_from": "change this many circuits or more by one PUT of the whole map under If-Match; default 0, never",
+        **OPTIONS,
+        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Polatis / HUBER+SUHNER, RESTCONF",
+        ("http", "https"),
+        {
+            "identify": "REAL",
+            "read": "REAL",
+            "change": "CODE",
+            "refusals": "CODE",
+            "power": "CODE",
+            "ports": "CODE",
+            "attenuation": "CODE",
+            "settling": "DOC",
+        },
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        link = open_http(config)
+        self._api = "" if link.prefix.endswith("/api") else "/api"
+        self._session = RestSession(link)
+        self._bulk_from = int(config.options.get("bulk_from", "0"))
+        self._size = config.options.get("size", "")
+        if self._size:
+            polatis.size(self._size)
+        self._tag = ""
+        self._seen: frozenset[Pair] = frozenset()
+
+    async def identify(self) -> Identity:
+        def parse(answer: Answer) -> Identity:
+            said = rest.mapping(_body(answer), "the answer")
+            found = rest.mapping(said.get("optical-switch:product-information", said), "product-information")
+            model = rest.text(found, "model-name")
+            enter, leave = polatis.size(self._size or model)
+            ports = [str(n) for n in range(1, enter + leave + 1)]
+            serial, firmware = rest.text(found, "serial-number"), rest.text(found, "software-version")
+            return Identity(rest.text(found, "manufacturer"), model, serial, firmware, tuple(ports[:enter]), tuple(ports[enter:]))
+
+        async with self._turn:
+            return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        wanted = _numbers(ports)
+        async with self._turn:
+            rows = await self._ports("optical-switch:opm-power")
+        found = {n: rest.number(row, "power") for n, row in rows.items() if n in wanted and "power" in row}
+        return {wanted[n]: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+
+    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
+        async with self._turn:
+            return await self._port_states(_numbers(ports))
+
+    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
+        """As the protocol says. Each port's whole row is written back with only its `status` changed."""
+        wanted = _numbers(ports)
+        async with self._turn:
+            rows = await self._ports("optical-switch:port-config")
+            for n in sorted(wanted):
+                if n not in rows:
+                    raise Refused(f"{self.name}: port {n} has no port-config")
+                prefix = "PC_" if rest.text(rows[n], "status").startswith("PC_") else ""
+                row = {**rows[n], "status": f"{prefix}{'ENABLED' if enabled else 'DISABLED'}"}
+                row.pop("peer-port", None)  # state, not configuration
+                await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
+            return await self._port_states(wanted)
+
+    async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
+        async with self._turn:
+            return await self._attenuation(_numbers(ports))
+
+    async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
+        wanted = _numbers(levels)
+        async with self._turn:
+            rows = await self._ports("polatis-switch:voa")
+            for n, port in sorted(wanted.items()):
+                if n not in rows:
+                    raise Refused(f"{self.name}: port {n} has no attenuator")
+                if not 0 <= levels[port] <= polatis.MOST_DB:
+                    raise Refused(f"{self.name}: port {n}: {levels[port]} dB is not between 0 and {polatis.MOST_DB}")
+                mode = polatis.VOA_SET if levels[port] else polatis.VOA_OFF
+                row = {"port-id": n, "atten-mode": mode, "atten-level": polatis.level(levels[port])}
+                await self._put(f"polatis-switch:voa/port={n}", {"polatis-switch:port": [row]})
+            return await self._attenuation(wanted)
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _read(self) -> frozenset[Pair]:
+        self._seen, self._tag = await self._session.ask(f"{self._api}{MAP}", _parse_map, headers=JSON)
+        return self._seen
+
+    async def _drain(self) -> list[str]:
+        return []  # errors come with the answers
+
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        if self._in_bulk(pairs):
+            left = list(pairs)
+            for _ in range(RETRIES):
+                if not (left := [pair for pair in left if pair in self._seen]):
+                    return
+                if not await self._replace(self._seen - set(left), left, marks):
+                    return
+        for pair in pairs:
+            await self._one("DELETE", pair, marks)
+
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        if self._in_bulk(pairs):
+            for _ in range(RETRIES):
+                if any(pair[0] == held[0] or pair[1] == held[1] for pair in pairs for held in self._seen):
+                    break  # somebody came between: pair by pair, each with its own words
+                if not await self._replace(self._seen | set(pairs), pairs, marks):
+                    return
+        for pair in pairs:
+            await self._one("PUT", pair, marks)
+
+    def _in_bulk(self, pairs: list[Pair]) -> bool:
+        return bool(self._bulk_from and len(pairs) >= self._bulk_from and self._tag)
+
+    async def _replace(self, wanted: frozenset[Pair], changed: list[Pair], marks: Marks[Pair]) -> bool:
+        """Put the whole map; True when somebody changed it meanwhile and it was read anew."""
+        rows = [{"ingress": a, "egress": b} for a, b in sorted(wanted)]
+        body = json.dumps({"optical-switch:cross-connects": {"pair": rows}}).encode()
+        marks.write()
+        status, words = await self._write("PUT", MAP, body, "application/yang-data+json", {"If-Match": self._tag})
+        if status in (409, 412):
+            await self._read()
+            return True
+        if words:
+            marks.words.update(dict.fromkeys(changed, words))
+        else:
+            self._seen = wanted
+        return False
+
+    async def _one(self, method: str, pair: Pair, marks: Marks[Pair]) -> None:
+        """Write one circuit; what the device says against it goes into `marks.words`."""
+        path = f"{MAP}/pair={pair[0]}"
+        body = f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode() if method == "PUT" else b""
+        for _ in range(RETRIES):
+            guard = {"If-None-Match": "*"} if method == "PUT" else {"If-Match": self._tag} if self._tag else {}
+            refused_tag = self._tag
+            marks.write()
+            status, words = await self._write(method, path, body, "application/yang-data+xml", guard)
+            if status != 412:
+                break
+            seen = await self._read()
+            if method == "PUT" or pair not in seen:
+                break
+            if self._tag == refused_tag:  # nobody wrote: this device's tags are not the collection's
+                self._tag = ""
+        if words and not (method == "DELETE" and status == 404):
+            marks.words[pair] = words
+
+    async def _write(self, method: str, path: str, body: bytes, kind: str, headers: Mapping[str, str]) -> tuple[int, str]:
+        """Write; return the status and the device's words, empty when it was done."""
+        said = {**JSON, **({"Content-Type": kind} if body else {}), **headers}
+
+        def parse(answer: Answer) -> tuple[int, str, str]:
+            if answer.status in (200, 201, 204):
+                return answer.status, "", answer.headers.get("etag", "")
+            if not 400 <= answer.status < 500:
+                raise Garbled(rest.restconf_words(answer.status, answer.body))  # done or not: read and see
+            words = f'refused "{method} {path.rpartition(":")[2]}": {rest.restconf_words(answer.status, answer.body)}'
+            return answer.status, words, self._tag
+
+        try:
+            status, words, self._tag = await self._session.tell(method, f"{self._api}{path}", parse, body=body, headers=said)
+        except Refused as error:
+            return 403, str(error)
+        return status, words
+
+    async def _put(self, resource: str, row: object) -> None:
+        body = json.dumps(row, default=str).encode()
+        _, words = await self._write("PUT", f"/data/{resource}", body, "application/yang-data+json", {})
+        if words:
+            raise Refused(f"{self.name} {words}")
+
+    async def _ports(self, resource: str) -> dict[int, Mapping[str, Json]]:
+        """The rows of a list of ports by `port-id`; empty where the switch has no such thing."""
+
+        def parse(answer: Answer) -> dict[int, Mapping[str, Json]]:
+            if answer.status == 404:
+                return {}
+            held = rest.mapping(rest.mapping(_body(answer), "the answer").get(resource), resource)
+            return {rest.whole(row, "port-id"): row for row in rest.rows(held.get("port", []), "port")}
+
+        return await self._session.ask(f"{self._api}/data/{resource}", parse, headers=JSON)
+
+    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
+        rows = await self._ports("optical-switch:port-config")
+        return {port: polatis.port_state(rest.text(rows[n], "status")) for n, port in wanted.items() if n in rows}
+
+    async def _attenuation(self, wanted: Mapping[int, Port]) -> dict[Port, Db]:
+        rows = await self._ports("polatis-switch:voa")
+        return {
+            port: 0.0 if rows[n].get("atten-mode") == polatis.VOA_OFF else float(rest.number(rows[n], "atten-level"))
+            for n, port in wanted.items()
+            if n in rows
+        }
+
+
+def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
+    return {n: port for port in ports if (n := port_number(port.label))}
+
+
+def _body(answer: Answer) -> Json:
+    if answer.status != 200:
+        raise Garbled(rest.restconf_words(answer.status, answer.body))
+    return rest.parse_json(answer.body)
+
+
+def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
+    """The map and its ETag. Where there is no circuit there may be no such resource (RFC 8040, 3.3.1: 404 `invalid-value`)."""
+    missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
+    if answer.status == 204 or missing:
+        return frozenset(), answer.headers.get("etag", "")
+    held = rest.mapping(rest.mapping(_body(answer), "the answer").get("optical-switch:cross-connects"), "cross-connects")
+    pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in rest.rows(held.get("pair", []), "pair")]
+    return polatis.whole_map(pairs), answer.headers.get("etag", "")

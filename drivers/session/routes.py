@@ -1,0 +1,126 @@
+"""Devices that hold spectral routes: one `apply` for all of them. A family says how its routes are read and written."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from drivers.api import Ready, at_once
+from drivers.rounds import Marks, in_rounds
+from drivers.watch import patience_s, soon_s, watch
+from optics import Change, CrossConnect, DeviceConfig, Outcome, Setting, SpectralRoute, Traits
+
+
+class Held(Protocol):
+    """What a device reports; `routes` are those that carry light."""
+
+    @property
+    def routes(self) -> frozenset[SpectralRoute]: ...
+
+
+H = TypeVar("H", bound=Held)
+
+
+class RouteSwitch(ABC, Generic[H]):
+    """A wavelength-selective device. A route that changes only its attenuation is changed in place and never goes dark."""
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        self.name = config.name
+        self.traits = traits
+        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._turn = asyncio.Lock()
+
+    @abstractmethod
+    async def _look(self) -> H:
+        """What the whole device holds now."""
+
+    @abstractmethod
+    def _fault(self, route: SpectralRoute, seen: H) -> str:
+        """Why this device can never hold `route`, empty when it can; such a route is not sent."""
+
+    @abstractmethod
+    async def _carry_out(
+        self,
+        gone: Sequence[SpectralRoute],
+        tuned: Sequence[tuple[SpectralRoute, SpectralRoute]],
+        new: Sequence[SpectralRoute],
+        seen: H,
+        marks: Marks[Setting],
+    ) -> None:
+        """Send removals, then (old, new) attenuations, then new routes; put into `marks.words` what the device says against any."""
+
+    async def read(self) -> frozenset[Setting]:
+        async with self._turn:
+            return frozenset((await self._look()).routes)
+
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
+        async with self._turn:
+            marks = Marks[Setting](ready)
+            return await in_rounds(marks, lambda: self._round(change, marks))
+
+    async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
+        """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
+        seen = await self._look()
+        failed: dict[Setting, str] = {}
+        for setting in change.remove | change.add:
+            if words := self._unfit(setting, seen):
+                failed[setting] = words
+        remove = {s for s in change.remove - failed.keys() if isinstance(s, SpectralRoute)}
+        add = {s for s in change.add - failed.keys() if isinstance(s, SpectralRoute)}
+
+        def wrong(held: H) -> set[SpectralRoute]:
+            return (remove & held.routes) | (add - held.routes)
+
+        def done(held: H) -> bool:
+            return wrong(held) <= marks.words.keys()
+
+        # After a lost answer the change may be on its way and not yet reported: sending it again would be blind.
+        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        last = await watch(self._look, done, expected_s=self.traits.settle_s, patience_s=first_s)
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+            todo = wrong(last.report)
+            await self._send(todo & remove, todo & add, last.report, marks)
+            last = await watch(self._look, done, expected_s=self.traits.settle_s, patience_s=wait_s)
+            if last.done:
+                break  # else: neither made nor refused; a device that lost a command is asked once more
+        for route in wrong(last.report):
+            kept = "still there" if route in remove else "not reported"
+            failed[route] = marks.words.get(route) or f"{kept} after {last.watched_s:.1f} s, no objection heard"
+        return marks.outcome(self.name, frozenset(last.report.routes), last.at_ns, failed)
+
+    async def _send(self, gone: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
+        marks.words.clear()
+        old = {route.route: route for route in sorted(gone)}
+        tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
+        gone = gone - {before for before, _ in tuned}
+        fresh: list[SpectralRoute] = []
+        standing = [*sorted(seen.routes - gone)]
+        for route in sorted(new - {after for _, after in tuned}):
+            if held := next((other for other in (*standing, *fresh) if _overlap(route, other)), None):
+                port = route.ingress if route.ingress == held.ingress else route.egress
+                marks.words[route] = f"the spectrum at port {port.label} is held by {held}"
+            else:
+                fresh.append(route)
+        if gone or tuned or fresh:
+            await marks.begin()
+            await self._carry_out(sorted(gone), tuned, fresh, seen, marks)
+            marks.broke()
+        marks.acknowledged()
+
+    def _unfit(self, setting: Setting, seen: H) -> str:
+        if isinstance(setting, CrossConnect):
+            return "a cross-connect is no spectral route; this is a wavelength-selective switch"
+        ports = (setting.ingress, setting.egress)
+        if any(port.device != self.name or not (port.label.isascii() and port.label.isalnum()) for port in ports):
+            return f"not a port of {self.name}"
+        if not self.traits.joins(*(port.label for port in ports)):
+            return f"not a port of {self.name}, or no way from {ports[0].label} to {ports[1].label}"
+        return self._fault(setting, seen)
+
+
+def _overlap(one: SpectralRoute, other: SpectralRoute) -> bool:
+    """Whether the two want the same light at the same port."""
+    shared = one.ingress == other.ingress or one.egress == other.egress
+    return shared and one.slot.overlaps(other.slot)

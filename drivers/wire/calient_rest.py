@@ -1,0 +1,73 @@
+"""What a Calient switch says over REST: connection rows, the results inside HTTP 200, port details. Numbers are text.
+
+Shapes: COSMOS Ryu application, NTT Com RENAT (a port's detail as captured), public clients. A row's `half1.conn` is `in>out`; a
+two-way row has a `half2`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from drivers.wire.rest import Json, decimal, mapping, parse_json, quote, restconf_words, rows, text
+from optics import Garbled
+
+Row = Mapping[str, Json]
+AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[a-z]?){2}")
+
+
+def body(status: int, content: bytes) -> Json:
+    """The JSON of an answer. Raises: Garbled - another status than 200, or not JSON."""
+    if status != 200:
+        raise Garbled(restconf_words(status, content))
+    return parse_json(content)
+
+
+def refusal(item: Json) -> str:
+    """The words of a result, empty when it says that it was done: `status` is "1", or "0" and then `msg` and `description` say why.
+
+    >>> refusal({"response": {"status": "0", "msg": "Failed", "description": "port in use"}})
+    'Failed: port in use'
+
+    Raises: Garbled - no such result.
+    """
+    held = mapping(item, "a result")
+    held = mapping(held["response"], "response") if "response" in held else held
+    status = text(held, "status")
+    if status not in ("0", "1"):
+        raise Garbled(f"status is neither 0 nor 1: {quote(repr(held))}")
+    said = [text(held, key, "") for key in ("msg", "description")]
+    return "" if status == "1" else ": ".join(word[:200] for word in said if word) or "failed, without words"
+
+
+def refusals(answer: Json, count: int) -> list[str]:
+    """The results of a batch of `count` items, in their order. Raises: Garbled - another number of them.
+
+    One result for a whole batch that failed (no rights, say) counts for every item.
+    """
+    items = answer if isinstance(answer, list) else [answer]
+    found = [refusal(item) for item in items]
+    if len(found) == 1 and found[0]:
+        return found * count
+    if len(found) != count:
+        raise Garbled(f"{len(found)} results for {count} items: {quote(repr(answer))}")
+    return found
+
+
+def endpoints(half: Row) -> tuple[str, str]:
+    """Where light enters and leaves, from a half's `conn` (`3.3.1>3.3.2`). Raises: Garbled."""
+    ends = re.split(r"[>-]", text(half, "conn"))
+    if len(ends) != 2 or not all(AID.fullmatch(end) for end in ends):
+        raise Garbled(f"no circuit: {quote(repr(half))}")
+    return ends[0], ends[1]
+
+
+def connections(answer: Json) -> list[Row]:
+    """The rows of the list of cross-connects. Raises: Garbled - no list, or a result with status "0" in its place."""
+    return rows(answer, "the list")
+
+
+def level(row: Row, key: str) -> float | None:
+    """A power (dBm) written as text, None where the port has no meter. Raises: Garbled."""
+    word = text(row, key, "").strip()
+    return None if word.upper() in ("", "NONE", "N/A", "--") else float(decimal(word, key))

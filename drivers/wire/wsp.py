@@ -1,0 +1,158 @@
+"""WSP, the profile format of WaveShaper programmable filters: `freq(THz) <TAB> attenuation(dB) <TAB> phase(rad) <TAB> port`.
+
+Rules (DOC: WSUTIL User Guide rev B p. 4; A-series manual, section 4.3): no header; absolute frequencies in steps of 0.001 THz, at
+least three decimals, contiguous; port 0 blocks; below 0 dB counts as 0, 30 dB are guaranteed, up to 40 attempted, above that is
+blocked; phase modulo 2 pi; a band led to a port is at least 10 GHz wide.
+
+The row at f is taken for the light from f up to f + 1 GHz (nothing public says; the alternative shifts everything by half a row).
+Two bands that touch, lead to one port and are weakened alike would read back as one. So that they stay two, every other one is
+written 0.01 dB weaker, far below what the device can tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from drivers.wire.rest import decimal, quote
+from optics import Garbled, Slot
+
+STEP_MHZ = 1_000
+NARROWEST_MHZ = 10_000
+MOST_DB = Decimal(40)
+BLOCKED = ("60.000", 0)
+"""What a blocked row is written as: public clients clip at 60 dB."""
+APART_DB = Decimal("0.01")
+MOST_ROWS = 20_000  # the A-series has 9000
+LARGEST_PORT = 99
+
+_PHASE = re.compile(r"[+-]?[0-9]{1,6}(\.[0-9]{0,18})?([eE][+-]?[0-9]{1,2})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step of the grid. attenuation, phase: as the device wrote them, so that what is not changed goes back untouched."""
+
+    mhz: int
+    attenuation: str
+    phase: str
+    port: int
+
+    @property
+    def db(self) -> Decimal:
+        return max(Decimal(self.attenuation), Decimal(0))
+
+    @property
+    def blocked(self) -> bool:
+        return self.port == 0 or self.db > MOST_DB
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Band:
+    """Adjacent rows that lead to one port with one attenuation (dB, exact)."""
+
+    slot: Slot
+    port: int
+    db: Decimal
+
+
+def mhz_of(thz: Decimal) -> int:
+    """THz in whole MHz. Raises: Garbled - not a whole number of them.
+
+    >>> mhz_of(Decimal("191.250"))
+    191250000
+    """
+    mhz = thz * 1_000_000
+    if mhz != mhz.to_integral_value():
+        raise Garbled(f"{thz} THz is no whole number of MHz")
+    return int(mhz)
+
+
+def thz_of(mhz: int) -> str:
+    """Whole GHz as THz with three decimals.
+
+    >>> thz_of(191250000)
+    '191.250'
+    """
+    return f"{mhz // 1_000_000}.{mhz % 1_000_000 // STEP_MHZ:03d}"
+
+
+def parse(text: str) -> tuple[Row, ...]:
+    """Read a profile. Raises: Garbled - a row outside the rules, off the grid or out of order, no row, or too many.
+
+    >>> parse("191.250\\t22.80047795\\t-1.57079\\t1\\n")[0].mhz
+    191250000
+    """
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not 0 < len(lines) <= MOST_ROWS:
+        raise Garbled(f"{len(lines)} rows: {quote(text)}")
+    found: list[Row] = []
+    for line in lines:
+        cells = line.split("\t")
+        if len(cells) != 4 or not re.fullmatch(r"\s*[0-9]{1,2}\s*", cells[3]):
+            raise Garbled(f"not frequency, attenuation, phase, port: {quote(line)}")
+        frequency, attenuation, phase = (cell.strip() for cell in cells[:3])
+        mhz = mhz_of(decimal(frequency, "frequency"))
+        decimal(attenuation, "attenuation")
+        if not _PHASE.fullmatch(phase):
+            raise Garbled(f"phase is no number: {quote(line)}")
+        if mhz % STEP_MHZ or (found and mhz != found[-1].mhz + STEP_MHZ):
+            raise Garbled(f"{frequency} THz is off the grid of 0.001 THz or out of order")
+        found.append(Row(mhz, attenuation, phase, int(cells[3])))
+    return tuple(found)
+
+
+def write(rows: Iterable[Row]) -> str:
+    """Write a profile; `parse` reads it back the same."""
+    return "".join(f"{thz_of(row.mhz)}\t{row.attenuation}\t{row.phase}\t{row.port}\n" for row in rows)
+
+
+def bands(rows: Sequence[Row]) -> tuple[Band, ...]:
+    """What a profile lets through, in order."""
+    found: list[Band] = []
+    for row in rows:
+        if row.blocked:
+            continue
+        last = found[-1] if found else None
+        if last and (last.slot.high_mhz, last.port, last.db) == (row.mhz, row.port, row.db):
+            found[-1] = replace(last, slot=Slot(last.slot.low_mhz, row.mhz + STEP_MHZ))
+        else:
+            found.append(Band(Slot(row.mhz, row.mhz + STEP_MHZ), row.port, row.db))
+    return tuple(found)
+
+
+def whole(rows: Sequence[Row], first_mhz: int, last_mhz: int) -> tuple[Row, ...]:
+    """The profile from `first_mhz` to `last_mhz`; what `rows` do not say is blocked."""
+    held = {row.mhz: row for row in rows}
+    grid = range(first_mhz, last_mhz + STEP_MHZ, STEP_MHZ)
+    return tuple(held.get(mhz, Row(mhz, BLOCKED[0], "0.000", BLOCKED[1])) for mhz in grid)
+
+
+def block(rows: Sequence[Row], slot: Slot) -> tuple[Row, ...]:
+    """Block the rows of `slot`; their phase stays."""
+    return tuple(replace(r, attenuation=BLOCKED[0], port=BLOCKED[1]) if slot.low_mhz <= r.mhz < slot.high_mhz else r for r in rows)
+
+
+def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, ...]:
+    """Lead the rows of `slot` to `port`, weakened by `db`, apart from a neighbour that would read as one with it; phases stay."""
+    near = {(b.port, b.db) for b in bands(rows) if b.slot.high_mhz == slot.low_mhz or b.slot.low_mhz == slot.high_mhz}
+    while (port, db) in near:
+        db += APART_DB
+    return tuple(replace(r, attenuation=f"{db:.3f}", port=port) if slot.low_mhz <= r.mhz < slot.high_mhz else r for r in rows)
+
+
+def fault(slot: Slot, db: Decimal, first_mhz: int, last_mhz: int) -> str:
+    """Why a device of this range cannot hold such a band, empty when it can."""
+    if slot.low_mhz % STEP_MHZ or slot.high_mhz % STEP_MHZ:
+        return f"{slot} does not lie on the grid of 1 GHz"
+    if slot.width_mhz < NARROWEST_MHZ:
+        return f"{slot} is narrower than 10 GHz, the least this device can lead to a port"
+    if slot.low_mhz < first_mhz or slot.high_mhz > last_mhz + STEP_MHZ:
+        return f"{slot} is outside {thz_of(first_mhz)}-{thz_of(last_mhz)} THz"
+    if not 0 <= db <= MOST_DB:
+        return f"attenuation {db} dB is not between 0 and {MOST_DB}; more would block"
+    return ""
