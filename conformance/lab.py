@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,10 +51,10 @@ def name_of(driver: str) -> str:
     return "dut-" + driver
 
 
-def emulated_drivers() -> tuple[str, ...]:
-    """The drivers that have an emulator, as the emulators say."""
-    done = _python("-m", "emulators.generate", "--list")
-    return tuple(done.stdout.split())
+def families() -> dict[str, dict[str, Any]]:
+    """What the emulators say of each family: driver -> schemes, login, time_scale, size."""
+    found: dict[str, dict[str, Any]] = json.loads(_python("-m", "emulators.families").stdout)
+    return found
 
 
 @contextmanager
@@ -79,46 +82,64 @@ def hosts_lab(inventory: Path, *, state: Path, with_hosts: bool) -> Iterator[Lab
         yield Lab(inventory, state, _configs(inventory))
 
 
-def generate(out: Path, state: Path, *more: str) -> None:
-    """Write an inventory directory by the emulators' own generator, on ports that are free. Raises: Missing - in its words."""
-    _python("-m", "emulators.generate", "--free-ports", "--out", str(out), "--state", str(state), *more)
-
-
 def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
-    """One inventory with a device of every driver, put together from what the generator writes for each."""
+    """One inventory with a device of every driver, on free ports."""
     import yaml
 
-    devices: dict[str, Any] = {}
-    emulated: dict[str, Any] = {}
-    hosts: Any = None
-    for driver in drivers:
-        one = folder / driver
-        generate(one, folder / "state", "--hosts", "4", "--ports", "2", "--settle-s", str(SETTLE_S))
-        read = {stem: yaml.safe_load((one / f"{stem}.yml").read_text()) for stem in ("hosts", "devices", "emulator")}
-        first, entry = next((name, entry) for name, entry in read["devices"]["devices"].items() if entry["driver"] == driver)
-        hosts = hosts or read["hosts"]
-        name = name_of(driver)
-        devices[name] = _quick(driver, dict(entry))
-        emulated[name] = (read["emulator"].get("devices") or {}).get(first) or {}
+    known = families()
+    if missing := sorted(set(drivers) - set(known)):
+        raise Missing(
+            f"{missing[0]} has no emulator; there are {', '.join(sorted(known))}", hint="check a real device: --device NAME"
+        )
+    ports = iter(_free_ports(len(drivers)))
+    devices = {name_of(driver): _entry(driver, known[driver], folder / "state", next(ports)) for driver in drivers}
     lab = folder / "lab"
-    lab.mkdir()
-    (lab / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    for part in (lab, folder / "state"):
+        part.mkdir(mode=0o700)
+    host = {  # nobody runs it; its key says where the lab keeps its state
+        "ansible_port": 1,
+        "testbed_host_id": 1,
+        "testbed_mgmt_address": "10.254.0.1",
+        "testbed_ports": {1: {"interface": "opt1"}},
+        "ansible_ssh_private_key_file": str(folder / "state" / "id_ed25519"),
+        "ansible_user": "root",
+    }
+    (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"nobody": host}}}))
     (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
     (lab / "fibres.yml").write_text("fibres: []\n")
-    (lab / "emulator.yml").write_text(yaml.safe_dump({"hosts": False, "seed": 1, "devices": emulated}))
+    (lab / "emulator.yml").write_text("hosts: false\nseed: 1\n")
     return _configs(lab)
 
 
-def _quick(driver: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """The device, so fast that a suite of hundreds of changes stays short."""
-    found = driver_class(driver)
-    options = {"patience_s": PATIENCE_S} if "patience_s" in found.OPTIONS else {}
-    entry["options"] = {**(entry.get("options") or {}), **options}
-    entry["traits"] = {**(entry.get("traits") or {}), "settle_s": SETTLE_S}
-    entry["timeout_s"] = 2.0
-    if float(entry.get("time_scale", 1)) != 1:  # a robot: its move becomes as short as a mirror's
-        entry["time_scale"] = max(float(entry["time_scale"]), round(found.TRAITS.settle_s / SETTLE_S))
+def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> dict[str, Any]:
+    """The device in devices.yml, so fast that a suite of hundreds of changes stays short."""
+    found, scheme = driver_class(driver), family["schemes"][0]
+    options = {"patience_s": PATIENCE_S, "known_hosts": str(state / "known_hosts_devices")}
+    entry: dict[str, Any] = {
+        "driver": driver,
+        "address": f"serial://{state}/{driver}" if scheme == "serial" else f"{scheme}://127.0.0.1:{port}",
+        "options": {name: value for name, value in options.items() if name in found.OPTIONS},
+        "traits": {"settle_s": SETTLE_S},
+        "timeout_s": 2.0,
+    }
+    if family["login"]:
+        entry["username"], entry["password"] = family["login"]
+    if family["time_scale"] != 1:  # a robot: its move becomes as short as a mirror's
+        entry["time_scale"] = max(family["time_scale"], round(found.TRAITS.settle_s / SETTLE_S))
     return entry
+
+
+def _free_ports(count: int) -> list[int]:
+    """Loopback ports free a moment ago, below the range the kernel gives to outgoing connections."""
+    with ExitStack() as held:
+        found: list[int] = []
+        for port in random.sample(range(20_000, 32_000), 12_000):
+            if len(found) == count:
+                break
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found
 
 
 def _configs(inventory: Path) -> dict[str, DeviceConfig]:

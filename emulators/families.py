@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import json
+import sys
 import time
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,7 +18,13 @@ from emulators.family import Family
 
 WHERE: Mapping[str, str] = {
     "calient-tl1": "emulators.dialects.calient_tl1",
+    "dicon-scpi": "emulators.dialects.dicon_scpi",
+    "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
     "polatis-scpi": "emulators.dialects.polatis_scpi",
+    "rome-cli": "emulators.dialects.rome_cli",
+    "sonic-ocs": "emulators.dialects.sonic_ocs",
+    "telescent-cli": "emulators.dialects.telescent_cli",
+    "polatis-tl1": "emulators.dialects.polatis_tl1",
 }
 """Driver name -> the module whose FAMILY describes its emulator."""
 
@@ -80,3 +88,21 @@ def _size(name: str, text: object) -> tuple[int, int]:
     if len(parts) != 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
         raise ValueError(f"{name}: size: wanted such as 16x16, seen {text!r}")
     return int(parts[0]), int(parts[1])
+
+
+def main() -> int:
+    """Print what there is to know of every family, for whoever writes an inventory by program: one JSON object."""
+    found = {driver: family(driver) for driver in sorted(WHERE)}
+    print(
+        json.dumps(
+            {
+                driver: {"schemes": kind.schemes, "login": kind.login, "time_scale": kind.time_scale, "size": kind.size}
+                for driver, kind in found.items()
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
