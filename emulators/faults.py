@@ -42,7 +42,7 @@ COMMAND_FAULTS: Mapping[str, str] = {
     "partial-bulk": "of a command's several items only some are done",
     "plna": "TL1: denied with PLNA, Login Not Active",
     "silent-failure": "the command is accepted and reported as done, and nothing is done",
-    "half-duplex": "of a duplex pair only one direction is made or broken",
+    "half-duplex": "of a duplex pair only one direction is made",
     "session-ended": "an administrator ends the session: logged out where the family has logins, else disconnected",
     "reboot-keep": "the device reboots instead of executing; circuits come back",
     "reboot-lose": "the device reboots instead of executing; circuits are lost",
@@ -55,6 +55,7 @@ STANDING_FAULTS: Mapping[str, str] = {
     "failed-port": "the hardware of `port` failed: no light, no new circuit",
     "dark-port": "the fibre at `port` is broken",
     "extra-loss": "`db` more loss at `port`",
+    "drift": "the connector at `port` loses `db_per_hour` more and more; it is clean again when the fault is removed",
     "port-locked": "`port` is locked by another `user`: no circuit on it is made or broken",
     "robot-stalled": "the robot stops in the middle of its next move and moves nothing more until it is homed",
     "login-limit": "no more than `limit` sessions",
@@ -63,7 +64,7 @@ STANDING_FAULTS: Mapping[str, str] = {
 }
 MOVES = frozenset({"silent-failure", "half-duplex", "robot-stalled"})
 """These strike the moves of a robot; on a robot `match`, `on` and `partial-bulk` do not choose among its moves."""
-ON_PORTS = frozenset({"stuck-port", "failed-port", "dark-port", "extra-loss", "port-locked"})
+ON_PORTS = frozenset({"stuck-port", "failed-port", "dark-port", "extra-loss", "drift", "port-locked"})
 NAMES = frozenset(COMMAND_FAULTS) | frozenset(STANDING_FAULTS)
 SECONDS: Mapping[str, float] = {
     "slow": 1.0, "late": 1.0, "split": 0.01, "merge": 0.05, "stale-read": 1.0, "idle-drop": 60.0, "clock-step": 3600.0,
@@ -89,6 +90,7 @@ class Fault:
     user: str = "bench2"
     at_s: float = 0.0
     for_s: float | None = None
+    db_per_hour: float = 0.1
 
     @property
     def immediate(self) -> bool:
@@ -104,7 +106,7 @@ class Fault:
 _TYPES: Mapping[str, Callable[[Any], Any]] = {
     "match": str, "on": str, "after": int, "count": int, "probability": float, "seconds": float,
     "port": str, "db": float, "limit": int, "at_byte": int,
-    "user": str, "at_s": float, "for_s": float,
+    "user": str, "at_s": float, "for_s": float, "db_per_hour": float,
 }  # fmt: skip
 
 
@@ -132,7 +134,7 @@ def fault(kind: str, **values: object) -> Fault:
         raise ValueError(f"fault {kind}: on {made.on!r}: wanted write or read")
     if kind in ON_PORTS and not made.port:
         raise ValueError(f"fault {kind}: which port?")
-    for name in ("at_s", "for_s", "seconds"):
+    for name in ("at_s", "for_s", "seconds", "db_per_hour"):
         number = getattr(made, name)
         if number is not None and (math.isnan(number) or (number < 0 and kind != "clock-step")):
             raise ValueError(f"fault {kind}: {name} {number}: wanted seconds, not less than 0")

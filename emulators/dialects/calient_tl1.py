@@ -1,4 +1,4 @@
-"""Calient 3D-MEMS switches over TL1, raw mode (port 3082: no echo, no prompt).
+"""Calient 3D-MEMS switches over TL1: raw mode on port 3082 (no echo, no prompt), on port 3083 telnet with the prompt `agent> `.
 
 Grades: REAL is device output kept in public drivers (Quali cloudshell-L1-calient tests, MonALISA, NTT RENAT), DOC vendor text (Lawo
 VSM's page on Calient), CODE a literal of public clients (pynt, the Phosphorus G2MPLS plugin for the state model), U unconfirmed:
@@ -8,11 +8,11 @@ which error code answers which fault is published nowhere; the texts are the one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.base import AnyDialect, Session
 from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, aids, default_name
-from emulators.dialects.tl1 import Command, Denied, Reply, Writer, parse, split_commands
+from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer
 from emulators.family import Family
 from emulators.plant import Plant, Side, Violation
 
@@ -22,7 +22,10 @@ LEGAL = (  # REAL that there is one and that its words alarm; the text is ours
 )
 
 
-class CalientTl1(Dialect[tuple[Row, ...]]):
+PROMPT = b"\r\nagent> "  # CODE: pynt and the Quali Calient configuration wait for `agent> `
+
+
+class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     """One switch.
 
     plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default none).
@@ -31,7 +34,6 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     block_rows, trailer: see tl1.Writer.
     """
 
-    logs_in = True
     writes = re.compile(r"^\s*(ent|act|canc|dlt|ed)-(crs|port)", re.IGNORECASE)
 
     def __init__(
@@ -55,19 +57,22 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         idle_s: float | None = 90.0,  # CODE: MonALISA pings after 60 s "otherwise the connection will be lost", socket timeout 90 s
         boot_s: float = 1.0,
     ) -> None:
-        super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
-        self.writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, trailer.encode("latin-1"))
+        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, trailer.encode("latin-1"))
+        super().__init__(plant, writer, (username, password), seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.model, self.serial, self.firmware = model, serial, firmware
-        self.username, self.password = username, password
-        self.plna_s, self.row_delay_s, self.matrix, self.meters = plna_s, row_delay_s, matrix, meters
+        self.plna_s = plna_s
+        self.row_delay_s, self.matrix, self.meters = row_delay_s, matrix, meters
         self.table = Table(plant)
         self._ports = tuple(dict.fromkeys((*plant.ingress, *plant.egress)))
         self._seen_version = -1
         self._changes = 0
-        self._verbs: dict[str, Callable[[Session, Command, float], Reply]] = {
+        self.aliases: dict[str, str] = {}
+        self.verbs: dict[str, Verb] = {
             "RTRV-NE": self._identity,
             "RTRV-PORT": self._port_rows,
             "RTRV-PORT-SUM": self._port_sums,
+            "RTRV-DET-EQPT": self._detail,
+            "ED-PORT": self._edit_port,
             "RTRV-CRS": self._retrieve,
             "ENT-CRS": self._enter,
             "ACT-CRS": self._activate,
@@ -82,32 +87,16 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
 
     # ---- the manner
 
-    def split(self, session: Session) -> list[str]:
-        commands, session.buffer = split_commands(session.buffer)
-        return commands
-
-    def execute(self, session: Session, command: str, now: float) -> bytes:
-        ctag = "0"
-        try:
-            asked = parse(command)
-            ctag = asked.ctag
-            return self.writer.completed(ctag, self._do(session, asked, now), now)
-        except Denied as denial:
-            return self.writer.denied(ctag, denial, now)
-
-    def refuse(self, session: Session, command: str, now: float) -> bytes:
-        return self._deny(command, Denied("SROF", "Requested operation Failed"), now)
-
-    def not_logged_in(self, session: Session, command: str, now: float) -> bytes:
-        return self._deny(command, Denied("PLNA", "Login Not Active"), now)
+    def open(self, now: float) -> Session | None:
+        session = super().open(now)
+        if self.transport == "telnet":
+            self.writer.trailer = PROMPT
+            if session is not None:
+                self.send(session, now, PROMPT)  # before the first command too (U)
+        return session
 
     def unsolicited(self, now: float) -> bytes:
         return self.writer.autonomous("*C", "REPT ALM CRS", (f"{self._ports[0]}-{self._ports[-1]}:CR,LOS,NSA",), now)
-
-    def inside(self, reply: bytes) -> int:
-        """Between two blocks where there are several, else in the middle of the only one."""
-        between = reply.find(b"\r\n>")
-        return between + 3 if between >= 0 else reply.find(b"\r\n", 3) + 2
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
         return self.table.rows(now)
@@ -143,35 +132,11 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
 
     # ---- sessions
 
-    def _do(self, session: Session, asked: Command, now: float) -> Reply:
-        if asked.tid and asked.tid.upper() != self.writer.sid.upper():
-            raise Denied("IITA", "Invalid target identifier")
-        match asked.verb:
-            case "ACT-USER":
-                return self._login(session, asked, now)
-            case "CANC-USER":
-                session.user = None
-                return Reply()
-            case "RTRV-HDR":  # answered before login too (U)
-                return Reply()
-        handler = self._verbs.get(asked.verb)
-        if handler is None:
-            raise Denied("IICM", f"Invalid command {asked.verb}")
-        if session.user is None or now < session.login_s + self.plna_s:
-            raise Denied("PLNA", "Login Not Active")
-        return handler(session, asked, now)
-
-    def _login(self, session: Session, asked: Command, now: float) -> Reply:
+    def login(self, session: Session, asked: Command, now: float) -> Reply:
         if session.user is not None:
             raise Denied("SNVS", "Already logged in")  # the text is CODE: Quali takes it for success
-        password = asked.payload[0].strip('"')
-        if asked.aid.strip('"') != self.username or password != self.password:
-            raise Denied("IDNV", "Login Failed - Invalid user or password")
-        limit = self.faults.standing("login-limit")
-        if limit and sum(s.user is not None for s in self.sessions) >= limit.limit:
-            raise Denied("SARB", "Login Failed - all sessions busy")
-        session.user, session.login_s = self.username, now
-        return Reply((f"{self.username}:{self.username},{session.number}",), LEGAL)  # REAL shape; the integer's meaning is U
+        super().login(session, asked, now)
+        return Reply((f"{session.user}:{session.user},{session.number}",), LEGAL)  # REAL shape; the integer's meaning is U
 
     def _inhibit(self, session: Session, asked: Command, now: float) -> Reply:
         session.inhibited = True
@@ -180,12 +145,6 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     def _allow(self, session: Session, asked: Command, now: float) -> Reply:
         session.inhibited = False
         return Reply()
-
-    def _deny(self, command: str, denial: Denied, now: float) -> bytes:
-        try:
-            return self.writer.denied(parse(command).ctag, denial, now)
-        except Denied as worse:
-            return self.writer.denied("0", worse, now)
 
     def _tell(self, alarm: str, what: str, row: str, now: float) -> None:
         listeners = [s for s in self.sessions if s.user is not None and not s.inhibited]
@@ -232,7 +191,9 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
                 used = self.table.user(side)
                 good = "FAIL" if side in self.plant.wrong.failed else "OK"
                 owners.append("TRANSIT" if used else "NONE")
-                states.append(f"{tag}AS={'IS' if used else 'OOS-NP'},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR")
+                states.append(
+                    f"{tag}AS={self._admin(side, bool(used))},{tag}OS={'IS' if used else 'OOS'},{tag}OC={good},{tag}RS=NPR"
+                )
             rows.append(f"{port}:WX,{','.join(owners)}:{','.join(states)}")
         session.delay_s = self.row_delay_s * len(rows)
         return Reply(rows)
@@ -244,10 +205,21 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
             names = [(c.name, "ACT" if c.active else "RES") for c in both] + [("NONE", "NONE")] * 2  # ACT is REAL, RES is U
             fields = ",".join(f"CONNNAME{n}={name},CONNSTATE{n}={state}" for n, (name, state) in enumerate(names[:2], 1))
             rows.append(
-                f"{port}:ALIAS=NONE,INPWR={self._power(('in', port), now)},OUTPWR={self._power(('out', port), now)},{fields}"
+                f"{port}:ALIAS={self.aliases.get(port, 'NONE')},INPWR={self._power(('in', port), now)},"
+                f"OUTPWR={self._power(('out', port), now)},{fields}"
             )
         session.delay_s = self.row_delay_s * len(rows)
         return Reply(rows)
+
+    def _admin(self, side: Side, used: bool) -> str:
+        return "OOS" if self.plant.disabled(side) else "IS" if used else "OOS-NP"
+
+    def _detail(self, session: Session, asked: Command, now: float) -> Reply:
+        """Power of one port, by the field names of MonALISA (CODE): "no real way to get the power on all ports"."""
+        if asked.aid not in self._ports:
+            raise Denied("IIAC", f"Invalid AID {asked.aid}")
+        arriving, leaving = self._power(("in", asked.aid), now), self._power(("out", asked.aid), now)
+        return Reply((f"{asked.aid}:INOPTICALPOWER={arriving},OUTOPTICALPOWERWORKING={leaving}",))
 
     def _retrieve(self, session: Session, asked: Command, now: float) -> Reply:
         """All rows, or those of a pair, a group, a name; with a name the row carries powers (CODE: pynt)."""
@@ -290,6 +262,21 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
 
     # ---- writing
 
+    def _edit_port(self, session: Session, asked: Command, now: float) -> Reply:
+        """ED-PORT::<aid>:c::[ALIAS=...][,AS=IS|OOS]: DOC names the command (Lawo), the fields are those of the rows (U)."""
+        options = asked.options
+        if asked.aid not in self._ports:
+            raise Denied("IIAC", f"Invalid AID {asked.aid}")
+        if not options or set(options) - {"ALIAS", "AS"} or options.get("AS", "IS").upper() not in ("IS", "OOS"):
+            raise Denied("IDNV", "Invalid data")
+        self.wrote(now)
+        if "ALIAS" in options and not self.silent:
+            self.aliases[asked.aid] = options["ALIAS"] or "NONE"
+        if "AS" in options:
+            sides = self.plant.sides(asked.aid)
+            self.plant.set_disabled(self.some(sides), options["AS"].upper() == "OOS", now)
+        return Reply()
+
     def _enter(self, session: Session, asked: Command, now: float) -> Reply:
         """Reserve ports: payload `[group],[type]` (CODE); a third item names the connection, else its name comes from its ports."""
         if len(asked.aids) != 2:
@@ -311,17 +298,26 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
             raise Denied("SARB", f"Invalid Connection - port {taken[0]} busy in {taken[1].name}")
         if self.table.get(name):
             raise Denied("IDNV", f"Invalid Connection - name {name} exists")
+        self._unlocked(connection)
         self.wrote(now)
-        self.table.add(connection)
-        self._changed(asked, connection, now)
+        if not self.silent:
+            self.table.add(connection)
+            self._changed(asked, connection, now)
         return Reply()
+
+    def _unlocked(self, connection: Connection) -> None:
+        if why := next((why for pair in connection.pairs if (why := self.plant.wrong.lock(pair))), None):
+            raise Denied("SARB", f"Invalid Connection - {why}")
 
     def _activate(self, session: Session, asked: Command, now: float) -> Reply:
         """Answer at once and turn the mirrors: the row tells when they rest."""
         connection = self._find(asked)
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - already active")
+        self._unlocked(connection)
         self.wrote(now)
+        if self.silent:
+            return Reply()
         connection.active = True
         self.plant.connect(self.some(connection.pairs), now)
         self._seen_version = -1  # what was not made is an alarm although no light changed
@@ -333,6 +329,8 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         if not connection.active:
             raise Denied("SNVS", "Invalid Connection state - not active")
         self.wrote(now)
+        if self.silent:
+            return Reply()
         if refused := self.plant.disconnect(connection.pairs, now):
             raise Denied("SROF", f"Requested operation Failed - {next(iter(refused.values()))}")
         connection.active = False
@@ -345,7 +343,10 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
         connection = self._find(asked)
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - active")
+        self._unlocked(connection)
         self.wrote(now)
+        if self.silent:
+            return Reply()
         self.table.remove(connection)
         self._changed(asked, connection, now)
         return Reply()
@@ -353,7 +354,7 @@ class CalientTl1(Dialect[tuple[Row, ...]]):
     def _delete_all(self, session: Session, asked: Command, now: float) -> Reply:
         """Delete every connection, active ones too (CODE: a public client's clean-up)."""
         self.wrote(now)
-        for connection in self.some(tuple(self.table)):
+        for connection in () if self.silent else self.some(tuple(self.table)):
             if not self.plant.disconnect(connection.pairs, now):
                 connection.active = False
                 self._alarm(connection, False, now)
@@ -393,7 +394,7 @@ def _preset(dialect: AnyDialect, row: object) -> None:
 
 FAMILY = Family(
     "calient-tl1",
-    ("tcp",),
+    ("tcp", "telnet"),
     CalientTl1,
     lambda inputs, _: (aids(inputs), aids(inputs)),
     _preset,

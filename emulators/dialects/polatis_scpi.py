@@ -43,9 +43,13 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 class PolatisScpi(Dialect[tuple[Pair, ...]]):
-    """One switch. The error queue belongs to the device and every session drinks from it (U)."""
+    """One switch. The error queue belongs to the device and every session drinks from it (U). Over RS-232: 38400 8N1 (DOC).
 
-    writes = re.compile(r"conn\w*:(add|sub|only)|disc\w*:all|port:(dis|enab)|boot:mode\s", re.IGNORECASE)
+    min_gap_s: a message that comes sooner after the one before is lost without a word (U that it is lost; CODE: Polster waits 0.1 s
+    "because the firmware on the switch is not stable enough to support commands executed at high-speeds"). 0: none is lost.
+    """
+
+    writes = re.compile(r"conn\w*:(add|sub|only)|disc\w*:all|\*rst|port:(dis|enab)|boot:mode\s", re.IGNORECASE)
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         serial: str = "002414",
         firmware: str = "6.5.2.18",
         boot_mode: str = "AUTO",
+        min_gap_s: float = 0.0,
         seed: int = 0,
         idle_s: float | None = None,
         boot_s: float = 1.0,
@@ -63,6 +68,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         self.model = model or f"N-VST-{len(plant.ingress)}x{len(plant.egress)}-LA1-DMHNV-801"
         self.serial, self.firmware = serial, firmware
         self.errors = ErrorQueue()
+        self.min_gap_s, self._heard_s = min_gap_s, -1.0e9
         if boot_mode.upper() not in _BOOT:
             raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
         self.boot_mode = _BOOT[boot_mode.upper()]
@@ -72,7 +78,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
             "*IDN?": lambda _, now: f"Polatis,{self.model},{self.serial},{self.firmware}",
             "*CLS": lambda _, now: self.errors.clear(),
             "*STB?": lambda _, now: "4" if len(self.errors) else "0",  # bit 2: the error queue holds something (SCPI-99 5.2)
-            "*RST": lambda _, now: None,  # CODE knows the word, nobody its effect on circuits: none here (U)
+            "*RST": self._reset,
             "OXC:SWITch:SIZE?": lambda _, now: f"{len(plant.ingress)},{len(plant.egress)}",
             "OXC:SWITch:CONNect:ADD": self._add,
             "OXC:SWITch:CONNect:SUB": self._sub,
@@ -107,6 +113,9 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         return [text for line in lines if (text := line.decode("latin-1").strip())]
 
     def execute(self, session: Session, command: str, now: float) -> bytes:
+        too_soon, self._heard_s = now - self._heard_s < self.min_gap_s, now
+        if too_soon:
+            return b""
         answers, path = [], ""
         for unit in units(command):
             words = unit.split(None, 1)
@@ -153,10 +162,20 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
 
     def _complain(self, refused: dict[Pair, str]) -> None:
         for (ingress, egress), why in refused.items():
-            code = RANGE if why.startswith("no ") else HARDWARE if why.endswith(("failed", "stuck")) else CONFLICT
+            code = (
+                RANGE
+                if why.startswith("no ")
+                else HARDWARE
+                if why.endswith(("failed", "stuck"))
+                else EXECUTION
+                if " locked " in why
+                else CONFLICT
+            )
             self.errors.add(code, f"{ingress},{egress}: {why}")
 
     def _changed(self) -> None:
+        if self.silent:
+            return
         if self.boot_mode == "AUTO":
             self._saved = self.plant.pairs()
 
@@ -189,6 +208,11 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         self._complain(self.plant.disconnect([p for p in self.plant.pairs() if p not in set(pairs)], now))
         self._complain(self.plant.connect(self.some(pairs), now))
         self._changed()
+
+    def _reset(self, text: str, now: float) -> None:
+        """Free and open every port. CODE knows the word; the effect is U: 488.2 10.32 resets settings, and it asks most."""
+        self._clear(text, now)
+        self.plant.set_disabled([side for side in self._side.values() if self.plant.disabled(side)], False, now)
 
     def _clear(self, text: str, now: float) -> None:
         self.wrote(now)
@@ -230,6 +254,8 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         if mode is None:
             raise ScpiError(PARAMETER_TYPE, text.strip())
         self.wrote(now)
+        if self.silent:
+            return
         self.boot_mode = mode
         self._saved = () if mode == "DARK" else self.plant.pairs()
 

@@ -91,9 +91,13 @@ class ErrorQueue:
     def clear(self) -> None:
         self._errors.clear()
 
+    def take(self) -> tuple[int, str]:
+        """Return and forget the oldest error."""
+        return self._errors.popleft() if self._errors else NO_ERROR
+
     def next(self) -> str:
         """Return and forget the oldest error, as sent."""
-        return '{},"{}"'.format(*(self._errors.popleft() if self._errors else NO_ERROR))
+        return '{},"{}"'.format(*self.take())
 
     def all(self) -> str:
         """Return and forget every error, comma separated."""

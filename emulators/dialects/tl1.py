@@ -7,11 +7,15 @@ Layout and denial: Symmetricom SSU-2000 manual p. 271, TimeProvider 500 manual, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from emulators.dialects.base import Dialect, Session, State
+from emulators.plant import Plant
+
 _CTAG = re.compile(r"[A-Za-z0-9_.]{1,6}")  # GR-831: at most six characters
+MOST_LISTED = 4096  # no switch has more ports; a range may not ask for more
 _QUOTED = re.compile(r'"[^"]*"')
 
 
@@ -33,6 +37,18 @@ class Command:
     ctag: str
     general: str
     payload: tuple[str, ...]
+    blocks: tuple[str, ...] = ()  # everything after the ctag, by colons
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The `KEY=value` items of all blocks after the ctag, keys in upper case, quotes taken off."""
+        found: dict[str, str] = {}
+        for block in self.blocks:
+            for item in unquoted_split(block, ","):
+                key, equals, value = item.partition("=")
+                if equals:
+                    found[key.strip().upper()] = value.strip().strip('"')
+        return found
 
     @property
     def aids(self) -> tuple[str, ...]:
@@ -41,10 +57,33 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a completed command brings: rows of quoted text, then comment lines."""
+    """What a completed command brings: rows of quoted text, lines without quotes, then comment lines."""
 
     rows: Sequence[str] = ()
     comments: Sequence[str] = field(default=())
+    bare: Sequence[str] = field(default=())
+
+
+def unquoted_split(text: str, at: str) -> list[str]:
+    """Split at a character that stands outside quotes."""
+    if '"' not in text:
+        return text.split(at)
+    kept = iter(_QUOTED.findall(text))
+    return [re.sub("\0", lambda _: next(kept), part) for part in _QUOTED.sub("\0", text.replace("\0", " ")).split(at)]
+
+
+def listed(text: str) -> list[str]:
+    """Return the numbers of a list `1&4&&7`: `a&b` and, for ranges, `a&&b` (Polatis, Glimmerglass). Raises Denied (IIAC)."""
+    found: list[str] = []
+    for part in text.replace("&&", "~").split("&"):
+        ends = part.split("~")
+        if len(ends) > 2 or not all(re.fullmatch(r"[0-9]{1,6}", end.strip()) for end in ends):
+            raise Denied("IIAC", f"Invalid AID {text[:40]}")
+        low, high = int(ends[0]), int(ends[-1])
+        if low > high or high - low + len(found) > MOST_LISTED:
+            raise Denied("IIAC", f"Invalid AID {text[:40]}")
+        found += map(str, range(low, high + 1))
+    return found
 
 
 def split_commands(buffer: bytes) -> tuple[list[str], bytes]:
@@ -66,13 +105,7 @@ def split_commands(buffer: bytes) -> tuple[list[str], bytes]:
 
 def parse(text: str) -> Command:
     """Take a command apart. Raises Denied (IISP, IICT): the ctag answered is then 0 (SSU-2000 manual)."""
-    if '"' in text:  # a colon or comma inside quotes is text
-        kept = [m.group() for m in _QUOTED.finditer(text)]
-        parts = _QUOTED.sub("\0", text).split(":")
-        words = iter(kept)
-        parts = [re.sub("\0", lambda _: next(words), part) for part in parts]
-    else:
-        parts = text.split(":")
+    parts = unquoted_split(text, ":")  # a colon or comma inside quotes is text
     parts = [part.strip() for part in parts]
     verb, tid, aid, ctag, general, *rest = [*parts, "", "", "", ""] if len(parts) < 5 else parts
     payload = ":".join(rest)
@@ -80,30 +113,40 @@ def parse(text: str) -> Command:
         raise Denied("IISP", "Syntax or punctuation")
     if ctag and not _CTAG.fullmatch(ctag):
         raise Denied("IICT", "Invalid ctag")
-    return Command(verb.upper(), tid.strip('"'), aid, ctag or "0", general, tuple(part.strip() for part in payload.split(",")))
+    return Command(
+        verb.upper(),
+        tid.strip('"'),
+        aid,
+        ctag or "0",
+        general,
+        tuple(part.strip() for part in payload.split(",")),
+        (general, *rest),
+    )
 
 
 class Writer:
     """Makes output blocks. `epoch_s`: Unix time of the plant's second 0; rows above `block_rows` are split (0: never).
 
-    Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed.
+    Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed. `sid` of a
+    call: a name other than the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
     """
 
     def __init__(self, sid: str, epoch_s: float = 0.0, block_rows: int = 0, trailer: bytes = b"") -> None:
         self.sid, self.epoch_s, self.block_rows, self.trailer = sid, epoch_s, block_rows, trailer
+        self.off_s = 0.0
         self._second, self._stamp = -1, ""
         self._atag = 0
 
     def stamp(self, now: float) -> str:
-        second = int(self.epoch_s + now)
+        second = int(self.epoch_s + self.off_s + now)
         if second != self._second:
             self._second, self._stamp = second, datetime.fromtimestamp(second, UTC).strftime("%y-%m-%d %H:%M:%S")
         return self._stamp
 
-    def header(self, now: float) -> str:
-        return f"\r\n\n   {self.sid} {self.stamp(now)}\r\n"
+    def header(self, now: float, sid: str | None = None) -> str:
+        return f"\r\n\n   {self.sid if sid is None else sid} {self.stamp(now)}\r\n"
 
-    def completed(self, ctag: str, reply: Reply, now: float) -> bytes:
+    def completed(self, ctag: str, reply: Reply, now: float, sid: str | None = None) -> bytes:
         """Return a COMPLD answer in one block or several."""
         size = self.block_rows or len(reply.rows) or 1
         blocks = [reply.rows[i : i + size] for i in range(0, len(reply.rows), size)] or [()]
@@ -111,17 +154,128 @@ class Writer:
         for index, rows in enumerate(blocks):
             last = index == len(blocks) - 1
             lines = [f'   "{row}"\r\n' for row in rows]
+            lines += [f"   {text}\r\n" for text in reply.bare if last]
             lines += [f"   /* {comment} */\r\n" for comment in reply.comments if last]
-            texts.append(f"{self.header(now)}M  {ctag} COMPLD\r\n{''.join(lines)}{';' if last else '>'}")
+            texts.append(f"{self.header(now, sid)}M  {ctag} COMPLD\r\n{''.join(lines)}{';' if last else '>'}")
         return "\r\n<".join(texts).encode("latin-1", "replace") + self.trailer
 
-    def denied(self, ctag: str, denial: Denied, now: float) -> bytes:
+    def denied(self, ctag: str, denial: Denied, now: float, sid: str | None = None) -> bytes:
         """Return a DENY answer with code and comment."""
         comment = f"   /* {denial.text} */\r\n" if denial.text else ""
-        return f"{self.header(now)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode("latin-1", "replace") + self.trailer
+        return (
+            f"{self.header(now, sid)}M  {ctag} DENY\r\n   {denial.code}\r\n{comment};".encode("latin-1", "replace") + self.trailer
+        )
 
     def autonomous(self, alarm: str, what: str, rows: Iterable[str], now: float) -> bytes:
         """Return an autonomous message: `alarm` is "*C", "**", "*^", "* " or "A " (pynt's TL1 parser)."""
         self._atag += 1
         lines = "".join(f'   "{row}"\r\n' for row in rows)
         return f"{self.header(now)}{alarm:<2} {self._atag} {what}\r\n{lines};".encode("latin-1", "replace") + self.trailer
+
+
+class Tl1Dialect(Dialect[State]):
+    """What the TL1 families have alike: `;` ends a command, the login, denials, the clock in every header.
+
+    verbs: what a logged-in user may say. anyone: what is answered before the login too. An account of None takes any login and
+    needs none.
+    """
+
+    logs_in = True
+
+    def __init__(
+        self,
+        plant: Plant,
+        writer: Writer,
+        account: tuple[str, str] | None,
+        *,
+        seed: int = 0,
+        idle_s: float | None = None,
+        boot_s: float = 1.0,
+    ) -> None:
+        super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        self.writer, self.account = writer, account
+        self.plna_s = 0.0
+        self.anyone: Mapping[str, Verb] = {
+            "ACT-USER": self.login,
+            "CANC-USER": self.logout,
+            "RTRV-HDR": lambda session, asked, now: Reply(),  # a ping; answered before login too (U)
+        }
+        self.verbs: Mapping[str, Verb] = {}
+
+    # ---- the manner
+
+    def split(self, session: Session) -> list[str]:
+        commands, session.buffer = split_commands(session.buffer)
+        return commands
+
+    def execute(self, session: Session, command: str, now: float) -> bytes:
+        ctag = "0"
+        try:
+            asked = parse(command)
+            ctag = asked.ctag
+            reply = self.answer(session, asked, now)
+            return self.framed(command, self.writer.completed(ctag, reply, now, self.shown_sid(session)))
+        except Denied as denial:
+            return self.framed(command, self.writer.denied(ctag, denial, now, self.shown_sid(session)))
+
+    def answer(self, session: Session, asked: Command, now: float) -> Reply:
+        """Do what is asked. Raises Denied."""
+        if asked.tid.strip() and asked.tid.upper() not in (self.writer.sid.upper(), (self.shown_sid(session) or "").upper()):
+            raise Denied("IITA", "Invalid target identifier")
+        if verb := self.anyone.get(asked.verb):
+            return verb(session, asked, now)
+        verb = self.verbs.get(asked.verb)
+        if verb is None:
+            raise Denied("IICM", f"Invalid command {asked.verb}")
+        if (session.user is None and self.account) or now < session.login_s + self.plna_s:
+            raise Denied("PLNA", "Login Not Active")
+        return verb(session, asked, now)
+
+    def framed(self, command: str, reply: bytes) -> bytes:
+        """Return a reply with what stands around it on the family's line: echo, prompt."""
+        return reply
+
+    def shown_sid(self, session: Session) -> str | None:
+        """Return the name in the headers, None for the device's own."""
+        return None
+
+    def refuse(self, session: Session, command: str, now: float) -> bytes:
+        return self.deny(session, command, Denied("SROF", "Requested operation Failed"), now)
+
+    def not_logged_in(self, session: Session, command: str, now: float) -> bytes:
+        return self.deny(session, command, Denied("PLNA", "Login Not Active"), now)
+
+    def deny(self, session: Session, command: str, denial: Denied, now: float) -> bytes:
+        try:
+            ctag = parse(command).ctag
+        except Denied as worse:
+            ctag, denial = "0", worse
+        return self.framed(command, self.writer.denied(ctag, denial, now, self.shown_sid(session)))
+
+    def inside(self, reply: bytes) -> int:
+        """Between two blocks where there are several, else in the middle of the only one."""
+        between = reply.find(b"\r\n>")
+        return between + 3 if between >= 0 else reply.find(b"\r\n", 3) + 2
+
+    def step_clock(self, seconds: float) -> None:
+        self.writer.off_s += seconds
+
+    # ---- sessions
+
+    def login(self, session: Session, asked: Command, now: float) -> Reply:
+        """ACT-USER::<user>:c::<password>."""
+        user, password = asked.aid.strip('"'), asked.payload[0].strip('"')
+        if self.account and (user, password) != self.account:
+            raise Denied("IDNV", "Login Failed - Invalid user or password")
+        limit = self.faults.standing("login-limit")
+        if limit and sum(s.user is not None for s in self.sessions if s is not session) >= limit.limit:
+            raise Denied("SARB", "Login Failed - all sessions busy")
+        self.enter(session, user, now)
+        return Reply()
+
+    def logout(self, session: Session, asked: Command, now: float) -> Reply:
+        session.user = None
+        return Reply()
+
+
+Verb = Callable[[Session, Command, float], Reply]

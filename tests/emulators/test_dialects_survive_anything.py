@@ -66,3 +66,51 @@ def test_every_scpi_message_is_answered_by_its_error_and_the_map_is_the_glass(co
     assert len(replies) == len(commands) + 1
     pairs = sorted(dialect.plant.glass(1.0 + len(commands) * 0.02), key=lambda pair: int(pair[0]))
     assert replies[-1].decode() == f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})\n"
+
+
+LABEL = st.sampled_from(
+    ["1", "3", "17", "10001", "20001&20002", "1&&4", "10001&&10003", "ALL", "all", "9&&1", "&", "1&&999999", ""]
+)
+WORDS = st.sampled_from(
+    [
+        "ENT-PATCH",
+        "DLT-PATCH",
+        "RTRV-PATCH",
+        "RTRV-PORT-POWER",
+        "OPR-PORT-SHUTTER",
+        "SET-PORT-ATTEN",
+        "ENT-PORT-FLAP",
+        "OPR-PORT-FLAP",
+        "ed-eqpt",
+        "ent-crs-fiber",
+        "dlt-crs-fiber",
+        "rtrv-crs-fiber",
+        "RTRV-CFG-FIBER",
+        "rtrv-port-power",
+        "act-user",
+        "RTRV-EQPT",
+        "set-port-pmon",
+    ]
+)
+TAIL = st.sampled_from(["", "::", "::1000,500,1", ":::MODE=ABSOLUTE,LEVEL=-5", ":::LEVEL=inf", ':::LABEL="a;b', ":::ADMIN=9e99"])
+LISTS = st.builds("{}::{},{}:1{};".format, WORDS, LABEL, LABEL, TAIL) | st.builds("{}::{}:1{};".format, WORDS, LABEL, TAIL)
+
+
+@given(texts=st.lists(st.one_of(st.binary(max_size=40), LISTS.map(str.encode)), max_size=8), driver=st.sampled_from([0, 1]))
+@settings(deadline=None)
+def test_no_bytes_upset_the_other_tl1_dialects(texts: list[bytes], driver: int) -> None:
+    dialect, replies = answers(("polatis-tl1", "glimmerglass-tl1")[driver], texts)
+    assert all(reply.rstrip(b"\r\n<").endswith(b";") for reply in replies[driver:])
+    assert len(dialect.plant.pairs()) <= 3
+
+
+CHANNEL = st.builds(
+    "{} {} {}\n".format, st.sampled_from(["X1 CH", "x1 W", "RESET", "WEN", "X1", ":"]), st.integers(-1, 5), st.integers(-1, 5)
+)
+
+
+@given(texts=st.lists(st.one_of(st.binary(max_size=40), CHANNEL.map(str.encode)), max_size=8))
+def test_no_bytes_upset_the_matrix_of_channels(texts: list[bytes]) -> None:
+    dialect, replies = answers("dicon-scpi", [*texts, b"\nSYST:ERR?\n"])
+    assert replies and all(reply.endswith(b"\n") and reply.count(b"\n") == 1 for reply in replies)
+    assert all(egress != "0" for _, egress in dialect.plant.pairs())

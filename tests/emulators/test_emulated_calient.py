@@ -276,3 +276,59 @@ def test_port_names_count_eight_to_a_module() -> None:
     assert aids(16)[0] == "1.1.1"
     assert aids(16)[7:9] == ("1.1.8", "1.2.1")
     assert aids(16)[-1] == "1.2.8"
+
+
+async def test_the_telnet_port_shows_a_prompt_before_commands_and_after_answers(start: Start) -> None:
+    device = await start("calient-tl1", sid="SW")
+    device.server.dialect.transport = "telnet"
+    client = await device.connect()
+    assert await client.reader.readuntil(b"agent> ") == b"\r\nagent> "
+    client.send("RTRV-HDR:::x1;")
+    assert (await client.reader.readuntil(b"agent> ")).endswith(b"M  x1 COMPLD\r\n;\r\nagent> ")
+    client.send("RTRV-NE:::x2;")
+    assert (await client.reader.readuntil(b"agent> ")).endswith(b"*/\r\n;\r\nagent> ")
+
+
+async def test_alarms_told_to_a_session_come_again_once_it_allows_them(calient: Device) -> None:
+    client = await calient.connect(login=True)
+    for command, told in (("INH-MSG:::1;", 0), ("ALW-MSG:::2;", 1)):
+        assert "COMPLD" in await client.ask(command)
+        await client.ask(f"ENT-CRS::1.1.{1 + 2 * told},1.1.{2 + 2 * told}:e::,2WAY;")
+        assert len(client.unasked) == told
+
+
+async def test_a_port_is_edited_shut_and_opened(start: Start) -> None:
+    device = await start("calient-tl1", preset=[{"in": "1.1.1", "out": "1.1.2", "type": "1WAY"}])
+    client = await device.connect(login=True)
+    assert "COMPLD" in await client.ask('ED-PORT::1.1.1:c::ALIAS="rack 7",AS=OOS;')
+    assert "ALIAS=rack 7," in await client.ask("RTRV-PORT-SUM::1.1.1:c;")
+    assert "INAS=OOS,INOS=IS" in await client.ask("RTRV-PORT::1.1.1:c;")
+    assert device.lit() == set()
+    await client.ask("ED-PORT::1.1.1:c::AS=IS;")
+    await device.settle()
+    assert device.lit() == {("1.1.1", "1.1.2")}
+    for wrong in ("ED-PORT::9.9.9:c::AS=IS;", "ED-PORT::1.1.1:c::AS=SIDEWAYS;", "ED-PORT::1.1.1:c::;", "ED-PORT::1.1.1:c::X=1;"):
+        assert "DENY" in await client.ask(wrong)
+    assert device.plant.writes == 2
+
+
+async def test_older_switches_have_letters_in_their_port_names_and_power_by_the_port(start: Start) -> None:
+    device = await start("calient-tl1", ports=["0.1b.1", "0.1b.2", "10.2a.1"], matrix=True, preset=[["0.1b.1", "10.2a.1"]])
+    client = await device.connect(login=True)
+    detail = await client.ask("rtrv-det-eqpt::10.2a.1:pmon;")
+    assert re.search(r'"10\.2a\.1:INOPTICALPOWER=-?\d+\.\d,OUTOPTICALPOWERWORKING=-?\d+\.\d"', detail)
+    for nothing in ("PORT", "", "0.1b"):
+        assert denied(await client.ask(f"rtrv-det-eqpt::{nothing}:pmon;"), "IIAC")
+    assert (await client.ask("RTRV-PORT::0.1b:c;")).count("INRS=NPR") == 2
+    assert "MATRIXUSED=1.3" in await client.ask("rtrv-crs::,:c::,,;")
+
+
+async def test_a_reverse_connection_is_told_by_its_ports_not_by_its_name(start: Start) -> None:
+    reverse = {"in": "1.1.2", "out": "1.1.1", "type": "1WAY", "name": "1.1.1<1.1.2", "group": "LABX"}
+    device = await start("calient-tl1", preset=[reverse, ["1.1.3", "1.1.4"]])
+    client = await device.connect(login=True)
+    row = await client.ask("RTRV-CRS:::c::LABX,;")
+    assert "1.1.1<1.1.2:SRCPORT=1.1.2,DSTPORT=1.1.1,GRPNAME=LABX" in row and "1.1.3" not in row
+    assert ("1.1.2", "1.1.1") in device.lit()
+    assert "COMPLD" in await client.ask("CANC-CRS::1.1.2,1.1.1:1::,LABX,1.1.1<1.1.2;")
+    assert "COMPLD" in await client.ask("DLT-CRS::1.1.2,1.1.1:1::,LABX,1.1.1<1.1.2;")

@@ -169,3 +169,27 @@ async def test_two_clients_see_one_switch(start: Start) -> None:
     assert await one.line(f":oxc:swit:conn:add (@1),(@17);{STATE}") == "(@),(@)"
     await polatis.settle()
     assert await other.line(STATE) == "(@1),(@17)"
+
+
+async def test_commands_closer_together_than_the_switch_can_take_are_lost(start: Start) -> None:
+    device = await start("polatis-scpi", min_gap_s=0.05)
+    client = await device.connect()
+    client.send(":oxc:swit:conn:add (@1),(@17)\n:oxc:swit:conn:add (@2),(@18)\n")
+    await asyncio.sleep(0.1)
+    assert await client.line(STATE) == "(@1),(@17)"
+    client.send("*IDN?\n")
+    assert await client.silent()
+
+
+async def test_reset_frees_and_opens_every_port(start: Start) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"], ["2", "18"]])
+    client = await device.connect()
+    assert await client.line(f":oxc:swit:port:dis (@2);*rst;{STATE};:oxc:swit:port:stat? (@2)") == "(@),(@);(E)"
+    assert device.lit() == set() and device.plant.writes == 2
+
+
+async def test_the_network_address_is_told_as_a_real_one_does(polatis: Device) -> None:
+    client = await polatis.connect()
+    address = 'IP="192.168.1.1" Gateway="0.0.0.0" Mask="255.255.255.0" Broadcast="192.168.1.255"'
+    for spelling in (":syst:comm:netw:addr?", ":SYSTEM:COMMUNICATE:NETWORK:ADDRESS?"):
+        assert await client.line(spelling) == address

@@ -268,7 +268,160 @@ async def test_a_reboot_may_strike_in_the_middle_of_a_change(start: Start, kind:
     assert await (await device.connect()).line("*IDN?")
 
 
+async def test_a_silent_failure_reports_success_and_moves_nothing(start: Start) -> None:
+    says = {
+        "polatis-scpi": (ADD + ":syst:err?", '0,"No error"'),
+        "dicon-scpi": ("X1 CH 1 2;SYST:ERR?", "+0, No Error"),
+    }
+    for number, (driver, (command, fine)) in enumerate(says.items()):
+        device = await start(driver, name=f"ocs{number}")
+        client = await device.connect()
+        device.server.add_fault("silent-failure", on="write", count=1)
+        assert await client.line(command) == fine
+        await device.settle()
+        assert device.lit() == set()
+    for number, (driver, command, pair) in enumerate(
+        (
+            ("glimmerglass-tl1", "ent-crs-fiber::10001,20001:c;", ("10001", "20001")),
+            ("polatis-tl1", "ENT-PATCH::1,17:c:;", ("1", "17")),
+        ),
+        10,
+    ):
+        device = await start(driver, name=f"ocs{number}", username="", password="")
+        device.server.add_fault("silent-failure", match="^ent-", count=1)
+        client = await device.connect()
+        assert "COMPLD" in await client.ask("ACT-USER:::1::;")
+        for lit in (set(), {pair}):
+            assert "COMPLD" in await client.ask(command)
+            await device.settle()
+            assert device.lit() == lit
+
+
+async def test_a_silent_failure_on_calient_leaves_no_connection(calient: Device) -> None:
+    client = await calient.connect(login=True)
+    calient.server.add_fault("silent-failure", match="ENT-CRS", count=1)
+    assert "COMPLD" in await client.ask("ENT-CRS::1.1.1,1.1.2:5::,2WAY;")
+    assert "SRCPORT" not in await client.ask("RTRV-CRS:::6::ALL;")
+
+
+async def test_half_duplex_makes_one_direction_of_a_pair(start: Start, calient: Device) -> None:
+    device = await start("glimmerglass-tl1")
+    client = await device.connect()
+    device.server.add_fault("half-duplex", match="ent-crs", count=1)
+    assert "COMPLD" in await client.ask("ent-crs-fiber::10001&10002,20002&20001:c;")
+    await device.settle()
+    assert device.lit() == {("10001", "20002")}
+    client = await calient.connect(login=True)
+    calient.server.add_fault("half-duplex", match="ACT-CRS", count=1)
+    await client.ask("ENT-CRS::1.1.1,1.1.2:1::,2WAY;")
+    assert "COMPLD" in await client.ask("ACT-CRS::1.1.1,1.1.2:2::1.1.1-1.1.2;")
+    await calient.settle()
+    assert calient.lit() == {("1.1.1", "1.1.2")}
+
+
+async def test_an_ended_session_is_logged_out_or_gone(polatis: Device, calient: Device) -> None:
+    client = await calient.connect(login=True)
+    assert calient.server.add_fault("session-ended") == 0
+    assert "PLNA" in await client.ask("RTRV-NE:::3;")
+    client = await polatis.connect()
+    polatis.server.add_fault("session-ended", match="size", count=1)
+    assert await client.line("*IDN?")
+    client.send(":oxc:swit:size?\n")
+    assert await client.ended() == b""
+
+
+async def test_the_clock_of_a_device_may_jump(calient: Device, polatis: Device) -> None:
+    client = await calient.connect(login=True)
+    before = await client.ask("RTRV-HDR:::1;")
+    assert calient.server.add_fault("clock-step", seconds=-400 * 86400.0) == 0
+    after = await client.ask("RTRV-HDR:::1;")
+    years = [int(re.search(r"SW (\d\d)-", text)[1]) for text in (before, after)]  # type: ignore[index]
+    assert years[0] - years[1] in (1, 2)
+    with pytest.raises(ValueError, match="ocs1 shows no clock"):
+        polatis.server.add_fault("clock-step")
+
+
+async def test_a_robot_can_stall_only_where_there_is_one(polatis: Device) -> None:
+    with pytest.raises(ValueError, match="ocs1 has no robot"):
+        polatis.server.add_fault("robot-stalled")
+
+
+def test_moves_of_a_robot_are_struck_by_faults_that_strike_no_command_there() -> None:
+    faults = Faults(robot=True)
+    for kind in ("robot-stalled", "half-duplex", "silent-failure"):
+        faults.add(fault(kind, after=1, count=1))
+        assert not faults.fire("connection create E3 to W4", True)
+        assert [bool(faults.strike(kind)) for _ in range(3)] == [False, True, False]
+
+
+# ---- by time
+
+
+async def changed(device: Device, times: int) -> None:
+    """Wait until the glass has changed so often."""
+    for _ in range(100):
+        if len(device.glass) >= times:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"the glass changed {len(device.glass)} times, not {times}")
+
+
+async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"]])
+    device.server.add_fault("dark-port", port="1", at_s=0.1, for_s=0.1)
+    device.server.add_fault("refuse", match="size", at_s=0.1, for_s=0.1)
+    client = await device.connect()
+    assert await client.line(":oxc:swit:size?;:syst:err?") == '16,16;0,"No error"'
+    began = device.server.loop.time()
+    assert [f["state"] for f in device.server.list_faults()] == ["waiting", "waiting"]
+    device.glass.clear()
+    await changed(device, 1)
+    assert device.glass[0][1] == frozenset() and 0.05 < device.glass[0][0] - began < 0.2
+    client.send(":oxc:swit:size?\n")
+    assert (await client.line(":syst:err?")).startswith("-200,")
+    await changed(device, 2)
+    assert device.lit() == {("1", "17")}
+    assert await client.line(":oxc:swit:size?;:syst:err?") == '16,16;0,"No error"'
+    assert [f["state"] for f in device.server.list_faults()] == ["over", "over"]
+
+
+async def test_a_reboot_may_be_set_for_later(start: Start) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"]], boot_s=0.01)
+    client = await device.connect()
+    assert device.server.add_fault("reboot-lose", at_s=0.05) == 1
+    assert await client.line("*IDN?")
+    assert await client.ended(0.5) == b""
+    assert device.lit() == set()
+    assert device.server.list_faults()[0]["state"] == "over"
+
+
 # ---- what is wrong for as long as it stands
+
+
+async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(start: Start, calient: Device) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"]])
+    number = device.server.add_fault("port-locked", port="1", user="ann")
+    client = await device.connect()
+    assert "locked by ann" in await client.line(":oxc:swit:conn:sub (@1),(@17);:syst:err?")
+    assert device.lit() == {("1", "17")}
+    device.server.remove_fault(number)
+    assert await client.line(f":oxc:swit:conn:sub (@1),(@17);{STATE}") == "(@),(@)"
+    calient.server.add_fault("port-locked", port="1.1.2")
+    client = await calient.connect(login=True)
+    assert "locked by bench2" in await client.ask("ENT-CRS::1.1.1,1.1.2:1::,2WAY;")
+    assert calient.plant.writes == 0
+
+
+async def test_a_second_login_of_the_same_user_steals_the_session(polatis: Device, calient: Device) -> None:
+    for device in (polatis, calient):
+        device.server.add_fault("session-stolen")
+    first, second = await polatis.connect(), await polatis.connect()
+    assert await first.ended() == b""
+    assert await second.line("*IDN?")
+    first, stranger = await calient.connect(login=True), await calient.connect()
+    await calient.connect(login=True)
+    assert await first.ended() == b""
+    assert "M  1 COMPLD" in await stranger.ask("RTRV-HDR:::1;")
 
 
 async def test_a_stuck_port_is_neither_made_nor_broken(start: Start) -> None:
@@ -313,6 +466,21 @@ async def test_a_dark_port_loses_the_light_and_not_the_circuit(start: Start) -> 
     assert "OC=FAIL" in await client.ask("RTRV-CRS:::1::ALL;")
     device.server.remove_fault(number)
     assert len(device.glass[-1][1]) == 2
+
+
+async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(start: Start) -> None:
+    device = await start("polatis-scpi", settle_s=0.0)
+    client = await device.connect()
+    assert await client.line(":oxc:swit:conn:add (@1),(@17);:syst:err?") == '0,"No error"'
+    first = float((await client.line(":pmon:pow? (@17)")).strip("()"))
+    number = device.server.add_fault("drift", port="17", db_per_hour=72_000)  # 20 dB per second
+    await asyncio.sleep(0.2)
+    later = float((await client.line(":pmon:pow? (@17)")).strip("()"))
+    assert later < first - 2
+    assert await device.sees(lambda: not device.lit(), 3.0)  # the light is lost by itself, nobody asks for it
+    device.server.remove_fault(number)
+    assert device.lit() == {("1", "17")}
+    assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(first, abs=0.3)
 
 
 async def test_extra_loss_shows_on_the_meter_and_then_in_the_dark(start: Start) -> None:
