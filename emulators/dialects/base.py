@@ -403,16 +403,16 @@ class Dialect(ABC, Generic[State]):
                 case "clock-step":
                     self.step_clock(what.seconds_or_default)
         elif what.kind in ON_PORTS:
-            self._impair(what, True)
+            self._impair(what, True, now)
         elif what.kind == "stale-read":
             self._past.clear()
 
     def _end(self, gone: Fault, now: float) -> None:
         if gone.kind in ON_PORTS:
-            self._impair(gone, False)
+            self._impair(gone, False, now)
             for other in self.faults.active():  # another fault may still say the same of a port
                 if other.kind == gone.kind:
-                    self._impair(other, True)
+                    self._impair(other, True, now)
         for session in self.sessions:
             if gone.kind == "hang":
                 session.busy_until_s = min(session.busy_until_s, now)
@@ -424,8 +424,11 @@ class Dialect(ABC, Generic[State]):
             raise ValueError(str(error.args[0])) from error
         return found
 
-    def _impair(self, what: Fault, wrong: bool) -> None:
+    def _impair(self, what: Fault, wrong: bool, now: float) -> None:
         sides = self._sides(what)
+        if what.kind == "drift":
+            self.plant.drift(sides, what.db_per_hour if wrong else None, now)
+            return
         marks: dict[str, Callable[[], set[Side]]] = {
             "stuck-port": lambda: self.plant.wrong.stuck,
             "failed-port": lambda: self.plant.wrong.failed,
