@@ -147,13 +147,21 @@ class CliDialect(Dialect[State]):
 
     def _run(self, session: Session, now: float) -> None:
         super()._run(session, now)
+        self._end_once(session, now)
+
+    def working(self, session: Session) -> bool:
+        """Return whether the answer to the session's last command is still to come by itself."""
+        return False
+
+    # ---- inside
+
+    def _end_once(self, session: Session, now: float) -> None:
+        """End a session that was for one command, behind whatever is still to be sent to it."""
         screen = self.screens.get(session)
-        if screen is not None and screen.once and not session.queue and not session.held:
+        if screen is not None and screen.once and not session.queue and not session.held and not self.working(session):
             times = [at for whose, at, _ in self._out if whose is session]
             self.send(session, max([now, *times]), None)
             self.close(session)
-
-    # ---- inside
 
     def _printed(self, session: Session, output: str, now: float) -> bytes:
         screen = self.screens.get(session)

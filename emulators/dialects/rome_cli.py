@@ -9,7 +9,7 @@ Female ports E1..En take light in, male ports W1..Wn let it out. A logical port 
 from __future__ import annotations
 
 import re
-import time
+from datetime import UTC, datetime
 
 from emulators.dialects.base import AnyDialect, Session
 from emulators.dialects.cli import CliDialect
@@ -316,7 +316,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return f"{self._label(pair[0])}<->{self._label(pair[1])}"
 
     def _stamp(self, at: float) -> str:
-        return time.strftime("%m-%d-%Y %H:%M", time.gmtime(self.epoch_s + at))  # REAL
+        return f"{datetime.fromtimestamp(self.epoch_s + at, UTC):%m-%d-%Y %H:%M}"  # REAL
 
 
 def _verb(job: Job) -> str:

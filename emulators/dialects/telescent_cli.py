@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import NEVER_S, AnyDialect, Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.cli_robot import MOVE_S, Job, Robot, fibres
 from emulators.family import Family
@@ -89,10 +89,13 @@ class TelescentCli(CliDialect[State]):
 
     def execute(self, session: Session, command: str, now: float) -> bytes:
         reply = super().execute(session, command, now)
-        waits = session in self._waiting.values()
-        if waits:
-            session.busy_until_s = float("inf")  # until the robot says otherwise
-        return b"" if waits else reply
+        if not self.working(session):
+            return reply
+        session.busy_until_s = NEVER_S  # until the robot says otherwise
+        return b""
+
+    def working(self, session: Session) -> bool:
+        return session in self._waiting.values()
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
         return self._printed(session, "ERROR: command refused\n", now)
@@ -232,7 +235,9 @@ class TelescentCli(CliDialect[State]):
         if what == "end" and job.connects and (session := self._waiting.pop(job.number, None)):
             word = "ERROR: move failed" if "failed" in job.outcome else f"OK: request {job.number} done"
             session.busy_until_s = at
+            session.exit_status = int("failed" in job.outcome)
             self.send(session, at, self._printed(session, f"{word}\n", at))
+            self._end_once(session, at)
 
 
 def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
