@@ -20,6 +20,7 @@ WHERE: Mapping[str, str] = {
     "calient-tl1": "emulators.dialects.calient_tl1",
     "dicon-scpi": "emulators.dialects.dicon_scpi",
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
+    "finisar-serial": "emulators.dialects.finisar_serial",
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
     "sonic-ocs": "emulators.dialects.sonic_ocs",

@@ -125,16 +125,7 @@ class SpectralPlant(Optic):
         """Return why `band` cannot be made now, None when it can."""
         if why := self._impossible(band):
             return why
-        ingress, egress, low_mhz, high_mhz = band
-        for other in self._bands.values():
-            for port, others in ((ingress, other.ingress), (egress, other.egress)):
-                if port == others and other.overlap_mhz(low_mhz, high_mhz):
-                    return f"spectrum in use on port {port}"
-        for side in (("in", ingress), ("out", egress)):
-            for reason, sides in (("failed", self.wrong.failed), ("stuck", self.wrong.stuck), ("disabled", self._blocked)):
-                if side in sides:
-                    return f"port {side[1]} {reason}"
-        return self.wrong.lock((ingress, egress))
+        return self._clash(band, self._bands.values()) or self._unusable(band)
 
     def connect(self, wanted: Mapping[Band, float], now: float) -> dict[Band, str]:
         """Make passbands with their attenuation (dB); return those not made, with the reason. One that is made keeps its light."""
@@ -180,7 +171,7 @@ class SpectralPlant(Optic):
         """Upload what the spectrum within `span_mhz` shall be; what lies outside stays as it is.
 
         Until shortly before `settle_s` is over the old light passes; then, for a draw from `transient_s`, what stays is shaken
-        through intermediate states, then the new light passes. A band that is stuck stays; what a failed port would need is not made.
+        through intermediate states, then the new light passes. A band that is stuck stays; none is made on a failed port.
         Raises: ValueError - ports or spectrum that the device does not have.
         """
         self.advance(now)
@@ -197,12 +188,13 @@ class SpectralPlant(Optic):
                 del self._bands[old.band]
                 self._fading.append(old)
                 self._at(ends_s - shaking_s, partial(self._fade, old))
+        staying = self.bands()
         for band, attenuation_db in wanted.items():
             kept = self._bands.get(band)
             if kept is None:
-                if why := self.why_not(band):
-                    if why.startswith("no "):
-                        raise ValueError(f"{self.name}: {band}: {why}")
+                if why := self._impossible(band):
+                    raise ValueError(f"{self.name}: {band}: {why}")
+                if self._unusable(band) or self._clash(band, staying):
                     continue
                 self._make(band, attenuation_db, now, ends_s)
                 continue
@@ -265,6 +257,12 @@ class SpectralPlant(Optic):
         self.advance(now)
         return frozenset(p.band for p in self._bands.values() if p.lit_at_s <= now)
 
+    def shown(self, now: float) -> dict[Band, float]:
+        """Return what the glass holds now, with attenuations (dB): what has settled, and what an upload has yet to take away."""
+        self.advance(now)
+        held = [*self._fading, *(p for p in self._bands.values() if p.lit_at_s <= now)]
+        return {p.band: p.attenuation_db for p in held}
+
     def lit(self, now: float) -> frozenset[Lit]:
         """Return the stretches of spectrum that bring light from an ingress fibre into an egress fibre.
 
@@ -323,6 +321,21 @@ class SpectralPlant(Optic):
         if not self.range_mhz[0] <= low_mhz < high_mhz <= self.range_mhz[1]:
             return f"no spectrum from {low_mhz} to {high_mhz} MHz"
         return None
+
+    def _clash(self, band: Band, others: Iterable[Passband]) -> str | None:
+        ingress, egress, low_mhz, high_mhz = band
+        for other in others:
+            if other.overlap_mhz(low_mhz, high_mhz) and (other.ingress == ingress or other.egress == egress):
+                return f"spectrum in use on port {ingress if other.ingress == ingress else egress}"
+        return None
+
+    def _unusable(self, band: Band) -> str | None:
+        wrong = self.wrong
+        for side in (("in", band[0]), ("out", band[1])):
+            for reason, sides in (("failed", wrong.failed), ("stuck", wrong.stuck), ("disabled", self._blocked)):
+                if side in sides:
+                    return f"port {side[1]} {reason}"
+        return wrong.lock(band[:2])
 
     def _held(self, found: Passband) -> str | None:
         for side in (("in", found.ingress), ("out", found.egress)):
