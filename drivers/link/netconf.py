@@ -204,6 +204,7 @@ class NetconfLink:
                 self._host,
                 port=self._port,
                 timeout=LOGIN_S,
+                unknown_host_cb=session.look,
                 username=self.username or None,
                 password=self._password or None,
                 key_filename=str(Path(self._key_file).expanduser()) if self._key_file else None,
@@ -232,7 +233,7 @@ class NetconfLink:
         what = "is another than the known one" if known else "is not known"
         file = self._known_hosts or KNOWN_HOSTS[0]
         hint = f"compare its fingerprint at the device, then: ssh-keyscan -p {self._port} {self._host} >> {file}"
-        return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint()}) {what}", hint=hint)
+        return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint)
 
     def _told(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
         """What ncclient's thread calls with an answer (message-id, text) or with an error (for whoever waits)."""
@@ -267,6 +268,7 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
         def __init__(self) -> None:
             super().__init__(DefaultDeviceHandler({"name": "default"}))
             self.heard = 0
+            self.fingerprint = ""
             self._message = 0
             self._bell: tuple[socket.socket, socket.socket] | None = None
             self._files: tuple[str, ...] = KNOWN_HOSTS
@@ -285,9 +287,11 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
         def knows(self, name: str) -> bool:
             return self._host_keys.lookup(name) is not None
 
-        def fingerprint(self) -> str:
+        def look(self, _host: str, _fingerprint: str) -> bool:
+            """Remember the key of a stranger, and do not trust it."""
             key = self._transport.get_remote_server_key()
-            return f"{key.get_name()} {key.fingerprint}"
+            self.fingerprint = f"{key.get_name()} {key.fingerprint}"
+            return False
 
         def abandon(self) -> None:
             """End what a failed `connect` left behind."""
@@ -307,6 +311,10 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
             bell, self._bell = self._bell, None
             for end in bell or ():
                 end.close()
+            if self._transport is not None:
+                self._transport.packetizer.complete_handshake()  # paramiko's timer would live on for 15 s
+            if self._transport is not None and self._transport.is_alive():
+                self._transport.join(5)  # paramiko's thread, when the other end closed first
 
         def send(self, message: str) -> None:
             super().send(message)
