@@ -83,11 +83,11 @@ class FinisarSerial:
         wanted: dict[Setting, tuple[range, Entry | None]] = {}
         for setting in (*sorted(change.remove), *sorted(change.add)):
             try:
-                channels, entry = self._channels(setting)
+                led, goal = self._channels(setting)
             except ValueError as error:
                 failed[setting] = str(error)
             else:
-                wanted[setting] = (channels, entry) if setting in change.add else (channels, None)
+                wanted[setting] = led, (goal if setting in change.add else None)
 
         def missing(seen: Map) -> dict[Setting, tuple[range, Entry | None]]:
             return {s: (channels, entry) for s, (channels, entry) in wanted.items() if not self._is_so(s, channels, entry, seen)}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from drivers.link.base import Link
 from optics import BadFile
 
-FORMS = "tcp://host:port, telnet://host:port, visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
+if TYPE_CHECKING:
+    from drivers.link.ssh import Login
+
+FORMS = "tcp://host:port, telnet://host:port, ssh://host[:port], visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
 
 
-def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
-    """Return the link for `address`, not yet connected; `who` is the name error messages use.
+def open_link(address: str, timeout_s: float, who: str = "device", login: Login | None = None) -> Link:
+    """Return the link for `address`, not yet connected; `who` is the name error messages use, `login` is for ssh.
 
     Raises: BadFile - the address has none of the known forms.
     """
@@ -28,6 +32,11 @@ def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
             from drivers.link.tcp import TcpLink
 
             return TcpLink(who, address, timeout_s, host=parts.hostname, port=parts.port)
+        if scheme == "ssh":
+            from drivers.link.ssh import Login, SshShell
+
+            host, port = ssh_target(address)
+            return SshShell(who, address, timeout_s, host=host, port=port, login=login or Login())
         if scheme == "visa":
             resource, _, query = rest.partition("?")
             backend = _only(query, "backend", "@py")
@@ -47,6 +56,14 @@ def open_link(address: str, timeout_s: float, who: str = "device") -> Link:
         raise ValueError("unknown form")
     except ValueError as error:
         raise BadFile([f"{who}: address {address!r}: {error}; known forms: {FORMS}"]) from None
+
+
+def ssh_target(address: str) -> tuple[str, int]:
+    """Host and port of `ssh://host[:port]`. Raises: ValueError - anything else."""
+    parts = urlsplit(address)
+    if parts.scheme != "ssh" or not parts.hostname or parts.username or parts.path.strip("/") or parts.query:
+        raise ValueError("ssh:// and a host, with a port where it is not 22, are needed, and nothing else")
+    return parts.hostname, parts.port or 22
 
 
 def _only(query: str, key: str, default: str) -> str:

@@ -1,0 +1,253 @@
+"""SSH through paramiko: `ssh://host:port`, an interactive shell as a byte link, or one command at a time.
+
+Host keys are checked against OpenSSH's files: the option `known_hosts`, else the user's and the system's. An unknown or changed key
+ends the attempt before a password is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from drivers.link.base import LONGEST, Dropped
+from drivers.link.blocking import SLICE_S, BlockingLink
+from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
+
+T = TypeVar("T")
+PORT = 22
+MOST_OUTPUT = 4 << 20  # bytes of one command's output; a 1024-port table has 0.1 MB
+USUAL_FILES = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who logs in, and whose host keys are believed. `known_hosts` empty: the user's and the system's files."""
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    key_file: str = ""
+    known_hosts: str = ""
+
+    @classmethod
+    def of(cls, config: DeviceConfig) -> Login:
+        """The login an inventory gives a device, with the options `key_file` and `known_hosts`."""
+        options = config.options
+        return cls(config.username, config.password, options.get("key_file", ""), options.get("known_hosts", ""))
+
+
+OPTIONS = {
+    "known_hosts": "file of host keys to believe, in OpenSSH's form; default the user's and the system's",
+    "key_file": "private key to log in with instead of the password",
+}
+
+
+def connect(who: str, address: str, host: str, port: int, login: Login, timeout_s: float) -> Any:
+    """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host key not known, login denied."""
+    try:
+        import paramiko
+    except ImportError as error:
+        raise Missing(f"{who}: {address} needs paramiko", hint="pip install paramiko") from error
+    try:
+        sock = socket.create_connection((host, port), timeout_s)
+    except OSError as error:
+        raise Unreachable(f"{who}: cannot connect to {address}: {error.strerror or error}") from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    transport = paramiko.Transport(sock)
+    transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = timeout_s
+    try:
+        transport.start_client(timeout=timeout_s)
+        _check_key(who, address, host if port == PORT else f"[{host}]:{port}", transport.get_remote_server_key(), login)
+        if login.key_file:
+            path = Path(login.key_file).expanduser()
+            transport.auth_publickey(login.username, paramiko.PKey.from_path(path))
+        else:
+            transport.auth_password(login.username, login.password)
+        return transport
+    except Unreachable:
+        transport.close()
+        raise
+    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+        transport.close()
+        denied = isinstance(error, paramiko.AuthenticationException)
+        words = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
+        raise Unreachable(f"{who}: {address}: {words}") from error
+
+
+def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> None:
+    import paramiko
+
+    files = [Path(f).expanduser() for f in ([login.known_hosts] if login.known_hosts else USUAL_FILES)]
+    known = paramiko.HostKeys()
+    for path in files:
+        if path.is_file():
+            known.load(str(path))
+        elif login.known_hosts:
+            raise Unreachable(f"{who}: known_hosts: there is no file {path}", hint="its option known_hosts names the file")
+    entries = known.lookup(name)
+    if entries is not None and any(known_key == key for known_key in entries.values()):
+        return
+    where = ", ".join(str(path) for path in files)
+    print_ = f"{key.get_name()} {key.fingerprint}"
+    if entries is not None and key.get_name() in entries:
+        raise Unreachable(
+            f"{who}: {address} shows another host key than the one in {where}: {print_}",
+            hint="if the device was replaced, remove the old key with ssh-keygen -R; if not, somebody is in between",
+        )
+    raise Unreachable(
+        f"{who}: the host key of {address} is not in {where}: {print_}",
+        hint=f"compare it with the device's own, then ssh-keyscan -p PORT HOST >> {files[0]}",
+    )
+
+
+class SshShell(BlockingLink):
+    """An interactive shell on a terminal: bytes both ways."""
+
+    def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login) -> None:
+        super().__init__(who, address, timeout_s)
+        self._host, self._port, self._login = host, port, login
+        self._transport: Any = None
+        self._channel: Any = None
+
+    def _open(self) -> None:
+        self._transport = connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
+        try:
+            self._channel = self._transport.open_session(timeout=self.timeout_s)
+            self._channel.settimeout(self.timeout_s)
+            self._channel.get_pty(term="vt100", width=512, height=1000)  # wide: a table must not be folded
+            self._channel.invoke_shell()
+        except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
+            raise Unreachable(f"{self.who}: {self.address} opens no shell: {error or type(error).__name__}") from error
+
+    def _close(self) -> None:
+        channel, transport = self._channel, self._transport
+        self._channel = self._transport = None
+        for part in (channel, transport):
+            if part is not None:
+                part.close()
+        if transport is not None:
+            transport.join(1.0)
+
+    def _send(self, data: bytes) -> None:
+        self._channel.settimeout(self.timeout_s)
+        self._channel.sendall(data)
+
+    def _receive(self, silence_s: float) -> bytes | None:
+        self._channel.settimeout(max(0.001, silence_s))
+        try:
+            data: bytes = self._channel.recv(65_536)
+        except TimeoutError:
+            return None
+        return data
+
+    def _forget(self) -> None:
+        while self._channel.recv_ready():
+            self._channel.recv(65_536)
+
+    def _ended(self) -> bool:
+        return self._channel is None or self._channel.closed or self._channel.eof_received or not self._transport.is_active()
+
+
+class SshCommands:
+    """One command per channel, one after the other, over one connection that is opened when needed."""
+
+    def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login) -> None:
+        self.who, self.address, self.timeout_s = who, address, timeout_s
+        self._host, self._port, self._login = host, port, login
+        self._transport: Any = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, command: str) -> tuple[str, int]:
+        """Run `command`; return what it printed (both streams) and its exit status, -1 where the device gives none.
+
+        Raises: Unreachable - nothing was sent. Dropped - the connection ended before the end. TimedOut - silence of timeout_s (s).
+        Garbled - endless or undecodable output.
+        """
+        async with self._lock:
+            if self._transport is None or not self._transport.is_active():
+                await self._shut()
+                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
+                try:
+                    self._transport = await self._call(
+                        lambda: connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
+                    )
+                except BaseException:
+                    await self._shut()
+                    raise
+            try:
+                return await self._run(command)
+            except BaseException:
+                await self._shut()  # what comes late belongs to no later command
+                raise
+
+    async def close(self) -> None:
+        """Close; safe to call twice."""
+        async with self._lock:
+            await self._shut()
+
+    async def _run(self, command: str) -> tuple[str, int]:
+        channel = await self._call(lambda: self._start(command))
+        printed = b""
+        began = last = time.monotonic()
+        while True:
+            data = await self._call(lambda: _take(channel))
+            now = time.monotonic()
+            if data:
+                printed, last = printed + data, now
+                if len(printed) > MOST_OUTPUT:
+                    raise Garbled(f'{self.who}: "{command}" printed more than {MOST_OUTPUT} bytes, beginning {printed[:60]!r}')
+            elif data == b"":
+                break
+            if now - last > self.timeout_s or now - began > LONGEST * self.timeout_s:
+                tail = f"; last heard {printed[-120:]!r}" if printed else ""
+                raise TimedOut(f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}')
+        status = await self._call(lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1)
+        await self._call(channel.close)
+        if status == -1 and not self._transport.is_active():
+            raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{command}"')
+        return printed.decode("utf-8", "backslashreplace"), status
+
+    def _start(self, command: str) -> Any:
+        import paramiko
+
+        try:
+            channel = self._transport.open_session(timeout=self.timeout_s)
+            channel.settimeout(self.timeout_s)
+            channel.set_combine_stderr(True)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Unreachable(f"{self.who}: {self.address} takes no command: {error or type(error).__name__}") from error
+        try:
+            channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Dropped(f'{self.who}: {self.address} broke at "{command}": {error or type(error).__name__}') from error
+        return channel
+
+    async def _call(self, verb: Callable[[], T]) -> T:
+        assert self._thread is not None
+        return await asyncio.get_running_loop().run_in_executor(self._thread, verb)
+
+    async def _shut(self) -> None:
+        transport, thread = self._transport, self._thread
+        self._transport = self._thread = None
+        if transport is not None:
+            transport.close()
+        if thread is not None:
+            if transport is not None:
+                await asyncio.get_running_loop().run_in_executor(thread, transport.join, 1.0)
+            thread.shutdown(wait=True)
+
+
+def _take(channel: Any) -> bytes | None:
+    """What came within a slice, b"" at the end, None for silence."""
+    channel.settimeout(SLICE_S)
+    try:
+        data: bytes = channel.recv(65_536)
+    except TimeoutError:
+        return None
+    return data
