@@ -6,6 +6,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import ClassVar
 
 from drivers.api import Ready, at_once
 from drivers.rounds import Marks, in_rounds
@@ -18,6 +19,11 @@ Pair = tuple[int, int]
 
 class PairSwitch(ABC):
     """A switch whose ports are numbers and whose set commands are not answered: believed only after the map shows them."""
+
+    TRIES: ClassVar[int] = 2
+    """How often a circuit that is neither made nor refused is asked for, each time after reading the map."""
+    UNSAID: ClassVar[str] = "no error queued"
+    """What completes the words about a change that the device neither made nor refused."""
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
@@ -64,7 +70,7 @@ class PairSwitch(ABC):
         # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
         first_s = 2 * self.traits.settle_s if marks.writes else 0.0
         last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
-        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+        for wait_s in [soon_s(self.traits, self._patience_s)] * (self.TRIES - 1) + [self._patience_s]:
             todo = wrong(last.report)
             await self._send(todo.keys() & remove.keys(), todo.keys() & add.keys(), last.report, marks)
             last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=wait_s)
@@ -73,7 +79,7 @@ class PairSwitch(ABC):
         failed = {s: self._no_pair(s) for s in (change.remove | change.add) if not self._pair(s)}
         late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was answered for
         for pair, setting in wrong(last.report).items():
-            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s)
+            failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s, self.UNSAID)
         return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
     async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
@@ -122,9 +128,9 @@ def port_number(label: str) -> int | None:
     return int(label) if re.fullmatch(r"[1-9][0-9]{0,3}", label) else None
 
 
-def _silence(pair: Pair, seen: frozenset[Pair], watched_s: float) -> str:
+def _silence(pair: Pair, seen: frozenset[Pair], watched_s: float, unsaid: str) -> str:
     """Words for a change the device neither made nor refused."""
     others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
     reports = ", ".join(f"{a}->{b}" for a, b in others) or f"{pair[0]}->-"
     gone = " gone" if pair in seen else ""
-    return f"wanted {pair[0]}->{pair[1]}{gone}, reports {reports} after {watched_s:.1f} s, no error queued"
+    return f"wanted {pair[0]}->{pair[1]}{gone}, reports {reports} after {watched_s:.1f} s, {unsaid}"

@@ -41,6 +41,7 @@ class Family:
 
 
 AIDS = tuple(f"1.{module}.{port}" for module in (1, 2) for port in range(1, 9))
+UNSOLICITED = ("unsolicited-before", "unsolicited-inside", "unsolicited-after")
 FAMILIES = [
     Family(
         driver="polatis-scpi",
@@ -59,8 +60,28 @@ FAMILIES = [
         makes=("ENT-CRS", "ACT-CRS"),
         reads="RTRV-CRS",
         power=True,
-        unsolicited=("unsolicited-before", "unsolicited-inside", "unsolicited-after"),
+        unsolicited=UNSOLICITED,
         plant={"bulk_settle_s": SETTLE_S},
+    ),
+    Family(
+        driver="polatis-tl1",
+        ingress=tuple(str(n) for n in range(1, 17)),
+        egress=tuple(str(n) for n in range(17, 33)),
+        breaks=("DLT-PATCH",),
+        makes=("ENT-PATCH",),
+        reads="RTRV-PATCH",
+        power=True,
+        unsolicited=UNSOLICITED,
+    ),
+    Family(
+        driver="glimmerglass-tl1",
+        ingress=tuple(str(10000 + n) for n in range(1, 17)),
+        egress=tuple(str(20000 + n) for n in range(1, 17)),
+        breaks=("dlt-crs-fiber",),
+        makes=("ent-crs-fiber",),
+        reads="rtrv-crs-fiber",
+        power=True,
+        unsolicited=UNSOLICITED,
     ),
 ]
 
@@ -111,7 +132,7 @@ async def bench(
 ) -> AsyncIterator[Bench]:
     """Start the emulated switch, every ingress lit, and a driver for it; stop both afterwards."""
     own = {"settle_s": SETTLE_S, **family.plant, **plant}
-    if family.driver == "calient-tl1":
+    if family.driver.endswith("-tl1"):
         own |= {"username": "admin", "password": "secret"}
     model, dialect = device_from_config("ocs1", family.driver, own)
     for port in family.ingress:

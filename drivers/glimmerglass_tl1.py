@@ -1,0 +1,269 @@
+"""Glimmerglass MEMS switches (System 100/300/500) over TL1, port 10033: echo, the prompt `<`, long answers in blocks.
+
+Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by key, older firmware has fewer. Ports: 10001.. light
+enters, 20001.. light leaves.
+
+Decisions on what the public sources leave open:
+- A row is a circuit that stands when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
+  is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit; one that `apply` made
+  is deleted again and reported with its cause.
+- A port locked by another user is not driven: the change fails with the holder's name before anything is sent for it.
+- Several circuits go in one command, lists paired by position (CODE for duplex pairs); where the switch denies a list, what is
+  missing is sent one by one, so that each gets its own words.
+- One question at a time: the switch echoes.
+- No source shows a login. A user in the inventory logs in; a switch that does not know the command is taken to need none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from drivers.api import Evidence
+from drivers.link import open_link
+from drivers.rounds import Marks
+from drivers.session.pairs import Pair, PairSwitch
+from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
+from drivers.watch import watch
+from drivers.wire import tl1
+from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
+
+LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
+FLOOR_DBM = -45.0
+"""Dark ports read about -48 to -52 dBm (REAL): from here down there is no light."""
+PAIRS_PER_COMMAND = 32  # keeps a command under 450 bytes; no source gives a limit
+_LABEL = re.compile(r"[12][0-9]{4}")
+_OPEN = frozenset({"", "0", "NO", "NONE", "NA", "UNLOCKED"})
+_NUMBER = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of RTRV-CRS-FIBER. 0 for a side that is not connected; `locked_by`: None when it is not locked."""
+
+    ingress: int
+    egress: int
+    state: str
+    cause: str
+    input_dbm: Dbm | None
+    locked_by: str | None
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.ingress and self.egress)
+
+    @property
+    def pair(self) -> Pair:
+        return self.ingress, self.egress
+
+    @property
+    def stands(self) -> bool:
+        dark = self.cause == "input_loss_of_light" or (self.input_dbm is not None and self.input_dbm <= LOSS_OF_SIGNAL_DBM)
+        return self.connected and (self.state == "steady" or (self.state == "fault" and dark))
+
+    @property
+    def words(self) -> str:
+        return f"CONNSTATE={self.state},CONNCAUSE={self.cause}"
+
+
+def parse(text: str) -> Row:
+    """Read a row by its keys. Raises: Garbled."""
+    row = tl1.parse_row(text)
+    sides = [row.fields.get(key, "0") for key in ("IPORTID", "OPORTID")]
+    if bad := [side for side in sides if not re.fullmatch(r"0|[12][0-9]{4}", side)]:
+        raise Garbled(f"row {text[:60]!r}: port {bad[0]!r}")
+    if sides == ["0", "0"] or (sides[0][0], sides[1][0]) in {("2", "2"), ("1", "1"), ("2", "1"), ("2", "0"), ("0", "1")}:
+        raise Garbled(f"row {text[:60]!r}: from port {sides[0]} to port {sides[1]}")
+    level = row.fields.get("INPWR", "NA")
+    locked = row.fields.get("CONNLOCK", "").upper() not in _OPEN
+    return Row(
+        int(sides[0]),
+        int(sides[1]),
+        row["CONNSTATE"].lower(),
+        row.fields.get("CONNCAUSE", "").lower(),
+        float(level) if _NUMBER.fullmatch(level) else None,
+        row.fields.get("CONNLOCKUSER", "") if locked else None,
+    )
+
+
+class GlimmerglassTl1(PairSwitch):
+    """A Glimmerglass switch. Its ports are numbers of five digits: 10001.. in, 20001.. out."""
+
+    # Reflexion 80x80, 2003 trade article: under 10 ms. Field rows: 0.84 to 1.67 dB (REAL). Meter accuracy and latching assumed.
+    TRAITS: ClassVar[Traits] = Traits(
+        settle_s=0.01, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.25, meter_db=1.0
+    )
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+        "bulk": "circuits in one command at most, 1 to send each alone; default 32",
+        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Glimmerglass System 100/300/500, TL1",
+        ("tcp", "telnet"),
+        {
+            **{"identify": "CODE", "read": "REAL", "change": "CODE", "refusals": "assumed", "power": "REAL"},
+            **{"locks": "REAL", "settling": "DOC"},
+        },
+    )
+    UNSAID: ClassVar[str] = "not refused either"
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        _, keep_alive_s = session_options(config.options)
+        self._bulk = int(config.options.get("bulk", str(PAIRS_PER_COMMAND)))
+        if not 1 <= self._bulk <= 320:
+            raise ValueError(f"bulk {self._bulk}: from 1 to 320")
+        self._user = config.username
+        self._session = Tl1Session(
+            open_link(config.address, config.timeout_s, config.name),
+            config.username,
+            config.password,
+            window=1,
+            keep_alive_s=keep_alive_s,
+        )
+        self._table: tuple[Row, ...] = ()  # as last read in this change
+
+    async def identify(self) -> Identity:
+        async with self._turn:
+            reply = await self._session.ask(retrieve("rtrv-system-info"))
+        text = ",".join((*reply.rows, *reply.stray))
+        found = {key.lower(): value.strip() for key, value in re.findall(r"([A-Za-z]+)=([^,\"\\]*)", text)}
+        size = re.fullmatch(r"(\d{1,4})\s*x\s*(\d{1,4})", found.get("licensedportmatrix", ""), re.IGNORECASE)
+        model = found.get("systemtype") or found.get("chassistype", "")
+        if not size or not model or not found.get("serialnumber"):
+            raise Garbled(f"{self.name}: identity: {text[:160]!r}")
+        return Identity(
+            "Glimmerglass",
+            model,
+            found["serialnumber"],
+            found.get("softwareactiveversion", ""),
+            tuple(str(10000 + n) for n in range(1, int(size[1]) + 1)),
+            tuple(str(20000 + n) for n in range(1, int(size[2]) + 1)),
+        )
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        wanted = {port.label: port for port in ports if port.device == self.name}
+        async with self._turn:
+            reply = await self._session.ask(retrieve("rtrv-port-power", "all"))
+        found: dict[Port, Dbm] = {}
+        try:
+            for text in reply.rows:
+                row = tl1.parse_row(text)
+                label, level = row["PORTID"], row["PORTPOWER"]
+                if level.upper() == "NA" or label not in wanted:
+                    continue
+                if not _NUMBER.fullmatch(level):
+                    raise Garbled(f"port {label} has {level!r}")
+                if float(level) > FLOOR_DBM:
+                    found[wanted[label]] = float(level)
+        except Garbled as error:
+            raise Garbled(f"{self.name}: power: {error}") from error
+        return found
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._session.close()
+
+    async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
+        """As every switch of pairs; then delete what was made and does not work, and say why."""
+        outcome = await super()._round(change, marks)
+        tried = {pair: s for s in outcome.failed if s in change.add and (pair := self._pair(s))}
+        stale = {row.pair: row for row in self._table if row.pair in tried and not row.stands}
+        stale = {pair: row for pair, row in stale.items() if pair not in marks.words}  # refused: another's, not ours to delete
+        if not stale:
+            return outcome
+        failed = {**outcome.failed, **{tried[pair]: f"made, but reports {row.words}; deleted again" for pair, row in stale.items()}}
+        await self._break(sorted(stale), marks)
+        last = await watch(
+            self._read,
+            lambda _: not any(row.pair in stale for row in self._table),
+            expected_s=self.traits.settle_s,
+            patience_s=2 * self.traits.settle_s,
+        )
+        return replace(outcome, observed=self._settings(last.report), writes=marks.writes, failed=dict(sorted(failed.items())))
+
+    async def _read(self) -> frozenset[Pair]:
+        reply = await self._session.ask(retrieve("rtrv-crs-fiber", "all"))
+        try:
+            if reply.stray:
+                raise Garbled(f"not a row: {reply.stray[0][:120]!r}")
+            rows = tuple(parse(text) for text in reply.rows)
+        except Garbled as error:
+            raise Garbled(f"{self.name}: connection table: {error}") from error
+        held = [row.pair for row in rows if row.connected]
+        if len({a for a, _ in held}) < len(set(held)) or len({b for _, b in held}) < len(set(held)):
+            raise Garbled(f"{self.name}: connection table: a port in two circuits")
+        self._table = rows
+        return frozenset(row.pair for row in rows if row.stands)
+
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        await self._change("dlt-crs-fiber", self._ours(pairs, marks), marks)
+
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        broken = [row for row in self._table if row.connected and not row.stands]
+        if again := [row.pair for row in broken if row.pair in pairs]:
+            await self._change("dlt-crs-fiber", self._ours(again, marks), marks)
+        for pair in pairs:
+            for row in broken:
+                if row.pair != pair and (row.ingress == pair[0] or row.egress == pair[1]):
+                    port = pair[0] if row.ingress == pair[0] else pair[1]
+                    marks.words[pair] = f"port {port} is held by {row.ingress}->{row.egress} ({row.words})"
+        free = self._ours([pair for pair in pairs if pair not in marks.words], marks)
+        await self._change("ent-crs-fiber", free, marks)
+
+    async def _drain(self) -> list[str]:
+        return []  # every command has its own answer
+
+    def _ours(self, pairs: list[Pair], marks: Marks[Pair]) -> list[Pair]:
+        """Those whose ports no other user has locked; the others get the holder's name."""
+        locks = {port: row.locked_by for row in self._table if row.locked_by is not None for port in row.pair if port}
+        free: list[Pair] = []
+        for pair in pairs:
+            port = next((port for port in pair if port in locks and (locks[port] != self._user or not self._user)), 0)
+            if port:
+                marks.words[pair] = f"port {port} is locked by {locks[port] or 'somebody (no name given)'}"
+            else:
+                free.append(pair)
+        return free
+
+    async def _change(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        """Send lists; of a denied list, which may be done in part, what is missing a settling time later goes one by one."""
+        for at in range(0, len(pairs), self._bulk):
+            part = pairs[at : at + self._bulk]
+            if not (words := await self._command(verb, part, marks)):
+                continue
+            if len(part) == 1:
+                marks.words[part[0]] = words
+                continue
+            making = verb.startswith("ent")
+
+            def missing(part: list[Pair] = part, making: bool = making) -> list[Pair]:
+                held = {row.pair for row in self._table if row.connected}
+                return [pair for pair in part if (pair in held) != making]
+
+            await watch(
+                self._read,
+                lambda _, missing=missing: not missing(),  # type: ignore[misc]
+                expected_s=self.traits.settle_s,
+                patience_s=2 * self.traits.settle_s,
+            )
+            for pair in missing():
+                if words := await self._command(verb, [pair], marks):
+                    marks.words[pair] = words
+
+    async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
+        """Send one command for `pairs`; return its refusal, empty where there is none."""
+        marks.write()
+        sides = ("&".join(str(pair[side]) for pair in pairs) for side in (0, 1))
+        (words,) = await self._session.refusals([Command(verb, ",".join(sides))])
+        return words
+
+    def _pair(self, setting: Setting) -> Pair | None:
+        """The two port numbers, None when a label is not one (and must not reach a command line)."""
+        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+            return None
+        labels = setting.ingress.label, setting.egress.label
+        return (int(labels[0]), int(labels[1])) if all(map(_LABEL.fullmatch, labels)) else None
