@@ -24,7 +24,8 @@ class Family:
     settle_s, bulk_settle_s: as Plant, of a real device (s); divided by time_scale. preset: puts one row of emulator.yml's
     `preset` into the device as if it had been there for ever. login: what generated inventories use.
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
-    trunks: fibres from an egress of the device to an ingress of the same device that the lab needs.
+    trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
+    generated lab sends in a slot of its own. baud: of its serial line.
     """
 
     driver: str
@@ -42,6 +43,7 @@ class Family:
     coupler: bool = False
     trunks: tuple[tuple[str, str], ...] = ()
     square: bool = False
+    baud: int = 38_400  # Polatis RS-232
 
     @property
     def settings(self) -> frozenset[str]:

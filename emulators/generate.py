@@ -1,7 +1,7 @@
 """`python -m emulators.generate`: write the inventory directory of an emulated lab of any size.
 
 Port p of every host is wired to device ocs{p}. The first half of the devices are Polatis switches (split faceplate: 1..N in,
-N+1..2N out), the others Calient (duplex faceplate, AIDs shelf.module.port).
+N+1..2N out), the others Calient (duplex faceplate, AIDs shelf.module.port). With --driver all devices are of that driver.
 """
 
 from __future__ import annotations
@@ -10,30 +10,18 @@ import argparse
 import random
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+
+from emulators.families import WHERE, family
+from emulators.family import Family
+from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of, texts_of_each
 
 MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 CALIENT_MODULE = 8  # ports per module
-DEFAULT_STATE = "~/.local/state/testbed/emulated"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports."""
-
-    ssh_ports: tuple[int, ...]
-    device_ports: tuple[int, ...]
-    state: str = DEFAULT_STATE
-    settle_s: float = 0.05
-    rate_mbps: int = 250
-    gpus: int = 0
-
-
-def host_name(number: int, count: int) -> str:
-    return f"gpu{number:0{2 if count < 100 else 3}d}"
 
 
 def polatis_size(hosts: int) -> int:
@@ -54,7 +42,7 @@ def is_polatis(device: int, devices: int) -> bool:
 def generate(out: Path, wanted: Wanted) -> None:
     """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "hosts.yml").write_text(_hosts(wanted))
+    (out / "hosts.yml").write_text(hosts_yml(wanted))
     (out / "devices.yml").write_text(_devices(wanted))
     (out / "fibres.yml").write_text(_fibres(wanted))
     (out / "emulator.yml").write_text(_emulator(wanted))
@@ -74,7 +62,8 @@ def free_ports(count: int) -> tuple[int, ...]:
     return ports
 
 
-def _hosts(wanted: Wanted) -> str:
+def hosts_yml(wanted: Wanted) -> str:
+    """Return the Ansible inventory of the hosts."""
     count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
     opts = ", ".join(f"{p}: {{interface: opt{p}}}" for p in range(1, ports + 1))
     lines = [
@@ -110,7 +99,7 @@ def _hosts(wanted: Wanted) -> str:
 def _devices(wanted: Wanted) -> str:
     lines = [
         "# The optical switches: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
-        "lab: emulated",
+        f"lab: {wanted.lab}",
         "devices:",
     ]
     total = len(wanted.device_ports)
@@ -171,8 +160,17 @@ def _emulator(wanted: Wanted) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Write a lab; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m emulators.generate", description="Write the inventory of an emulated lab.")
-    parser.add_argument("--hosts", type=int, default=12, help="number of hosts, 1 to 250 (default 12)")
-    parser.add_argument("--ports", type=int, default=4, help="fabric ports per host, each on its own switch, 1 to 8 (default 4)")
+    parser.add_argument("--hosts", type=int, help="number of hosts, 1 to 250 (default 12, with --driver as many as fit, at most 8)")
+    parser.add_argument(
+        "--ports", type=int, help="fabric ports per host, each on its own device, 1 to 8 (default 4, with --driver 1)"
+    )
+    parser.add_argument(
+        "--driver",
+        action="append",
+        choices=sorted(WHERE),
+        metavar="NAME",
+        help="a lab whose devices all are of this driver; given several times: one device of each, and no hosts",
+    )
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
         "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
@@ -181,14 +179,30 @@ def main(arguments: list[str] | None = None) -> int:
         "--free-ports", action="store_true", help="take ports that are free now, so that several labs fit a machine"
     )
     parser.add_argument(
-        "--state", default=DEFAULT_STATE, help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE})"
+        "--state",
+        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or beside it by the name of --out)",
     )
-    parser.add_argument("--settle-s", type=float, default=0.05, help="the switches' switching time, s (default 0.05, piezo)")
+    parser.add_argument(
+        "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"
+    )
     parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
-    if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
-        parser.error("1 to 250 hosts with 1 to 8 ports each")
+    options.ports = options.ports or (1 if options.driver else 4)
+    try:
+        kinds = [family(driver) for driver in options.driver or ()]
+        options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 12)
+        if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
+            parser.error("1 to 250 hosts with 1 to 8 ports each")
+        words = write_families(kinds, options) if kinds else write_default(options)
+    except ValueError as problem:
+        parser.error(str(problem))
+    print(f"{options.out}: {words}")
+    return 0
+
+
+def write_default(options: argparse.Namespace) -> str:
+    """Write a lab of Polatis and Calient switches; return what it has."""
     if options.free_ports:
         ports = free_ports(options.hosts + options.ports)
         ssh, devices = ports[: options.hosts], ports[options.hosts :]
@@ -199,9 +213,30 @@ def main(arguments: list[str] | None = None) -> int:
             (base if base is not None else 25_000 if is_polatis(k, options.ports) else 23_080) + k
             for k in range(1, options.ports + 1)
         )
-    generate(options.out, Wanted(ssh, devices, options.state, options.settle_s, options.rate_mbps))
-    print(f"{options.out}: {options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices")
-    return 0
+    settle_s = 0.05 if options.settle_s is None else options.settle_s
+    generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps))
+    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices"
+
+
+def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
+    """Write a lab of one family, or one device of each of several; return what it has. Raises ValueError: they cannot be wired."""
+    many = len(kinds) > 1
+    hosts, total = (1, len(kinds)) if many else (options.hosts, options.ports)
+    if options.free_ports:
+        ports = free_ports(hosts + total)
+        ssh, devices = ports[:hosts], ports[hosts:]
+    else:
+        ssh = tuple(options.port_base + n for n in range(1, hosts + 1))
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        devices = tuple(base + k for k in range(1, total + 1))
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    options.out.mkdir(parents=True, exist_ok=True)
+    texts = texts_of_each(kinds, wanted) if many else texts_of(kinds[0], wanted)
+    (options.out / "hosts.yml").write_text(hosts_yml(wanted if not many else replace(wanted, device_ports=devices[:1])))
+    for name, text in texts.items():
+        (options.out / name).write_text(text)
+    return f"{total} devices, no hosts" if many else f"{hosts} hosts, {hosts * total} fibres, {total} devices"
 
 
 if __name__ == "__main__":

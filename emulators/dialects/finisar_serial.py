@@ -183,4 +183,5 @@ FAMILY = Family(
     plant=SpectralPlant,
     spectral=True,
     coupler=True,
+    baud=115_200,  # CODE
 )

@@ -1,0 +1,181 @@
+"""The inventory of a lab whose devices are all of one family, from what the family says of itself.
+
+Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of the family's faceplate. Where the family
+routes spectrum, the k-th host sends in a slot of its own; where it has one common port, a passive coupler joins the hosts' fibres
+to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulators.family import Family
+
+DEFAULT_STATE = "~/.local/state/testbed/emulated"
+FIRST_N, SLOT_STEP_N, SLOT_M = -280, 16, 4  # 191.35 THz and on, 100 GHz apart, 50 GHz wide
+MOST_SLOTS = 48  # then the C band ends
+SIZES = (4, 8, 9, 16, 20, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
+
+    settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own.
+    """
+
+    ssh_ports: tuple[int, ...]
+    device_ports: tuple[int, ...]
+    state: str = DEFAULT_STATE
+    settle_s: float = 0.05
+    rate_mbps: int = 250
+    gpus: int = 0
+    lab: str = "emulated"
+
+
+def host_name(number: int, count: int) -> str:
+    return f"gpu{number:0{2 if count < 100 else 3}d}"
+
+
+def sizes(kind: Family) -> Iterator[str]:
+    """Yield the sizes such a device comes in, the usual one first."""
+    yield kind.size
+    for number in SIZES:
+        size = f"{kind.size.split('x')[0] if kind.coupler else number}x{number}"
+        if size != kind.size and _hosts_on(kind, size):
+            yield size
+
+
+def most_hosts(kind: Family) -> int:
+    """Return how many hosts the largest device of the family takes, as many as there are slots at most."""
+    most = max(_hosts_on(kind, size) for size in sizes(kind))
+    return min(most, MOST_SLOTS) if kind.spectral else most
+
+
+def size_for(kind: Family, hosts: int) -> str:
+    """Return the usual size if it takes so many hosts, else the smallest that does. Raises ValueError: none does."""
+    if hosts > most_hosts(kind):
+        raise ValueError(f"a {kind.driver} takes at most {most_hosts(kind)} hosts, not {hosts}")
+    return next(size for size in sizes(kind) if _hosts_on(kind, size) >= hosts)
+
+
+def texts_of(kind: Family, wanted: Wanted) -> dict[str, str]:
+    """Return devices.yml, fibres.yml and emulator.yml of a lab of one family. Raises ValueError: too many hosts for it."""
+    hosts, total = len(wanted.ssh_ports), len(wanted.device_ports)
+    size = size_for(kind, hosts)
+    names = [f"{'wss' if kind.spectral else 'ocs'}{number}" for number in range(1, total + 1)]
+    fibres, trunks = _fibres(kind, size, names, hosts), [line for name in names for line in _trunks(kind, name)]
+    ones = {name: (kind, port) for name, port in zip(names, wanted.device_ports, strict=True)}
+    return {
+        "devices.yml": _devices(ones, wanted),
+        "fibres.yml": "\n".join([*_about_fibres(kind), "fibres:", *fibres, *(["trunks:", *trunks] if trunks else []), ""]),
+        "emulator.yml": _emulator(ones, wanted, dict.fromkeys(names, size), hosts=True),
+    }
+
+
+def texts_of_each(kinds: Sequence[Family], wanted: Wanted) -> dict[str, str]:
+    """Return the same for one device of each family, of its usual size, with no fibres: a lab of devices alone."""
+    ones = {kind.driver: (kind, port) for kind, port in zip(kinds, wanted.device_ports, strict=True)}
+    return {
+        "devices.yml": _devices(ones, wanted),
+        "fibres.yml": "# No fibres: this lab has devices alone.\nfibres: []\n",
+        "emulator.yml": _emulator(ones, wanted, {name: kind.size for name, (kind, _) in ones.items()}, hosts=False),
+    }
+
+
+def _plugs(kind: Family, size: str) -> tuple[list[str], list[str]]:
+    """Return the ingress and egress labels that hosts use: those of trunks are not for them."""
+    inputs, outputs = (int(part) for part in size.split("x"))
+    ingress, egress = kind.faceplate(inputs, outputs)
+    away, back = {out for out, _ in kind.trunks}, {enter for _, enter in kind.trunks}
+    return [p for p in ingress if p not in back], [p for p in egress if p not in away]
+
+
+def _hosts_on(kind: Family, size: str) -> int:
+    try:
+        ingress, egress = _plugs(kind, size)
+    except ValueError:
+        return 0
+    return len(egress) if kind.coupler else min(len(ingress), len(egress))
+
+
+def _devices(ones: Mapping[str, tuple[Family, int]], wanted: Wanted) -> str:
+    lines = [
+        "# The optical devices: how to reach them and what they are. The same file describes hardware; only the addresses differ.",
+        f"lab: {wanted.lab}",
+        "devices:",
+    ]
+    for name, (kind, port) in ones.items():
+        scheme = kind.schemes[0]
+        where = f"127.0.0.1:{port}"
+        if scheme == "serial":
+            where = f"{Path(wanted.state).expanduser().absolute()}/{name}.tty?baud={kind.baud}"
+        facts = [f"driver: {kind.driver}", f'address: "{scheme}://{where}"']
+        if kind.login:
+            facts.append(f"username: {kind.login[0]}, password: {kind.login[1]}")
+        if wanted.settle_s:
+            facts.append(f"traits: {{settle_s: {wanted.settle_s}}}")
+        if kind.time_scale != 1:
+            facts.append(f"time_scale: {kind.time_scale:g}")
+        if scheme in ("ssh", "netconf"):
+            facts.append(f'options: {{known_hosts: "{wanted.state}/known_hosts_devices"}}')
+        lines.append(f"  {name}: {{{', '.join(facts)}}}")
+    return "\n".join([*lines, ""])
+
+
+def _about_fibres(kind: Family) -> list[str]:
+    lines = [
+        "# The cables: one duplex fibre per line, between a port of a host and a port of a device.",
+        "# enters: the device's port the host's light goes into; leaves: the port whose light reaches the host.",
+        "# Optional: loss_db (otherwise 0.35 dB/km and two connectors of 0.3 dB).",
+    ]
+    if kind.spectral:
+        lines.append(
+            "# slot: what the host's transmitter sends, centre 193.1 THz + n x 6.25 GHz, width m x 12.5 GHz; receivers take any."
+        )
+    if kind.coupler:
+        lines.append("# A passive coupler joins the fibres that enter the same port.")
+    if kind.trunks:
+        lines.append("# trunks: one fibre each, from an egress of a device to an ingress.")
+    return lines
+
+
+def _fibres(kind: Family, size: str, devices: Sequence[str], hosts: int) -> Iterator[str]:
+    ingress, egress = _plugs(kind, size)
+    for number, device in enumerate(devices, 1):
+        yield f"  # port {number} of every host -> {device}"
+        for host in range(1, hosts + 1):
+            name = host_name(host, hosts)
+            slot = f"slot: {{n: {FIRST_N + SLOT_STEP_N * (host - 1)}, m: {SLOT_M}}}, " if kind.spectral else ""
+            yield (
+                f"  - {{name: f-{name}-p{number}, host: {name}, port: {number}, device: {device}, "
+                f'enters: "{ingress[0 if kind.coupler else host - 1]}", leaves: "{egress[host - 1]}", '
+                f"{slot}length_m: {8 + (host - 1) // 4 * 2}.0}}"
+            )
+
+
+def _trunks(kind: Family, device: str) -> Iterator[str]:
+    for number, (egress, ingress) in enumerate(kind.trunks, 1):
+        ends = f'from: {{device: {device}, port: "{egress}"}}, to: {{device: {device}, port: "{ingress}"}}'
+        yield f"  - {{name: t-{device}-{number}, {ends}, length_m: 2.0}}"
+
+
+def _emulator(ones: Mapping[str, tuple[Family, int]], wanted: Wanted, fitting: Mapping[str, str], *, hosts: bool) -> str:
+    lines = [
+        "# What only the emulators read (`python -m emulators DIR`); hardware labs have no such file.",
+        f"hosts: {str(hosts).lower():<5}           # false: serve the devices alone",
+        "seed: 1                # of everything random: insertion losses, meter noise, chance faults",
+        f"link_rate_mbps: {wanted.rate_mbps:<6} # per port and direction; 250 stands for 25 Gb/s at 1:100. 0: no limit",
+        "mtu: 9000              # the largest packet a fibre carries, bytes",
+        "devices:               # per device: settle_s, size, model, serial, firmware, ...",
+    ]
+    for name, (kind, _) in ones.items():
+        facts = [f"size: {fitting[name]}"]
+        if wanted.settle_s:
+            facts.append(f"settle_s: {wanted.settle_s}")
+            if kind.bulk_settle_s:
+                facts.append(f"bulk_settle_s: {wanted.settle_s}")
+        lines.append(f"  {name}: {{{', '.join(facts)}}}")
+    return "\n".join([*lines, ""])
