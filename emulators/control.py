@@ -2,13 +2,19 @@
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "error": "..."}. Ops: status, glass, writes, history {device},
 settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...},
-faults.remove {device, number}, faults.list, fibre {name, cut}, host.sshd {host, up}, stop.
+faults.remove {device, number}, faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
+host.sshd {host, up, slow_s}, host.down {host}, stop.
+
+Nobody can step the wall clock of one host: Linux has time namespaces for the monotonic and the boot clock only
+(time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -20,6 +26,7 @@ from emulators.fabric.glass import HostPort
 from emulators.server import DeviceServer
 
 if TYPE_CHECKING:
+    from emulators.fabric.build import Host
     from emulators.lab import Lab
 
 Words = dict[str, object]
@@ -53,8 +60,12 @@ class Control:
             "faults.add": self._add_fault,
             "faults.remove": self._remove_fault,
             "faults.list": lambda _: {"faults": {name: _numbered(server.list_faults()) for name, server in lab.servers.items()}},
+            "truth": self._truth,
             "fibre": self._fibre,
+            "fibre.swap": self._swap,
+            "link": self._link,
             "host.sshd": self._host_sshd,
+            "host.down": self._host_down,
             "stop": self._stop,
         }
 
@@ -145,6 +156,22 @@ class Control:
         events = self._server(request).plant.history
         return {"history": [[event.at_s, event.what, *event.pair] for event in events]}
 
+    def _truth(self, request: Request) -> Words:
+        """All that is known of a device from inside: what tests compare its own words with."""
+        server = self._server(request)
+        plant, now = server.plant, time.monotonic()
+        sessions = [
+            {"number": s.number, "user": s.user, "idle_s": round(max(0.0, now - s.last_s), 3), "queued": len(s.queue)}
+            for s in server.dialect.sessions
+        ]
+        return {
+            "writes": plant.writes,
+            "violations": [[v.at_s, v.why, *v.pair] for v in plant.violations],
+            "glass": sorted(self._lab.glass[server.name]),
+            "history": self._history(request)["history"],
+            "sessions": sessions,
+        }
+
     def _add_fault(self, request: Request) -> Words:
         values = {k: v for k, v in request.items() if k not in ("op", "device", "kind")}
         return {"number": self._server(request).add_fault(str(request["kind"]), **values)}
@@ -195,10 +222,43 @@ class Control:
         lab.sever(name, bool(request["cut"]))
         return {"cut": sorted(lab.light.cut)}
 
-    def _host_sshd(self, request: Request) -> Words:
-        host, up = self._lab.hosts.get(str(request["host"])), bool(request["up"])
+    def _swap(self, request: Request) -> Words:
+        lab, one, other, ends = self._lab, str(request["a"]), str(request["b"]), str(request.get("ends", "both"))
+        for name in (one, other):
+            if name not in lab.light.strands:
+                raise BadRequest(f"no fibre {name} between a host and a device")
+        if ends not in ("both", "enters", "leaves") or one == other:
+            raise BadRequest(f"cannot swap {ends} of {one} and {other}: wanted both, enters or leaves of two fibres")
+        lab.swap(one, other, ends)
+        return {"plugged": {name: lab.light.strands[name]._asdict() for name in (one, other)}}
+
+    def _link(self, request: Request) -> Words:
+        """Light may arrive at a port as it will: its link does not come up."""
+        lab, port = self._lab, HostPort(str(request["host"]), int(str(request["port"])))
+        if port.host not in lab.config.hosts or port.port not in lab.config.hosts[port.host].interfaces:
+            raise BadRequest(f"no port {port.port} on a host {port.host}")
+        lab.kill(port, not request["up"])
+        return {"dead": sorted(f"{host}:p{number}" for host, number in lab.light.dead)}
+
+    def _running(self, request: Request) -> Host:
+        host = self._lab.hosts.get(str(request["host"]))
         if host is None or not host.pid:
             raise BadRequest(f"no running host {request['host']}")
+        return host
+
+    def _host_down(self, request: Request) -> Words:
+        """Take a host's power: it is gone until the lab starts anew."""
+        host = self._running(request)
+        os.kill(host.pid, signal.SIGKILL)
+        return {"host": host.name}
+
+    def _host_sshd(self, request: Request) -> Words:
+        host, up = self._running(request), bool(request.get("up", True))
+        if "slow_s" in request:
+            slow_s = float(str(request["slow_s"]))
+            if not 0.0 <= slow_s <= 3600.0:
+                raise BadRequest(f"slow_s {slow_s}: wanted 0 to 3600 seconds")
+            host.slow_door(slow_s)
         if up and not host.door_open:
             assert self._lab.doors.machine_net is not None
             with linux.inside(self._lab.doors.machine_net):
@@ -206,7 +266,7 @@ class Control:
             host.open_door(listener)
         elif not up and host.door_open:
             host.shut_door()
-        return {"host": host.name, "sshd": host.door_open}
+        return {"host": host.name, "sshd": host.door_open, "slow_s": host.slow_s}
 
     def _stop(self, _: Request) -> Words:
         asyncio.get_running_loop().call_later(0.05, self._lab.stopped.set)

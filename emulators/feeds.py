@@ -21,9 +21,8 @@ class Feeds:
 
     def __init__(self, config: LabConfig, servers: Mapping[str, DeviceServer], glass: Glass) -> None:
         self._servers, self._glass = servers, glass
-        self._entering: dict[Plug, list[Fibre]] = {}
-        for fibre in config.fibres:
-            self._entering.setdefault((fibre.device, fibre.enters), []).append(fibre)
+        self._fibres = config.fibres
+        self._entering = self._plugged()
         self._leaving: dict[str, list[Trunk]] = {}
         for trunk in config.trunks:
             self._leaving.setdefault(trunk.source[0], []).append(trunk)
@@ -42,13 +41,35 @@ class Feeds:
         if isinstance(cable, Trunk):
             self._feed(cable, asyncio.get_running_loop().time())
             return
-        server = self._servers[cable.device]
-        server.plant.set_beams(cable.enters, self._arriving((cable.device, cable.enters)))
+        self._say(self._plug(cable))
+
+    def moved(self) -> None:
+        """Look where the fibres are plugged in now, and say what arrives there."""
+        before, self._entering = self._entering, self._plugged()
+        for plug in sorted({*before, *self._entering}):
+            if before.get(plug) != self._entering.get(plug):
+                self._say(plug)
+
+    def _plug(self, fibre: Fibre) -> Plug:
+        strand = self._glass.strands[fibre.name]
+        return (strand.device, strand.enters)
+
+    def _plugged(self) -> dict[Plug, list[Fibre]]:
+        found: dict[Plug, list[Fibre]] = {}
+        for fibre in self._fibres:
+            found.setdefault(self._plug(fibre), []).append(fibre)
+        return found
+
+    def _say(self, plug: Plug) -> None:
+        server = self._servers[plug[0]]
+        server.plant.set_beams(plug[1], self._arriving(plug))
         server.changed()
 
     def _arriving(self, plug: Plug) -> tuple[Beam, ...]:
         """Return the light of the fibres at `plug`; several are joined by a passive coupler."""
-        fibres = self._entering[plug]
+        fibres = self._entering.get(plug, [])
+        if not fibres:
+            return ()
         coupler_db = coupler_loss_db(len(fibres))
         return tuple(
             Beam(LASER_DBM - fibre.loss_db - coupler_db, *(fibre.slot or ()))

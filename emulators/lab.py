@@ -99,6 +99,16 @@ class Lab:
         self._relit(self.fabric.sever(name, cut) if self.fabric else self.light.sever(name, cut))
         self._feeds.refresh(cable)
 
+    def swap(self, one: str, other: str, ends: str) -> None:
+        """Exchange the plugs of two cables. Raises: KeyError - no such cable. ValueError - of different devices, and only half."""
+        for change in self.fabric.swap(one, other, ends) if self.fabric else self.light.swap(one, other, ends):
+            self._relit(change)
+        self._feeds.moved()
+
+    def kill(self, port: HostPort, dead: bool) -> None:
+        """Let the link of a host's port never come up, or work again."""
+        self._relit(self.fabric.kill(port, dead) if self.fabric else self.light.kill(port, dead))
+
     def _on_glass(self, device: str, lit: frozenset[Lit], now: float) -> None:
         self.glass[device] = lit
         self._relit(self.fabric.show(device, lit) if self.fabric else self.light.show(device, lit))

@@ -66,6 +66,7 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         self.attenuators: dict[str, Attenuator] = {}
         self.flaps: dict[str, Flap] = {}
         self._saved: tuple[Pair, ...] = ()
+        self._turned = False  # an attenuator moved since the last tick
         self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
         self.verbs: Mapping[str, Verb] = {
             "RTRV-EQPT": self._equipment,
@@ -117,11 +118,13 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         for port, flap in self.flaps.items():
             if (dark := flap.turned(now)) is not None and not flap.was_shut:
                 self.plant.set_disabled([self._side[port]], dark, now)
+        self._turned = False
         super().tick(now)
-        self._hold_levels(now)
 
     def next_event(self, now: float) -> float | None:
         times = [t for t in (super().next_event(now), *(f.next_s for f in self.flaps.values())) if t is not None]
+        if self._turned:  # the glass is to be looked at again
+            times.append(now)
         return min(times, default=None)
 
     def on_light(self, now: float) -> None:
@@ -343,6 +346,7 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
             )
             if db is not None and abs(db - self.plant.attenuators.get(("out", label), 0.0)) > 0.005:
                 self.plant.attenuate(("out", label), db)
+                self._turned = True
 
 
 def _preset(dialect: AnyDialect, row: object) -> None:

@@ -65,6 +65,7 @@ class Host:
         self.machine_pid = 0  # as the machine sees it: for nsenter
         self.control = control
         self.door_open = True
+        self.slow_s = 0.0
         self.ports: PortWatch
 
     def hear(self, deadline: float) -> dict[str, object]:
@@ -84,6 +85,12 @@ class Host:
         self.control.send(b"shut")
         self.hear(time.monotonic() + 5)
         self.door_open = False
+
+    def slow_door(self, seconds: float) -> None:
+        """Let every new SSH connection wait so long for its sshd; sessions under way go on."""
+        self.control.send(f"slow {seconds}".encode())
+        self.hear(time.monotonic() + 5)
+        self.slow_s = seconds
 
     def open_door(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
@@ -127,6 +134,14 @@ class Fabric:
     def sever(self, fibre: str, cut: bool) -> Relight:
         """Cut a cable or a trunk, or splice it. Raises: KeyError - no such cable."""
         return self._apply(self.glass.sever(fibre, cut))
+
+    def swap(self, one: str, other: str, ends: str) -> list[Relight]:
+        """Exchange two cables' plugs. Raises: KeyError, ValueError, as Glass."""
+        return [self._apply(change) for change in self.glass.swap(one, other, ends)]
+
+    def kill(self, port: HostPort, dead: bool) -> Relight:
+        """Let the link of `port` never come up, or work again."""
+        return self._apply(self.glass.kill(port, dead))
 
     def silence(self, port: HostPort, silent: bool) -> Relight:
         """Let the transmitter of `port` fall silent, or send again."""

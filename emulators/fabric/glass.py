@@ -62,18 +62,15 @@ class Glass:
     def __init__(self, strands: Iterable[Strand], ties: Iterable[Tie] = ()) -> None:
         self.strands = {s.name: s for s in strands}
         self.ties = {t.name: t for t in ties}
-        self._sender = {s.at: s for s in self.strands.values()}
-        self._receiver: dict[Plug, Strand] = {(s.device, s.leaves): s for s in self.strands.values()}
         self._onward = {t.source: t for t in self.ties.values()}
         self._island = _islands({s.device for s in self.strands.values()}, self.ties.values())
-        self._senders: dict[str, list[Strand]] = {}  # island -> the strands of its devices
-        for strand in self.strands.values():
-            self._senders.setdefault(self._island[strand.device], []).append(strand)
+        self._plug_in()
         self._ways: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
         self._seen: dict[str, dict[HostPort, HostPort]] = {}  # island -> receiver -> transmitter
         self._clashes: dict[str, dict[HostPort, tuple[HostPort, ...]]] = {}
         self.cut: frozenset[str] = frozenset()
         self.silent: frozenset[HostPort] = frozenset()
+        self.dead: frozenset[HostPort] = frozenset()  # receivers whose link does not come up, whatever light arrives
 
     @property
     def sources(self) -> Mapping[HostPort, HostPort]:
@@ -100,6 +97,42 @@ class Glass:
         strand = self._sender.get(port)
         return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
 
+    def kill(self, port: HostPort, dead: bool) -> Relight:
+        """Note that the link of `port` never comes up, or works again."""
+        self.dead = self.dead | {port} if dead else self.dead - {port}
+        strand = self._sender.get(port)
+        return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
+
+    def swap(self, one: str, other: str, ends: str = "both") -> list[Relight]:
+        """Exchange two cables' plugs at their devices: "both" of each cable, or only where their light "enters" or "leaves".
+
+        Raises: KeyError - no such cable. ValueError - a half of a cable goes to the device the other half goes to.
+        """
+        first, second = self.strands[one], self.strands[other]
+        if ends != "both" and first.device != second.device:
+            raise ValueError(f"{one} and {other} are plugged into different devices: only both ends of each can be swapped")
+        islands = sorted({self._island[first.device], self._island[second.device]})
+        before, self.cut = self.cut, self.cut | {one, other}  # unplugged, both, then plugged in
+        changes = [self._look(island) for island in islands]
+        enters, leaves = ends in ("both", "enters"), ends in ("both", "leaves")
+        for here, there in ((first, second), (second, first)):
+            self.strands[here.name] = here._replace(
+                device=there.device,
+                enters=there.enters if enters else here.enters,
+                leaves=there.leaves if leaves else here.leaves,
+            )
+        self._plug_in()
+        self.cut = before
+        return changes + [self._look(island) for island in islands]
+
+    def _plug_in(self) -> None:
+        """Note where the cables are plugged in."""
+        self._sender = {s.at: s for s in self.strands.values()}
+        self._receiver: dict[Plug, Strand] = {(s.device, s.leaves): s for s in self.strands.values()}
+        self._senders: dict[str, list[Strand]] = {}  # island -> the strands of its devices
+        for strand in self.strands.values():
+            self._senders.setdefault(self._island[strand.device], []).append(strand)
+
     def _look(self, island: str) -> Relight:
         """Follow the light of every transmitter that enters the devices of `island`."""
         heard: dict[HostPort, list[HostPort]] = {}
@@ -109,7 +142,7 @@ class Glass:
             for receiver in self._reached(strand):
                 heard.setdefault(receiver, []).append(strand.at)
         before = self._seen.get(island, {})
-        after = {receiver: senders[0] for receiver, senders in heard.items() if len(senders) == 1}
+        after = {receiver: senders[0] for receiver, senders in heard.items() if len(senders) == 1 and receiver not in self.dead}
         clashes = {receiver: tuple(sorted(senders)) for receiver, senders in heard.items() if len(senders) > 1}
         known, self._clashes[island] = self._clashes.get(island, {}), clashes
         self._seen[island] = after

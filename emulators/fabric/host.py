@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,14 +101,22 @@ def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.
     front = door.fileno()
     for fd in (control.fileno(), *doors):
         poll.register(fd, select.POLLIN)
+    slow_s = 0.0
+    waiting: list[tuple[float, socket.socket]] = []  # since when each connection waits for a slow sshd
     while True:
-        for fd, _ in poll.poll():
+        due_s = min((since for since, _ in waiting), default=0.0) + slow_s
+        for fd, _ in poll.poll(max(0.0, due_s - time.monotonic()) * 1000 + 1 if waiting else None):
             if fd != control.fileno():
-                _admit(doors[fd])
+                if connection := _accepted(doors[fd]):
+                    waiting.append((time.monotonic(), connection))
                 continue
             words, ancillary, _, _ = control.recvmsg(64, socket.CMSG_SPACE(4))
             if not words:
                 return
+            if words.startswith(b"slow "):
+                slow_s = float(words[5:])
+                _tell(control, ok=True)
+                continue
             if front in doors:  # shut: a new connection is refused, sessions under way go on
                 poll.unregister(front)
                 doors.pop(front).close()
@@ -116,13 +125,20 @@ def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.
                 doors[front] = socket.socket(fileno=front)
                 poll.register(front, select.POLLIN)
             _tell(control, ok=True)
+        served = [each for each in waiting if each[0] + slow_s <= time.monotonic()]
+        waiting = [each for each in waiting if each not in served]
+        for _, connection in served:
+            _serve(connection)
 
 
-def _admit(door: socket.socket) -> None:
+def _accepted(door: socket.socket) -> socket.socket | None:
     try:
-        connection, _ = door.accept()
+        return door.accept()[0]
     except OSError:
-        return
+        return None
+
+
+def _serve(connection: socket.socket) -> None:
     with connection:
         fd = connection.fileno()
         try:

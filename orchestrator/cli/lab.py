@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
@@ -68,3 +71,142 @@ def register(root: typer.Typer) -> None:
         if dark:
             lines.append(f"  no sshd  {listed(dark)}")
         return Result({"running": True, "emulated": True, "lab": about, "glass": lit}, "\n".join(lines))
+
+    _faults(app)
+    _fibres(app)
+
+
+def _emulated(call: Call) -> Path:
+    """Return the inventory. Raises: Missing - it is one of hardware, which nobody spoils by command."""
+    from optics.errors import Missing
+    from orchestrator import labproc
+
+    inventory = call.settings.inventory
+    if not labproc.is_emulated(inventory):
+        raise Missing(
+            f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
+        )
+    return inventory
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    return typer.Option(name, help=text, show_default=False, **more)
+
+
+def _faults(lab: typer.Typer) -> None:
+    app = typer.Typer(name="fault", help="Make emulated devices misbehave.", no_args_is_help=True, rich_markup_mode=None)
+    lab.add_typer(app)
+
+    @verb(
+        app,
+        "add",
+        "Arm a fault of a device.",
+        examples="testbed lab fault add ocs1 drop-after --match conn:add --count 1\n"
+        "testbed lab fault add ocs1 dark-port --port 3 --at 10 --for 5\ntestbed lab fault add ocs1 reboot-lose",
+        more="All faults by name: docs/how-to/inject-faults.md",
+    )
+    def add(
+        call: Call,
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        kind: Annotated[str, typer.Argument(metavar="FAULT", help="Its name.")],
+        match: Annotated[str | None, _option("--match", "Only commands in which this regular expression is found.")] = None,
+        on: Annotated[str | None, _option("--on", "Only commands that write, or that read.", metavar="write|read")] = None,
+        after: Annotated[int | None, _option("--after", "So many matches pass first.", min=0)] = None,
+        count: Annotated[int | None, _option("--count", "So many strike.", min=1)] = None,
+        probability: Annotated[float | None, _option("--probability", "Chance of each.", min=0.0, max=1.0)] = None,
+        seconds: Annotated[float | None, _option("--seconds", "How long, where the fault has a duration.")] = None,
+        port: Annotated[str | None, _option("--port", "Which port, as labelled.")] = None,
+        db: Annotated[float | None, _option("--db", "How much, for extra-loss.")] = None,
+        db_per_hour: Annotated[float | None, _option("--db-per-hour", "How fast, for drift.")] = None,
+        limit: Annotated[int | None, _option("--limit", "How many sessions, for login-limit.", min=0)] = None,
+        at_byte: Annotated[int | None, _option("--at-byte", "Where, for split and garble.")] = None,
+        user: Annotated[str | None, _option("--user", "Who holds it, for port-locked.")] = None,
+        at_s: Annotated[float | None, _option("--at", "Seconds from now until it begins.", min=0.0)] = None,
+        for_s: Annotated[float | None, _option("--for", "Seconds it then lasts.", min=0.0)] = None,
+    ) -> Result:
+        from orchestrator import labproc
+
+        given = {
+            "match": match, "on": on, "after": after, "count": count, "probability": probability, "seconds": seconds,
+            "port": port, "db": db, "db_per_hour": db_per_hour, "limit": limit, "at_byte": at_byte, "user": user,
+            "at_s": at_s, "for_s": for_s,
+        }  # fmt: skip
+        wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        number = labproc.ask(_emulated(call), "faults.add", device=device, kind=kind, **wanted)["number"]
+        words = f"{kind} is armed, number {number}" if number else f"{kind} has happened"
+        return Result({"device": device, "kind": kind, "number": number}, f"{device:<8} {words}")
+
+    @verb(
+        app,
+        "list",
+        "List the faults of all devices.",
+        examples="testbed lab fault list\ntestbed lab fault list --json | jq .data.faults.ocs1",
+    )
+    def list_(call: Call) -> Result:
+        from orchestrator import labproc
+        from orchestrator.cli.text import columns
+
+        faults = labproc.ask(_emulated(call), "faults.list")["faults"]
+        plain = {"number", "kind", "state", "fired"}
+        rows = [
+            (
+                name,
+                str(fault["number"]),
+                fault["kind"],
+                f"{fault['state']}, fired {fault['fired']} times",
+                " ".join(f"{k}={v}" for k, v in fault.items() if k not in plain and v is not None),
+            )
+            for name, armed in faults.items()
+            for fault in armed
+        ]
+        return Result({"faults": faults}, "\n".join(columns(iter(rows))) if rows else "no faults")
+
+    @verb(app, "remove", "Disarm a fault by its number.", examples="testbed lab fault remove ocs1 1")
+    def remove(
+        call: Call,
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `list` shows it.")],
+    ) -> Result:
+        from orchestrator import labproc
+
+        labproc.ask(_emulated(call), "faults.remove", device=device, number=number)
+        return Result({"device": device, "number": number}, f"{device:<8} fault {number} is removed")
+
+
+def _fibres(lab: typer.Typer) -> None:
+    app = typer.Typer(name="fibre", help="Spoil the emulated plant.", no_args_is_help=True, rich_markup_mode=None)
+    lab.add_typer(app)
+
+    def severed(call: Call, name: str, cut: bool) -> Result:
+        from orchestrator import labproc
+
+        left = labproc.ask(_emulated(call), "fibre", name=name, cut=cut)["cut"]
+        return Result({"name": name, "cut": left}, f"{name} is {'cut: dark both ways' if cut else 'whole'}")
+
+    @verb(app, "cut", "Cut a cable: dark both ways.", examples="testbed lab fibre cut f-gpu03-p2")
+    def cut(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+        return severed(call, name, True)
+
+    @verb(app, "splice", "Mend a cable that was cut.", examples="testbed lab fibre splice f-gpu03-p2")
+    def splice(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+        return severed(call, name, False)
+
+    @verb(
+        app,
+        "swap",
+        "Exchange two cables' plugs at their devices; the same again puts it right.",
+        examples="testbed lab fibre swap f-gpu03-p2 f-gpu04-p2\ntestbed lab fibre swap f-gpu03-p2 f-gpu04-p2 --ends leaves",
+    )
+    def swap(
+        call: Call,
+        one: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")],
+        other: Annotated[str, typer.Argument(metavar="FIBRE", help="Another one.")],
+        ends: Annotated[str, _option("--ends", "Both plugs of each, or only one.", metavar="both|enters|leaves")] = "both",
+    ) -> Result:
+        from orchestrator import labproc
+
+        plugged = labproc.ask(_emulated(call), "fibre.swap", a=one, b=other, ends=ends)["plugged"]
+        lines = [
+            f"{name} enters {at['device']}:{at['enters']}, leaves {at['device']}:{at['leaves']}" for name, at in plugged.items()
+        ]
+        return Result({"plugged": plugged}, "\n".join(lines))

@@ -152,3 +152,44 @@ def test_a_state_directory_with_a_long_name_is_reached(tmp_path: Path) -> None:
         server.listen()
         labproc._connect(link, folder)
     os.close(handle)
+
+
+def test_faults_are_armed_listed_and_removed(cli: Any, inventory: Path) -> None:
+    assert cli("lab", "fault", "list").code == 5
+    cli("lab", "start")
+    assert cli("lab", "fault", "list").out == "no faults\n"
+    said = cli("lab", "fault", "add", "ocs1", "drop-after", "--match", "conn:add", "--count", "1")
+    assert said.code == 0 and said.out == "ocs1     drop-after is armed, number 1\n"
+    added = cli("lab", "fault", "add", "ocs1", "dark-port", "--port", "1", "--at", "60", "--for", "5", "--json")
+    assert added.json["data"] == {"device": "ocs1", "kind": "dark-port", "number": 2}
+    first, second = cli("lab", "fault", "list", "--json").json["data"]["faults"]["ocs1"]
+    assert (first["match"], first["count"], first["state"]) == ("conn:add", 1, "active")
+    assert (second["port"], second["at_s"], second["for_s"], second["state"]) == ("1", 60.0, 5.0, "waiting")
+    assert "dark-port" in cli("lab", "fault", "list").out
+    assert cli("lab", "fault", "remove", "ocs1", "1").out == "ocs1     fault 1 is removed\n"
+    assert cli("lab", "fault", "add", "ocs1", "reboot-lose").out == "ocs1     reboot-lose has happened\n"
+    wrong = cli("lab", "fault", "add", "ocs1", "drop-affter")
+    assert wrong.code != 0 and "did you mean drop-after" in wrong.err
+
+
+def test_fibres_are_cut_spliced_and_swapped(cli: Any, inventory: Path) -> None:
+    with (inventory / "fibres.yml").open("a") as more:
+        more.write('  - {name: f2, host: gpu01, port: 2, device: ocs1, enters: "2", leaves: "18"}\n')
+    hosts = inventory / "hosts.yml"
+    hosts.write_text(hosts.read_text().replace("1: {interface: opt1}", "1: {interface: opt1}, 2: {interface: opt2}"))
+    cli("lab", "start")
+    assert cli("lab", "fibre", "cut", "f1", "--json").json["data"] == {"name": "f1", "cut": ["f1"]}
+    assert cli("lab", "fibre", "splice", "f1").out == "f1 is whole\n"
+    assert cli("lab", "fibre", "swap", "f1", "f2").out == "f1 enters ocs1:2, leaves ocs1:18\nf2 enters ocs1:1, leaves ocs1:17\n"
+    assert cli("lab", "fibre", "cut", "f9").code != 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("fault", "add", "ocs1", "refuse"), ("fault", "list"), ("fault", "remove", "ocs1", "1"), ("fibre", "cut", "f1"),
+     ("fibre", "splice", "f1"), ("fibre", "swap", "f1", "f2")],
+)  # fmt: skip
+def test_hardware_is_never_spoiled(cli: Any, inventory: Path, words: tuple[str, ...]) -> None:
+    (inventory / "emulator.yml").unlink()
+    said = cli("lab", *words)
+    assert said.code == Missing.exit_code and "is not an emulated lab" in said.err

@@ -66,3 +66,37 @@ def test_devices_do_not_disturb_each_other() -> None:
     glass.show("ocs2", pairs("1>17"))
     assert glass.show("ocs2", frozenset()).darkened == (HostPort("a", 2),)
     assert glass.sources == {B: A}
+
+
+def test_swapped_cables_bring_light_to_the_wrong_hosts_until_swapped_again() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18", "3>19"))
+    assert glass.sources == {B: A, C: C}
+    unplugged, plugged = glass.swap("f-b", "f-c")
+    assert unplugged.darkened == (B, C) and unplugged.unsent == (A, C)
+    assert plugged.sent == ((B, B), (A, C))
+    assert glass.sources == {C: A, B: B}
+    glass.swap("f-b", "f-c", "leaves")
+    assert glass.sources == {B: A, C: B}
+    glass.swap("f-c", "f-b", "leaves")
+    glass.swap("f-b", "f-c")
+    assert glass.sources == {B: A, C: C}
+
+
+def test_a_half_of_a_cable_cannot_go_to_another_device_and_whole_ones_can() -> None:
+    glass = Glass([*CABLES, Strand("f-d", HostPort("d", 1), "ocs2", "1", "17")])
+    with pytest.raises(ValueError, match="different devices"):
+        glass.swap("f-a", "f-d", "enters")
+    glass.show("ocs1", pairs("1>18"))
+    glass.show("ocs2", pairs("1>17"))
+    dark1, dark2, *lit = glass.swap("f-a", "f-d")
+    assert (dark1.darkened, dark2.darkened) == ((B,), (HostPort("d", 1),))
+    assert [change.sent for change in lit] == [((HostPort("d", 1), B),), ((A, A),)]
+
+
+def test_a_dead_link_stays_dark_whatever_light_arrives() -> None:
+    glass = Glass(CABLES)
+    glass.show("ocs1", pairs("1>18"))
+    assert glass.kill(B, True).darkened == (B,)
+    assert glass.show("ocs1", pairs("3>18", "1>19")).sent == ((A, C),)
+    assert glass.kill(B, False).sent == ((C, B),)

@@ -278,6 +278,12 @@ async def test_the_page_on_faults_names_every_operation_every_fault_and_every_fi
     assert listed == set(NAMES) | {field.name for field in dataclasses.fields(Fault)} - {"kind"}
 
 
+def test_the_command_line_takes_every_field_of_a_fault() -> None:
+    source = (ROOT / "orchestrator" / "cli" / "lab.py").read_text()
+    given = re.search(r"given = \{(.*?)\}", source, re.DOTALL)
+    assert given and set(re.findall(r'"(\w+)":', given[1])) == {field.name for field in dataclasses.fields(Fault)} - {"kind"}
+
+
 # errors
 
 
