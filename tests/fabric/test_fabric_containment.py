@@ -106,9 +106,13 @@ def test_a_signal_ends_the_lab_cleanly(inventory: Path, number: int) -> None:
     assert eventually(lambda: not processes(inventory))
 
 
-def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path) -> None:
+@pytest.mark.parametrize("way", ["kill -9", "host.down"])
+def test_a_killed_host_is_gone_and_the_others_live_on(inventory: Path, way: str) -> None:
     lab = EmulatedLab(inventory)
-    os.kill(lab.host_pid("gpu02"), signal.SIGKILL)
+    if way == "kill -9":
+        os.kill(lab.host_pid("gpu02"), signal.SIGKILL)
+    else:
+        assert lab.ask("host.down", host="gpu02")["ok"]
     assert eventually(lambda: not lab.ask("status")["hosts"]["gpu02"]["sshd"])
     status = lab.ask("status")["hosts"]
     assert status["gpu01"]["sshd"] and status["gpu01"]["pid"]

@@ -200,6 +200,37 @@ def test_a_host_whose_sshd_is_down_refuses_and_comes_back(lab: EmulatedLab) -> N
     assert ssh(lab, "gpu03", "hostname").stdout == "gpu03\n"
 
 
+def test_an_sshd_that_is_slow_lets_every_new_session_wait(lab: EmulatedLab) -> None:
+    assert lab.ask("host.sshd", host="gpu03", slow_s=1.0)["slow_s"] == 1.0
+    address = lab.ask("status")["hosts"]["gpu03"]["ssh"].split(":")
+    with socket.create_connection((address[0], int(address[1])), 5) as caller:
+        began = time.monotonic()
+        caller.settimeout(5)
+        assert caller.recv(64).startswith(b"SSH-2.0-") and time.monotonic() - began > 0.9
+    assert lab.ask("host.sshd", host="gpu03", slow_s=0.0)["sshd"] is True
+    began = time.monotonic()
+    assert ssh(lab, "gpu03", "hostname").stdout == "gpu03\n" and time.monotonic() - began < 0.9
+    assert "wanted 0 to 3600" in lab.ask("host.sshd", host="gpu03", slow_s=-1)["error"]
+
+
+def test_a_link_that_never_comes_up_stays_without_carrier_in_full_light(dark: EmulatedLab) -> None:
+    assert dark.ask("link", host="gpu02", port=1, up=False)["dead"] == ["gpu02:p1"]
+    dark.scpi("ocs1", ":oxc:swit:conn:add (@1,2),(@18,17)")
+    assert eventually(lambda: dark.carrier("gpu01", 1))
+    assert not dark.carrier("gpu02", 1)
+    dark.ask("link", host="gpu02", port=1, up=True)
+    assert eventually(lambda: dark.carrier("gpu02", 1))
+
+
+def test_swapped_cables_give_carrier_to_the_wrong_host(dark: EmulatedLab) -> None:
+    dark.scpi("ocs1", ":oxc:swit:conn:add (@1),(@18)")
+    assert eventually(lambda: dark.carrier("gpu02", 1))
+    assert dark.ask("fibre.swap", a="f-gpu02-p1", b="f-gpu03-p1", ends="leaves")["ok"]
+    assert eventually(lambda: dark.carrier("gpu03", 1)) and not dark.carrier("gpu02", 1)
+    dark.ask("fibre.swap", a="f-gpu02-p1", b="f-gpu03-p1", ends="leaves")
+    assert eventually(lambda: dark.carrier("gpu02", 1)) and not dark.carrier("gpu03", 1)
+
+
 def test_writes_are_counted_by_the_device(dark: EmulatedLab) -> None:
     before = dark.ask("writes")["writes"]["ocs1"]
     dark.scpi("ocs1", ":oxc:swit:conn:stat?")
