@@ -76,10 +76,21 @@ def devices_lab(drivers: Iterable[str], *, keep_under: Path | None = None) -> It
 
 
 @contextmanager
-def hosts_lab(inventory: Path, *, state: Path, with_hosts: bool) -> Iterator[Lab]:
-    """Run the lab of an inventory directory as a process that ends with the block. Raises: Missing."""
-    with _running(inventory, *(() if with_hosts else ("--devices-only",))):
-        yield Lab(inventory, state, _configs(inventory))
+def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
+    """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's own words."""
+    folder = Path(tempfile.mkdtemp(prefix="testbed-lab-"))
+    try:
+        generate(folder / "lab", folder / "state", driver, hosts)
+        with _running(folder / "lab"):
+            yield Lab(folder / "lab", folder / "state", _configs(folder / "lab"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def generate(out: Path, state: Path, driver: str, hosts: int) -> None:
+    """Write the inventory of a lab of one family, by the emulators' own generator. Raises: Missing - in its words."""
+    words = ("--free-ports", "--driver", driver, "--hosts", str(hosts), "--out", str(out), "--state", str(state))
+    _python("-m", "emulators.generate", *words)
 
 
 def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
@@ -91,7 +102,7 @@ def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
         raise Missing(
             f"{missing[0]} has no emulator; there are {', '.join(sorted(known))}", hint="check a real device: --device NAME"
         )
-    ports = iter(_free_ports(len(drivers)))
+    ports = iter(free_ports(len(drivers)))
     devices = {name_of(driver): _entry(driver, known[driver], folder / "state", next(ports)) for driver in drivers}
     lab = folder / "lab"
     for part in (lab, folder / "state"):
@@ -129,7 +140,7 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
     return entry
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Loopback ports free a moment ago, below the range the kernel gives to outgoing connections."""
     with ExitStack() as held:
         found: list[int] = []
@@ -178,14 +189,14 @@ def _running(inventory: Path, *options: str) -> Iterator[None]:
         os.close(there)
         try:
             if not _ready(here):
-                _end(process)
+                end(process)
                 log.seek(0)
                 said = "\n".join(log.read().splitlines()[-15:])
                 raise Missing(f"the emulated lab did not start: {said or 'it said nothing'}")
             yield
         finally:
             os.close(here)
-            _end(process)
+            end(process)
 
 
 def _ready(pipe: int) -> bool:
@@ -197,7 +208,7 @@ def _ready(pipe: int) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:

@@ -11,7 +11,8 @@ from enum import StrEnum
 from conformance.capability import CAPABILITIES
 from conformance.check import Check, Effect, NotTried, all_checks
 from conformance.subject import Subject
-from optics import TestbedError
+from drivers.registry import evidence
+from optics import DeviceConfig, TestbedError
 
 CHECK_S = 60.0
 """No check takes longer (s); one that does waits for something that never comes."""
@@ -177,3 +178,10 @@ async def run_many(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(subject)) for subject in subjects]
     return {task.result().driver: task.result() for task in tasks}
+
+
+def imagined(driver: str, login: tuple[str, str] = ("", "")) -> Subject:
+    """A subject nobody asks anything: what its driver declares is known without a device. Raises: BadFile."""
+    scheme = evidence(driver).schemes[0]
+    address = "serial:///dev/null" if scheme == "serial" else f"{scheme}://127.0.0.1:9"
+    return Subject(DeviceConfig(driver, driver, address, *login))

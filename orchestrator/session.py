@@ -132,7 +132,7 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
     problems: list[str] = []
     for name, config in lab.devices.items():
         try:
-            devices[name] = open_device(_with_secret(lab, config))
+            devices[name] = open_device(with_secret(lab, config))
         except BadFile as error:
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
     if problems:
@@ -146,7 +146,8 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
         await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
 
 
-def _with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
+def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
+    """The device's config with its password read from where the inventory keeps it. Raises: BadFile."""
     secret = lab.secrets.get(config.name)
     if secret is None:
         return config

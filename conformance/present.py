@@ -1,0 +1,159 @@
+"""What a run found, for people and programs: JSON, JUnit XML, tables, the rows of the support matrix. Values in, text out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from xml.etree import ElementTree
+
+from conformance.capability import CAPABILITIES
+from conformance.run import Report, Standing, Verdict
+from drivers.registry import driver_class, evidence
+from optics import Traits
+
+GRADES = ("REAL", "DOC", "CODE", "assumed")
+MATRIX_HEAD = ("devices", "driver", "reached by", "promises kept", "abilities confirmed", "evidence", "on hardware")
+
+
+class NoMarkers(ValueError):
+    """The page has no place for the table; the message names the markers."""
+
+
+def as_json(report: Report) -> dict[str, object]:
+    """The report, with the names of the values."""
+    return {
+        "driver": report.driver,
+        "device": report.device,
+        "identity": report.identity,
+        "emulated": report.emulated,
+        "ok": report.ok,
+        "capabilities": {name: str(standing) for name, standing in report.standings.items()},
+        "checks": [
+            {
+                "name": result.check.name,
+                "sentence": result.check.sentence,
+                "capability": result.check.capability,
+                "verdict": str(result.verdict),
+                "words": result.words,
+                "seconds": round(result.seconds, 3),
+            }
+            for result in report.results
+        ],
+        "matrix_row": list(matrix_row(report)),
+    }
+
+
+def junit(reports: Iterable[Report]) -> str:
+    """The reports as JUnit XML, one suite per driver; what was not tried is skipped there, with its reason."""
+    root = ElementTree.Element("testsuites", name="conformance")
+    for report in reports:
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=report.driver,
+            tests=str(len(report.results)),
+            failures=str(len(report.failed)),
+            errors="0",
+            skipped=str(sum(result.verdict is Verdict.NOT_TRIED for result in report.results)),
+            time=f"{sum(result.seconds for result in report.results):.3f}",
+        )
+        for result in report.results:
+            classname = f"{report.driver}.{result.check.capability}"
+            case = ElementTree.SubElement(
+                suite, "testcase", name=result.check.sentence, classname=classname, time=f"{result.seconds:.3f}"
+            )
+            if result.verdict is not Verdict.PASSED:
+                kind = "failure" if result.verdict is Verdict.FAILED else "skipped"
+                ElementTree.SubElement(case, kind, message=_printable(result.words))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def standings(report: Report) -> list[tuple[str, str, str]]:
+    """Rows (capability, standing, what it means) in order, those not declared left out."""
+    return [
+        (name, str(standing), CAPABILITIES[name].means)
+        for name, standing in report.standings.items()
+        if standing is not Standing.NOT_DECLARED
+    ]
+
+
+def matrix_row(report: Report) -> tuple[str, ...]:
+    """The driver's row of the support matrix: what this run confirmed, and on what evidence the driver stands."""
+    stands = evidence(report.driver)
+    core = [name for name, capability in CAPABILITIES.items() if capability.core]
+    good = [name for name in core if report.standing(name) is Standing.CONFIRMED]
+    lacking = [name for name in core if name not in good]
+    kept = f"all {len(core)}" if not lacking else f"{len(good)} of {len(core)}, not: {', '.join(lacking)}"
+    able = [name for name in report.declared if not CAPABILITIES[name].core]
+    words = [name if report.standing(name) is Standing.CONFIRMED else f"{name} ({report.standing(name)})" for name in able]
+    graded = [(grade, [name for name, given in stands.grades.items() if given == grade]) for grade in GRADES]
+    proof = "; ".join(f"{grade}: {', '.join(names)}" for grade, names in graded if names)
+    return (
+        stands.family,
+        f"`{report.driver}`",
+        ", ".join(stands.schemes),
+        kept,
+        ", ".join(words) or "-",
+        proof or "not stated",
+        ", ".join(stands.hardware) or "never tried",
+    )
+
+
+def matrix(reports: Iterable[Report]) -> str:
+    """The support matrix."""
+    return markdown(MATRIX_HEAD, [matrix_row(report) for report in sorted(reports, key=lambda report: report.driver)])
+
+
+def traits_table(drivers: Sequence[str]) -> str:
+    """Every driver's own traits."""
+    names = [field.name for field in fields(Traits)]
+    rows = [[f"`{driver}`", *(_trait(getattr(driver_class(driver).TRAITS, name)) for name in names)] for driver in drivers]
+    return markdown(("driver", *(f"`{name}`" for name in names)), rows)
+
+
+def options_table(drivers: Sequence[str]) -> str:
+    """Every option of every driver."""
+    rows = [(f"`{driver}`", f"`{name}`", means) for driver in drivers for name, means in driver_class(driver).OPTIONS.items()]
+    return markdown(("driver", "option", "means"), rows)
+
+
+def evidence_table(drivers: Sequence[str]) -> str:
+    """What every driver stands on, function by function."""
+    rows = []
+    for driver in drivers:
+        stands = evidence(driver)
+        grades = ", ".join(f"{name} {grade}" for name, grade in stands.grades.items())
+        hardware = ", ".join(stands.hardware) or "never"
+        rows.append((f"`{driver}`", stands.family, ", ".join(stands.schemes), grades or "not stated", hardware))
+    return markdown(("driver", "devices", "address", "grades", "tried on hardware"), rows)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; a bar inside a cell is kept from being one of the table's."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines).replace(" --- ", "---")
+
+
+def replaced(page: str, tables: Mapping[str, str]) -> str:
+    """`page` with each table between its markers `<!-- NAME: ... -->` and `<!-- end NAME -->`. Raises: NoMarkers."""
+    for name, table in tables.items():
+        pattern = re.compile(rf"(<!-- {re.escape(name)}:[^>]*-->\n).*?(<!-- end {re.escape(name)} -->)", re.DOTALL)
+        page, count = pattern.subn(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", page)  # type: ignore[misc]
+        if count != 1:
+            raise NoMarkers(f"wanted one place between <!-- {name}: ... --> and <!-- end {name} -->, found {count}")
+    return page
+
+
+def _trait(value: object) -> str:
+    if value is None:
+        return "no limit"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{a}`→`{b}`" for a, b in value) or "any"
+    return str(value).lower()
+
+
+def _printable(text: str) -> str:
+    """XML 1.0 has no control characters."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd]", "?", text)

@@ -1,0 +1,276 @@
+"""`testbed driver`: what drivers there are, what each is confirmed to do, and the tables of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optics.errors import BadFile, Interlock, Missing, Unreachable
+from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from conformance.run import Report
+    from conformance.run import Result as Found
+    from conformance.subject import Subject
+    from optics import DeviceConfig
+
+README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
+
+
+def _drivers(incomplete: str) -> list[str]:
+    from drivers.registry import known_drivers
+
+    return [name for name in known_drivers() if name.startswith(incomplete)]
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(
+        name="driver", help="The drivers, and what each is confirmed to do.", no_args_is_help=True, rich_markup_mode=None
+    )
+    root.add_typer(app)
+
+    @verb(
+        app,
+        "list",
+        "List the drivers: devices, addresses, abilities.",
+        examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
+    )
+    def list_(
+        call: Call,
+        markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
+        update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
+    ) -> Result:
+        from conformance.present import evidence_table, options_table, traits_table
+        from drivers.registry import evidence, known_drivers
+        from orchestrator.cli.text import columns
+
+        names = known_drivers()
+        if markdown or update:
+            tables = {"evidence": evidence_table(names), "traits": traits_table(names), "options": options_table(names)}
+            if update:
+                return _update(update, tables)
+            return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
+        rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
+        data: list[Any] = []
+        for name in names:
+            stands, able = evidence(name), _abilities(name)
+            rows.append((name, ", ".join(stands.schemes), ", ".join(able) or "-", stands.family))
+            data.append({"driver": name, "schemes": list(stands.schemes), "abilities": able, "devices": stands.family})
+        return Result({"drivers": data}, "\n".join(columns(rows)))
+
+    @verb(
+        app,
+        "conform",
+        "Check a driver against an emulator, or a device, with care.",
+        examples="""
+testbed driver conform polatis-scpi                             its own emulator, started and stopped
+testbed driver conform polatis-scpi --only executed-but-no-reply
+testbed driver conform calient-tl1 --junit conformance.xml
+testbed driver conform polatis-scpi --device ocs1               a device of the inventory
+""",
+        more="A device of hardware also needs --hardware; it is only read first, and you are asked before light is moved.\n"
+        "Light is moved between ports that carry none, and what stood before stands afterwards.",
+    )
+    def conform(
+        call: Call,
+        driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=_drivers)],
+        device: Annotated[
+            str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.", show_default=False)
+        ] = None,
+        hardware: Annotated[bool, typer.Option("--hardware", help="Yes, it is a real device.")] = False,
+        junit: Annotated[
+            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
+        ] = None,
+        only: Annotated[
+            list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.", show_default=False)
+        ] = None,
+    ) -> Result:
+        from drivers.registry import driver_class
+
+        driver_class(driver)
+        _known(only or [])
+        report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
+        if junit:
+            from conformance.present import junit as as_junit
+
+            _write(junit, as_junit([report]))
+        return _result(call, report)
+
+    @verb(
+        app,
+        "matrix",
+        "Check all drivers against their emulators; print the support matrix.",
+        examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
+    )
+    def matrix(
+        call: Call,
+        update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.", show_default=False)] = None,
+        junit: Annotated[
+            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
+        ] = None,
+    ) -> Result:
+        from conformance.lab import devices_lab, families, name_of
+        from conformance.present import as_json
+        from conformance.present import junit as as_junit
+        from conformance.present import matrix as table
+        from conformance.run import run_many
+        from conformance.subject import Subject
+        from drivers.registry import known_drivers
+
+        names = [name for name in known_drivers() if name in families()]
+        with devices_lab(names) as lab:
+            subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
+            reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
+        text = table(reports.values())
+        if junit:
+            _write(junit, as_junit(reports.values()))
+        data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
+        if update:
+            data |= _update(update, {"matrix": text}).data
+        failed = [name for name, report in reports.items() if not report.ok]
+        if failed:
+            words = f"{len(failed)} drivers do not do what they declare: {', '.join(failed)}"
+            return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
+        return Result(data, text)
+
+
+def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:
+    from conformance.lab import devices_lab, name_of
+    from conformance.run import chosen, run
+    from conformance.subject import Subject
+
+    with devices_lab([driver]) as lab:
+        subject = Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver)))
+        return call._run(_closing(subject, run(subject, chosen(subject, only), lambda found: _tell(call, found))))
+
+
+def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequence[str]) -> Report:
+    """Check a device of the inventory, under the lab's lock. Raises: Usage, BadFile, Locked, Interlock."""
+    from conformance.hardware import run_on_hardware
+    from conformance.subject import Subject
+    from conformance.truth import Truth
+    from orchestrator import labproc
+    from orchestrator.lablock import LabLock
+    from orchestrator.session import key_of, load_lab
+
+    settings = call.settings
+    lab = load_lab(settings.inventory)
+    config = _config(lab, name, driver)
+    emulated = labproc.is_emulated(settings.inventory)
+    if emulated and not labproc.is_running(settings.inventory):
+        raise Unreachable("the emulated lab is not running", hint="testbed lab start")
+    if not emulated and not hardware:
+        raise Interlock(f"{name} is a real device", hint="add --hardware; it is only read until you agree to more")
+    truth = Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
+    subject = Subject(config, truth)
+
+    async def agreed(words: str) -> None:
+        if emulated and not subject.foreign:
+            return
+        call.note(f"next: {words}" + ("; and faults of all kinds" if emulated else ""))
+        call.confirm("Go on?")
+
+    with LabLock(settings.lock_path(key_of(lab)), user=settings.user, reason=f"driver conform {name}"):
+        work = run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only))
+        return call._run(_closing(subject, work))
+
+
+def _config(lab: Any, name: str, driver: str) -> DeviceConfig:
+    """The device as the inventory has it, its password read. Raises: BadFile."""
+    from difflib import get_close_matches
+
+    from orchestrator.session import with_secret
+
+    if name not in lab.devices:
+        near = get_close_matches(name, list(lab.devices), n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise BadFile([f"devices.yml: there is no device {name}{meant}"], hint="testbed devices")
+    config: DeviceConfig = with_secret(lab, lab.devices[name])
+    if config.driver != driver:
+        raise Usage(
+            f"{name} is driven by {config.driver}, not {driver}", hint=f"testbed driver conform {config.driver} --device {name}"
+        )
+    return config
+
+
+async def _closing(subject: Subject, work: Coroutine[Any, Any, Report]) -> Report:
+    try:
+        return await work
+    finally:
+        await subject.device.close()
+
+
+def _known(only: Sequence[str]) -> None:
+    from difflib import get_close_matches
+
+    from conformance.check import all_checks
+
+    names = [check.name for check in all_checks()]
+    for name in only:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            raise Usage(f"there is no check {name!r}" + (f"; did you mean {near[0]}?" if near else ""), hint="--help")
+
+
+def _tell(call: Call, found: Found, driver: str = "") -> None:
+    """One line per check, as it ends."""
+    from conformance.run import Verdict
+    from orchestrator.cli.text import seconds_text
+
+    mark = {Verdict.PASSED: "ok  ", Verdict.FAILED: "FAIL", Verdict.NOT_TRIED: "-   "}[found.verdict]
+    whose = f"{driver:<18} " if driver else ""
+    call.note(f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.words or found.check.sentence}")
+
+
+def _result(call: Call, report: Report) -> Result:
+    from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, standings
+    from orchestrator.cli.text import columns, paint
+
+    tones = {"confirmed": "green", "not confirmed": "red", "not tried": "yellow"}
+    rows = standings(report)
+    width = max((len(standing) for _, standing, _ in rows), default=0)
+    lines = [f"{report.driver} on {report.device}: {report.identity}"]
+    lines += columns(
+        (f"  {name}", paint(f"{standing:<{width}}", tones[standing], call.colour), means) for name, standing, means in rows
+    )
+    if report.emulated:
+        lines += ["", markdown(MATRIX_HEAD, [matrix_row(report)])]
+    data: Any = as_json(report)
+    if report.ok:
+        return Result(data, "\n".join(lines))
+    first = report.failed[0]
+    lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.words}" for found in report.failed)]
+    words = f"{len(report.failed)} of {len(report.results)} checks failed"
+    again = f"testbed driver conform {report.driver} --only {first.check.name}"
+    return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, words, again, ok=False)
+
+
+def _abilities(driver: str) -> list[str]:
+    from conformance.capability import CAPABILITIES
+    from conformance.run import declared, imagined
+
+    return [name for name in declared(imagined(driver)) if not CAPABILITIES[name].core]
+
+
+def _update(page: Path, tables: dict[str, str]) -> Result:
+    """Put tables between their markers in a page. Raises: BadFile."""
+    from conformance.present import NoMarkers, replaced
+
+    try:
+        text = page.read_text(encoding="utf-8")
+        new = replaced(text, tables)
+    except (OSError, NoMarkers) as error:
+        raise BadFile([f"{page}: {error}"]) from error
+    if new != text:
+        _write(page, new)
+    return Result({"page": str(page), "changed": new != text}, f"{page}: {'written' if new != text else 'was so already'}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Missing(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
