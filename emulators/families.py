@@ -24,6 +24,7 @@ WHERE: Mapping[str, str] = {
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
     "sonic-ocs": "emulators.dialects.sonic_ocs",
+    "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",
     "polatis-tl1": "emulators.dialects.polatis_tl1",
 }
