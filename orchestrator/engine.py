@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator import jobs
 from orchestrator.change import Bringing, Context, Leaving
+from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
 from orchestrator.recorder import Recorder
 from orchestrator.reports import DownReport, PlanReport, UpReport
@@ -23,7 +24,7 @@ from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_da
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
 
-__all__ = ["down", "job_launch", "job_logs", "job_status", "job_stop", "plan", "status", "up", "verify"]
+__all__ = ["devices", "devices_power", "down", "job_launch", "job_logs", "job_status", "job_stop", "plan", "status", "up", "verify"]
 
 
 async def plan(

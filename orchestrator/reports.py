@@ -315,6 +315,97 @@ class StatusReport(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device as it answers now: who it says it is, its ports, what it can do, the light it sees.
+
+    settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports with light, of `metered` ones.
+    """
+
+    name: str
+    driver: str
+    address: str
+    ok: bool
+    identity: str = ""
+    ingress: tuple[str, ...] = ()
+    egress: tuple[str, ...] = ()
+    settings: int = 0
+    abilities: tuple[str, ...] = ()
+    settle_s: float = 0.0
+    time_scale: float = 1.0
+    metered: int = 0
+    lit: int = 0
+    min_dbm: float | None = None
+    max_dbm: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesReport(Report):
+    """All devices of the lab."""
+
+    lab: str
+    devices: tuple[DeviceView, ...] = ()
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return all(d.ok for d in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitLight:
+    """Power along one circuit, from where it enters its first device to where it leaves its last one (dBm, dB).
+
+    expected_db counts passes, trunks and the attenuation that is set on purpose; difference_db: measured minus expected.
+    margin_db: above the loss-of-signal threshold. meter_db: what the meters promise, +-. lost: where the light goes missing.
+    """
+
+    circuit: str
+    path: tuple[str, ...]
+    in_dbm: float | None
+    out_dbm: float | None
+    loss_db: float | None
+    expected_db: float
+    difference_db: float | None
+    attenuation_db: float
+    margin_db: float | None
+    meter_db: float
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossChange:
+    """How one circuit's loss changed over runs (dB), attenuation taken off. beyond: more than repeatability explains; certain:
+    more than the promise of the meters allows too. Wall times in seconds."""
+
+    circuit: str
+    path: str
+    since: float
+    until: float
+    measurements: int
+    first_db: float
+    latest_db: float
+    change_db: float
+    repeatability_db: float
+    meter_db: float
+    beyond: bool
+    certain: bool
+    losses: tuple[tuple[float, float], ...] = ()
+    """(wall s, dB), oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerReport(Report):
+    """Light on every circuit, and with `--history` how it changed."""
+
+    lab: str
+    circuits: tuple[CircuitLight, ...] = ()
+    history: tuple[LossChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Rung:
     """One rung of the verification ladder; `evidence` are the lines that show why it failed."""
 

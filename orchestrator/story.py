@@ -25,7 +25,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a report (ms); None where nothing of the kind happened."""
+    """The figures of a report (ms, of this lab); None where nothing of the kind happened."""
 
     dark_ms: float | None = None
     link_ms: float | None = None

@@ -226,6 +226,7 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
+    Without a name it is what the group `app` itself does when no verb of it is named.
     The help text shows the examples first, one command a line.
     """
     lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
@@ -234,9 +235,12 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
     def register(function: Callable[..., Result]) -> Callable[..., Result]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
-        def run(ctx: typer.Context, **given: Any) -> Result:
+        def run(ctx: typer.Context, **given: Any) -> Result | None:
             call = Call(ctx.command_path.partition(" ")[2])
-            root = ctx.find_root().obj or {}
+            root = ctx.find_root().obj = ctx.find_root().obj or {}
+            if ctx.invoked_subcommand is not None:
+                root.update((option, value) for option in COMMON if (value := given.pop(option)))
+                return None
             for option in COMMON:
                 setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
             return function(call, **given)
@@ -250,7 +254,10 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         run.__name__ = function.__name__
-        app.command(name, help=help_text, short_help=short)(run)
+        if name:
+            app.command(name, help=help_text, short_help=short)(run)
+        else:
+            app.callback(invoke_without_command=True, help=help_text, short_help=short)(run)
         return function
 
     return register

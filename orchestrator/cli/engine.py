@@ -9,7 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.reports import DownReport, JobLogs, JobStatus, PlanReport, StatusReport, UpReport, VerifyReport
+from orchestrator.reports import (
+    DevicesReport,
+    DownReport,
+    JobLogs,
+    JobStatus,
+    PlanReport,
+    PowerReport,
+    StatusReport,
+    UpReport,
+    VerifyReport,
+)
 from orchestrator.settings import Settings
 from orchestrator.store import Store
 from orchestrator.telemetry.progress import Progress
@@ -53,6 +63,26 @@ class Engine(Protocol):
         self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
     ) -> VerifyReport:
         """The verification ladder against the current plan."""
+        ...
+
+    async def devices(
+        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> DevicesReport:
+        """Every device as it answers now; one that does not is in the report, not an error."""
+        ...
+
+    async def devices_power(
+        self,
+        inventory: Path,
+        *,
+        device: str | None,
+        history: bool,
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
+    ) -> PowerReport:
+        """Power along every circuit, kept in the store; `history`: what changed since each was first measured."""
         ...
 
     async def job_launch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, when
+from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, when
 from orchestrator.reports import (
     DeviceDiff,
     DownReport,
@@ -34,7 +34,9 @@ def _counts(report: PlanReport | UpReport | DownReport) -> str:
 def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
     lines = []
     for device in diff:
-        dark = f"   dark {ms_text(device.dark_ms_expected)} expected" if device.dark_ms_expected is not None else ""
+        dark = ""
+        if device.dark_ms_expected is not None:
+            dark = f"   dark {scaled_ms_text(device.dark_ms_expected, device.time_scale)} expected"
         foreign = f" !{len(device.foreign)}" if device.foreign else ""
         lines.append(f"  {device.device:<8} ={len(device.kept)} -{len(device.removed)} +{len(device.made)}{foreign}{dark}")
         for sign, tone, names in (("-", "red", device.removed), ("+", "green", device.made), ("!", "yellow", device.foreign)):
@@ -51,9 +53,17 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
     if report.dark_ms is not None:
-        expected = f" ({ms_text(report.dark_ms_expected)} expected)" if report.dark_ms_expected is not None else ""
+        expected = ""
+        if report.dark_ms_expected is not None:
+            expected = f" ({scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected)"
         after = f"link {ms_text(report.link_ms)}, commit {ms_text(report.commit_ms)}"
-        lines.append(f"  measured   dark {ms_text(report.dark_ms)}{expected}, {after}")
+        lines.append(f"  measured   dark {scaled_ms_text(report.dark_ms, report.dark_time_scale)}{expected}, {after}")
+    if report.equalise is not None and report.equalise.circuits:
+        powers = [c.out_dbm for c in report.equalise.circuits if c.out_dbm is not None]
+        spread = f", {min(powers):.1f} to {max(powers):.1f} dBm" if powers else ""
+        share = f"{report.equalise.within}/{len(report.equalise.circuits)} circuits"
+        wish = f"within {report.equalise.tolerance_db:g} dB of {report.equalise.target_dbm:g} dBm"
+        lines.append(f"  power      {share} {wish}{spread}")
     if report.pairs_total:
         lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
     if report.job is not None:
@@ -77,7 +87,9 @@ def plan(report: PlanReport, colour: bool) -> str:
     lines += [f"  note       {note}" for note in report.notes]
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
-    dark = f"; dark {ms_text(report.dark_ms_expected)} expected" if report.dark_ms_expected is not None else ""
+    dark = ""
+    if report.dark_ms_expected is not None:
+        dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
 
 
@@ -108,7 +120,8 @@ def status(report: StatusReport, colour: bool) -> str:
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
-        devices.append((d.name, "ok" if d.ok else "FAIL", d.driver, *counts, d.identity if d.ok else d.error))
+        speed = f" x{d.time_scale:g}" if d.time_scale != 1 else ""
+        devices.append((d.name, "ok" if d.ok else "FAIL", d.driver + speed, *counts, d.identity if d.ok else d.error))
     hosts: list[Sequence[str]] = [("host", "", "generation", "ports up")]
     for h in report.hosts:
         generation = "-" if h.generation is None else str(h.generation)

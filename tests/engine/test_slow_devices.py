@@ -1,0 +1,121 @@
+"""Robots: their progress is shown and kept, deadlines make room for them, and their times are told for what they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
+from orchestrator.change import Context, move_light, progress_words, undisturbed
+from orchestrator.patience import OUTER, deadline
+from orchestrator.recorder import Recorder
+from orchestrator.session import Session
+from orchestrator.store import Store
+from orchestrator.target import slowest, switching_s
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Lines, Silent, scaled_text
+from orchestrator.telemetry.reader import read as read_journal
+from orchestrator.transition import transition
+from tests.engine.glasslab import SWITCH, Glass, Robot, hosts_yml, read
+
+ROBOT = Traits(settle_s=1.0, at_once=1, latching=True)
+WANTED = {"rome1": frozenset(CrossConnect(Port("rome1", f"E{k}"), Port("rome1", f"W{k + 1}")) for k in range(1, 4))}
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int, int, str]] = []
+
+    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+        self.said.append((name, done, total, detail))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store.sqlite3", durable=False) as opened:
+        yield opened
+
+
+def lab(scale: float = 60.0):  # type: ignore[no-untyped-def]
+    plain = read(hosts_yml(1), {"rome1": ROBOT}, [])
+    return replace(plain, devices={"rome1": replace(plain.devices["rome1"], time_scale=scale)})
+
+
+async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_path: Path) -> None:
+    here = lab()
+    robot = Robot("rome1", ROBOT, Glass(here))
+    run, told = store.new_run("up", "lab"), Told()
+    with Journal(tmp_path, run.id, "made") as journal:
+        session = cast(Session, SimpleNamespace(devices={"rome1": robot}, lab=here))
+        context = Context(session, store, run, "lab", Recorder(told, journal), tmp_path, 10.0)
+        await move_light(context, transition({"rome1": frozenset()}, WANTED, {}))
+    assert [(name, done, total) for name, done, total, _ in told.said] == [("switch", n, 3) for n in range(4)]
+    assert told.said[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
+    moves = [p for p in read_journal(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
+    assert [p.fields["detail"] for p in moves] == [f"{n} of 3: move {n}" for n in (1, 2, 3)]
+    assert "told" not in vars(robot) or robot.told is Robot.told, "nobody is told once the change is over"
+    assert {(p.name, p.phase, p.time_scale) for p in context.recorder.parts} == {
+        ("rome1", "move", 60.0),
+        ("rome1", "switch", 60.0),
+    }
+
+
+def test_plain_lines_say_where_a_robot_is() -> None:
+    stream = StringIO()
+    lines = Lines(stream, every_s=0.0)
+    lines.phase("switch")
+    lines.update("switch", 3, 24, progress_words(Progress("rome1", 3, 24, 21.0), 1.0))
+    assert stream.getvalue().split() == ["switch", "3/24", "rome1", "move", "4", "of", "24,", "21.0", "s", "left"]
+
+
+def test_a_serial_device_needs_its_settling_time_for_every_move() -> None:
+    change = Change("rome1", add=WANTED["rome1"])
+    assert switching_s(change, ROBOT) == 3.0
+    assert switching_s(change, replace(ROBOT, at_once=2)) == 2.0
+    assert switching_s(change, SWITCH) == SWITCH.settle_s
+    goal = transition({"rome1": frozenset()}, WANTED, {})
+    assert slowest(goal, {"rome1": Robot("rome1", ROBOT, Glass(lab()))}) == ("rome1", 3.0)  # type: ignore[dict-item]
+
+
+def test_time_of_a_faster_device_is_told_as_a_real_ones_too() -> None:
+    assert scaled_text(1.02, 60) == "1 min 01 s of device time (1.0 s here, x60)"
+    assert scaled_text(1.02, 1) == "1.0 s"
+
+
+async def test_a_deadline_nobody_chose_makes_room_for_slow_devices_and_so_does_the_one_around_it() -> None:
+    async with asyncio.timeout(0.05) as outer:
+        OUTER.set(outer)
+        async with deadline(0.03, "up", firm=False) as limit:
+            limit.need(0.1, "rome1")
+            await asyncio.sleep(0.1)
+    assert limit.timeout_s == pytest.approx(0.23)
+
+
+async def test_a_deadline_the_operator_chose_is_kept_and_what_cannot_be_done_in_it_is_not_begun() -> None:
+    async with deadline(30.0, "up") as limit:
+        with pytest.raises(TimedOut, match=r"up: rome1 \(48 moves\) takes about 48 min 00 s, .* nothing was changed") as refused:
+            limit.need(2880.0, "rome1 (48 moves)")
+    assert "--timeout 57" in refused.value.hint
+
+
+async def test_a_deadline_that_passes_says_which_verb_and_how_long() -> None:
+    with pytest.raises(TimedOut, match=r"^plan: not finished after 0.01 s$"):
+        async with deadline(0.01, "plan"):
+            await asyncio.sleep(5)
+
+
+def test_a_change_of_minutes_does_not_stop_the_interpreters_housekeeping() -> None:
+    import gc
+
+    with undisturbed(60.0):
+        assert gc.isenabled()
+    with undisturbed(0.05):
+        assert not gc.isenabled()
+    assert gc.isenabled()
