@@ -192,7 +192,10 @@ class PolatisRestconf(PairSwitch):
             if status != 412:
                 break
             seen = await self._read()
-            if method == "PUT" or pair not in seen:
+            if method == "DELETE" and pair not in seen:
+                return  # gone already; what took its place is not ours
+            if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
+                words = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
                 break
             if self._tag == refused_tag:  # nobody wrote: this device's tags are not the collection's
                 self._tag = ""
