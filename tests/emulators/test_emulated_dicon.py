@@ -79,3 +79,10 @@ async def test_autosave_decides_what_a_power_cycle_keeps(start: Start, autosave:
     device.server.add_fault("reboot-keep")
     await device.settle()
     assert device.lit() == back
+
+
+async def test_without_autosave_what_was_there_before_does_not_come_back(start: Start) -> None:
+    device = await start("dicon-scpi", preset=[["1", "2"]], boot_s=0.0)
+    device.server.add_fault("reboot-keep")
+    await device.settle()
+    assert device.lit() == set()

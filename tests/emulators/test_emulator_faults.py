@@ -406,6 +406,8 @@ async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(st
     assert device.lit() == {("1", "17")}
     device.server.remove_fault(number)
     assert await client.line(f":oxc:swit:conn:sub (@1),(@17);{STATE}") == "(@),(@)"
+    device.server.add_fault("port-locked", port="18", user="ann")
+    assert "locked by ann" in await client.line(":oxc:swit:conn:add (@2),(@18);:syst:err?")
     calient.server.add_fault("port-locked", port="1.1.2")
     client = await calient.connect(login=True)
     assert "locked by bench2" in await client.ask("ENT-CRS::1.1.1,1.1.2:1::,2WAY;")
