@@ -79,6 +79,7 @@ def key(question: str) -> tuple[str, ...]:
     if not question.endswith(";"):
         return (question,)
     parts = question.removesuffix(";").split(":")
+    parts[0] = parts[0].upper()  # clients write either case
     if parts[0] == "ACT-USER":
         return ("ACT-USER",)
     without_tag = parts[:3] + parts[4:]
