@@ -139,7 +139,7 @@ class Glass:
         for strand in self._senders.get(island, ()):
             if strand.name in self.cut or strand.at in self.silent:
                 continue
-            for receiver in self._reached(strand):
+            for receiver in dict.fromkeys(self._reached(strand)):
                 heard.setdefault(receiver, []).append(strand.at)
         before = self._seen.get(island, {})
         after = {receiver: senders[0] for receiver, senders in heard.items() if len(senders) == 1 and receiver not in self.dead}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulators.fabric.glass import Glass, HostPort, Relight, Strand
+from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
+from emulators.light import Lit, edges_mhz
 
 A, B, C = HostPort("a", 1), HostPort("b", 1), HostPort("c", 1)
 CABLES = tuple(Strand(f"f-{p.host}", p, "ocs1", str(n), str(16 + n)) for n, p in enumerate((A, B, C), 1))
@@ -100,3 +101,79 @@ def test_a_dead_link_stays_dark_whatever_light_arrives() -> None:
     assert glass.kill(B, True).darkened == (B,)
     assert glass.show("ocs1", pairs("3>18", "1>19")).sent == ((A, C),)
     assert glass.kill(B, False).sent == ((C, B),)
+
+
+SLOTS = [edges_mhz(-280 + 16 * k, 4) for k in range(3)]
+COUPLED = tuple(Strand(f"f-{p.host}", p, "wss1", "in", str(n), SLOTS[n - 1]) for n, p in enumerate((A, B, C), 1))
+"""Three hosts whose light enters one port, each in a slot of its own."""
+
+
+def passing(*ways: tuple[int, int]) -> frozenset[Lit]:
+    """Return passbands: (whose slot, counted from 1; to which egress)."""
+    return frozenset(("in", str(to), *SLOTS[sender - 1]) for sender, to in ways)
+
+
+def test_light_goes_where_its_slot_goes() -> None:
+    glass = Glass(COUPLED)
+    glass.show("wss1", passing((1, 2), (2, 3)))
+    assert glass.sources == {B: A, C: B}
+    assert glass.show("wss1", passing((1, 2), (3, 1))) == Relight((C,), (B,), ((C, A),), (A,))
+
+
+def test_a_passband_narrower_than_the_slot_lights_nobody() -> None:
+    glass = Glass(COUPLED)
+    low, high = SLOTS[0]
+    assert glass.show("wss1", frozenset({("in", "2", low, high - 1)})).lit == ()
+    assert glass.show("wss1", frozenset({("in", "2", low - 5, high + 5)})).lit == (B,)
+
+
+def test_light_of_no_known_frequency_passes_mirrors_and_no_passband() -> None:
+    strand = COUPLED[0]._replace(slot=None)
+    assert Glass((strand,)).show("wss1", passing((1, 1))).lit == ()
+    assert Glass((strand,)).show("wss1", frozenset({("in", "1")})).lit == (A,)
+
+
+def test_a_receiver_that_two_transmitters_reach_is_dark_and_the_collision_is_told_once() -> None:
+    glass = Glass(COUPLED)
+    glass.show("wss1", passing((1, 2)))
+    wide = frozenset({("in", "2", SLOTS[0][0], SLOTS[2][1])})
+    assert glass.show("wss1", wide) == Relight((B,), (A,), (), (), ((B, (A, B, C)),))
+    assert glass.show("wss1", wide | passing((1, 2))) == Relight((), (), (), ())
+    assert glass.sources == {}
+    assert glass.silence(B, True).collided == ((B, (A, C)),)
+    assert glass.silence(C, True).sent == ((A, B),)
+
+
+TRUNKED = (*CABLES[:2], Strand("f-c", C, "ocs2", "1", "17"))
+TRUNKS = (Tie("t-there", ("ocs1", "30"), ("ocs2", "14")), Tie("t-back", ("ocs2", "30"), ("ocs1", "14")))
+
+
+def test_light_crosses_a_trunk_to_another_device() -> None:
+    glass = Glass(TRUNKED, TRUNKS)
+    assert glass.show("ocs1", pairs("1>30")).lit == ()
+    assert glass.show("ocs2", pairs("14>17")) == Relight((), (), ((A, C),), (C,))
+    assert glass.show("ocs1", pairs("2>30")) == Relight((C,), (A,), ((B, C),), (C,))
+    assert glass.show("ocs1", frozenset()) == Relight((C,), (B,), (), ())
+
+
+def test_a_cut_trunk_is_dark_until_it_is_spliced() -> None:
+    glass = Glass(TRUNKED, TRUNKS)
+    glass.show("ocs1", pairs("1>30"))
+    glass.show("ocs2", pairs("14>17"))
+    assert glass.sever("t-there", True) == Relight((C,), (A,), (), ())
+    assert glass.sever("t-there", False).sent == ((A, C),)
+
+
+def test_light_in_a_circle_ends() -> None:
+    glass = Glass(TRUNKED, TRUNKS)
+    glass.show("ocs2", pairs("14>30"))
+    assert glass.show("ocs1", pairs("1>30", "14>30", "2>18")).lit == (B,)
+
+
+def test_a_multiplexer_and_a_demultiplexer_of_one_device_are_joined_by_a_trunk() -> None:
+    roadm = tuple(Strand(f"f-{p.host}", p, "wss1", f"410{n}", f"520{n}", SLOTS[n - 1]) for n, p in enumerate((A, B), 1))
+    glass = Glass(roadm, (Tie("t", ("wss1", "4201"), ("wss1", "5101")),))
+    mux = frozenset({("4101", "4201", *SLOTS[0]), ("4102", "4201", *SLOTS[1])})
+    assert glass.show("wss1", mux).lit == ()
+    assert glass.show("wss1", mux | {("5101", "5202", *SLOTS[0]), ("5101", "5201", *SLOTS[1])}).sent == ((B, A), (A, B))
+    assert glass.show("wss1", mux | {("5101", "5202", *SLOTS[0])}) == Relight((A,), (B,), (), ())
