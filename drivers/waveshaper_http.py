@@ -96,7 +96,9 @@ class WaveshaperHttp(RouteSwitch[Profile]):
                 SpectralRoute(Port(self.name, COMMON), Port(self.name, str(band.port)), band.slot, float(band.db))
                 for band in wsp.bands(rows)
             )
-            return Profile(wsp.whole(rows, info.first_mhz, info.last_mhz), frozenset(routes))
+            # Whether the row at stopfreq exists is not said: it is written where the device itself reports it.
+            last_mhz = max(rows[-1].mhz, info.last_mhz - wsp.STEP_MHZ)
+            return Profile(wsp.whole(rows, info.first_mhz, last_mhz), frozenset(routes))
 
         return await self._session.ask("/waveshaper/getprofile", parse)
 
