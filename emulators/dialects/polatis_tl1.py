@@ -236,7 +236,10 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         return Reply()
 
     def _shutter_row(self, side: Side, now: float) -> str:
-        return f"{side[1]}:{'closed' if self.plant.disabled(side) else 'open'}"  # "1:open" is CODE, its opposite U
+        """`1:open` is CODE; `closed` is U, and so is `failed`: over SCPI a port has these three states (DOC notes)."""
+        if side in self.plant.wrong.failed:
+            return f"{side[1]}:failed"
+        return f"{side[1]}:{'closed' if self.plant.disabled(side) else 'open'}"
 
     def _power_row(self, side: Side, now: float) -> str | None:
         return f"{side[1]}:{self.plant.power_dbm(side, now):.2f}" if metered(self.model, side) else None

@@ -194,6 +194,7 @@ class Tl1Dialect(Dialect[State]):
     ) -> None:
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.writer, self.account = writer, account
+        self.logs_in = account is not None
         self.plna_s = 0.0
         self.anyone: Mapping[str, Verb] = {
             "ACT-USER": self.login,

@@ -231,7 +231,7 @@ def test_schema_prints_a_json_schema(cli: Any) -> None:
 
 
 def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
-    verbs = [
+    verbs: list[tuple[str, ...]] = [
         ("up",),
         ("plan",),
         ("down",),
@@ -244,6 +244,7 @@ def test_help_puts_examples_first_and_every_verb_has_some(cli: Any) -> None:
         ("version",),
     ]
     verbs += [("job", v) for v in ("launch", "status", "logs", "stop")] + [("lab", v) for v in ("start", "stop", "status")]
+    verbs += [("lab", "fault", v) for v in ("add", "list", "remove")] + [("lab", "fibre", v) for v in ("cut", "splice", "swap")]
     for words in verbs:
         said = cli(*words, "--help")
         assert said.code == 0 and f"Examples:\n    testbed {' '.join(words)}" in said.out, words

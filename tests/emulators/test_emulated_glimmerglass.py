@@ -178,3 +178,10 @@ async def test_circuits_come_back_after_a_power_cycle(start: Start) -> None:
     device.server.add_fault("reboot-keep")
     await asyncio.sleep(0.05)
     assert device.lit() == {("10001", "20001")}
+
+
+async def test_where_nobody_logs_in_a_full_device_takes_no_connection(glimmerglass: Device) -> None:
+    glimmerglass.server.add_fault("login-limit", limit=1)
+    first, second = await glimmerglass.connect(), await glimmerglass.connect()
+    assert await second.ended() == b""
+    assert "COMPLD" in await first.ask("rtrv-system-info:::c;")

@@ -106,7 +106,8 @@ async def test_shutters_are_read_closed_and_opened(start: Start) -> None:
     client = await entered(device)
     assert await rows(client, "RTRV-PORT-SHUTTER::1&&3:c:;") == ["1:open", "2:open", "3:open"]
     assert "COMPLD" in await client.ask("OPR-PORT-SHUTTER::1:c:;")
-    assert await rows(client, "RTRV-PORT-SHUTTER::1&17:c:;") == ["1:closed", "17:open"]
+    device.server.add_fault("failed-port", port="18")
+    assert await rows(client, "RTRV-PORT-SHUTTER::1&17&18:c:;") == ["1:closed", "17:open", "18:failed"]
     assert device.lit() == set()
     assert denied(await client.ask("ENT-PATCH::1,18:c:;"))
     assert "COMPLD" in await client.ask("RLS-PORT-SHUTTER::1:c:;")
