@@ -11,24 +11,28 @@ import sys
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from emulators.dialects.base import AnyDialect
 from emulators.family import Family
 
+GROUP = "testbed.emulators"
 WHERE: Mapping[str, str] = {
     "calient-tl1": "emulators.dialects.calient_tl1",
     "dicon-scpi": "emulators.dialects.dicon_scpi",
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
     "finisar-serial": "emulators.dialects.finisar_serial",
+    "lumentum-netconf": "emulators.dialects.lumentum_netconf",
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
     "sonic-ocs": "emulators.dialects.sonic_ocs",
     "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",
     "polatis-tl1": "emulators.dialects.polatis_tl1",
-}
-"""Driver name -> the module whose FAMILY describes its emulator."""
+} | {entry.name: entry.value for entry in entry_points(group=GROUP)}
+"""Driver name -> the module whose FAMILY describes its emulator; a third party adds its own by an entry point of the group GROUP,
+whose name is the driver's and whose value is such a module."""
 
 
 def family(driver: str) -> Family:

@@ -209,6 +209,13 @@ class SpectralPlant(Optic):
                 kept.lit_at_s = ends_s
                 self._at(ends_s, partial(self._come, kept))
 
+    def set_disabled(self, sides: Iterable[Side], disabled: bool, now: float) -> None:
+        """Let no light through ports, or let it through again, at once."""
+        self.advance(now)
+        for side in sides:
+            (self._blocked.add if disabled else self._blocked.discard)(side)
+        self.version += 1
+
     def preset(self, wanted: Mapping[Band, float]) -> None:
         """Make passbands as if they had been lit for ever. Raises ValueError when they collide or cannot be."""
         for band, attenuation_db in wanted.items():
