@@ -9,16 +9,16 @@ import inspect
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from emulators.dialects.base import AnyDialect
 from emulators.family import Family
 
 GROUP = "testbed.emulators"
-WHERE: Mapping[str, str] = {
+_BUILT_IN: Mapping[str, str] = {
     "calient-tl1": "emulators.dialects.calient_tl1",
     "dicon-scpi": "emulators.dialects.dicon_scpi",
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
@@ -30,7 +30,29 @@ WHERE: Mapping[str, str] = {
     "waveshaper-http": "emulators.dialects.waveshaper_http",
     "telescent-cli": "emulators.dialects.telescent_cli",
     "polatis-tl1": "emulators.dialects.polatis_tl1",
-} | {entry.name: entry.value for entry in entry_points(group=GROUP)}
+}
+
+
+class _Where(Mapping[str, str]):
+    """The families of this package, and those of others, who are only looked for when they are asked for."""
+
+    @cached_property
+    def _all(self) -> Mapping[str, str]:
+        from importlib.metadata import entry_points  # some 40 ms, which a lab without strangers need not wait for
+
+        return {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **_BUILT_IN}
+
+    def __getitem__(self, driver: str) -> str:
+        return _BUILT_IN[driver] if driver in _BUILT_IN else self._all[driver]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+WHERE = _Where()
 """Driver name -> the module whose FAMILY describes its emulator; a third party adds its own by an entry point of the group GROUP,
 whose name is the driver's and whose value is such a module."""
 

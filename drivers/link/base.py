@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from drivers.link.tap import pass_on
 from optics import TimedOut, Unreachable
 
 LONGEST = 20
@@ -62,6 +63,7 @@ class Link(ABC):
                 raise Unreachable(f"{self.who}: not connected to {self.address}")
             try:
                 await self._write(data)
+                pass_on(self.who, ">", data)
             except OSError as error:
                 await self.close()
                 raise Dropped(f'{self.who}: connection to {self.address} broke at "{question}": {error}') from error
@@ -92,9 +94,11 @@ class Link(ABC):
                 if discard:
                     await self._discard()
                 await self._write(data)
+                pass_on(self.who, ">", data)
                 while True:
                     left_s = began + LONGEST * silence_s - loop.time()
                     chunk = await self._read(max(0.0, min(silence_s, left_s)))
+                    pass_on(self.who, "<", chunk)
                     if not chunk:
                         await self.close()
                         raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{question}"')

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from drivers.link.base import LONGEST, Dropped
+from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, TimedOut, Unreachable
 
 if TYPE_CHECKING:
@@ -85,12 +86,15 @@ class HttpLink:
             try:
                 async with asyncio.timeout(self.timeout_s + LONGEST * silence_s):
                     url = f"{self.address}{self.prefix}{path}"
+                    pass_on(self.who, ">", _head(f"{method} {self.prefix}{path}", headers or {}) + body)
                     async with client.stream(method, url, content=body or None, headers=headers, timeout=times) as response:
                         async for chunk in response.aiter_bytes():
                             heard += chunk
                             if len(heard) > LONGEST_BODY:
                                 raise Garbled(f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes")
-                        return Answer(response.status_code, bytes(heard), {k.lower(): v for k, v in response.headers.items()})
+                        told = {k.lower(): v for k, v in response.headers.items()}
+                        pass_on(self.who, "<", _head(f"HTTP/1.1 {response.status_code}", told) + bytes(heard))
+                        return Answer(response.status_code, bytes(heard), told)
             except httpx.ConnectTimeout:
                 raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
             except httpx.ConnectError as error:
@@ -159,6 +163,15 @@ class HttpLink:
                 return Unreachable(f"{self.who}: cannot connect to {self.address}: Connection refused")
             cause = cause.__cause__ or cause.__context__
         return Unreachable(f"{self.who}: cannot connect to {self.address}: {error}")
+
+
+_TOLD = ("content-type", "etag", "if-match")
+
+
+def _head(first: str, headers: Mapping[str, str]) -> bytes:
+    """The start of a message as a transcript keeps it: the first line, the headers that mean something, an empty line."""
+    kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() in _TOLD]
+    return "\n".join([first, *kept, "", ""]).encode("utf-8", "replace")
 
 
 def _quote(body: bytes | bytearray) -> str:

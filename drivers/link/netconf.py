@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from drivers.link.base import LONGEST, Dropped
+from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
 
 LOGIN_S = 10.0
@@ -143,11 +144,14 @@ class NetconfLink:
             ends = loop.time() + LONGEST * silence_s
             session = self._session
             try:
-                session.send(f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>")
+                asked = f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>"
+                session.send(asked)
+                pass_on(self.who, ">", asked.encode())
                 while True:
                     heard = session.heard
                     done, _ = await asyncio.wait({future}, timeout=max(0.0, min(silence_s, ends - loop.time())))
                     if done:
+                        pass_on(self.who, "<", future.result().encode())
                         return future.result()
                     if session.heard == heard or loop.time() >= ends:
                         raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {silence_s:.1f} s')

@@ -43,7 +43,12 @@ class SerialLink(BlockingLink):
         return first + bytes(self._line.read(self._line.in_waiting))
 
     def _forget(self) -> None:
-        self._line.reset_input_buffer()
+        import termios
+
+        try:
+            self._line.reset_input_buffer()
+        except termios.error as error:  # no OSError, though it has an errno: the other end is gone
+            raise OSError(*error.args) from error
 
     def _ended(self) -> bool:
         return self._line is None

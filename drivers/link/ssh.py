@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from drivers.link.base import LONGEST, Dropped
 from drivers.link.blocking import SLICE_S, BlockingLink
+from drivers.link.tap import pass_on
 from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
 
 T = TypeVar("T")
@@ -193,6 +194,7 @@ class SshCommands:
 
     async def _run(self, command: str) -> tuple[str, int]:
         channel = await self._call(lambda: self._start(command))
+        pass_on(self.who, ">", command.encode() + b"\n")
         printed = b""
         began = last = time.monotonic()
         while True:
@@ -211,6 +213,7 @@ class SshCommands:
         await self._call(channel.close)
         if status == -1 and not self._transport.is_active():
             raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{command}"')
+        pass_on(self.who, "<", printed)
         return printed.decode("utf-8", "backslashreplace"), status
 
     def _start(self, command: str) -> Any:

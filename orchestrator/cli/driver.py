@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optics.errors import BadFile, Interlock, Missing, Unreachable
+from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def register(root: typer.Typer) -> None:
         name="driver", help="The drivers, and what each is confirmed to do.", no_args_is_help=True, rich_markup_mode=None
     )
     root.add_typer(app)
+    kit.add_to(app)
 
     @verb(
         app,
@@ -44,18 +46,18 @@ def register(root: typer.Typer) -> None:
         update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
     ) -> Result:
         from conformance.present import evidence_table, options_table, traits_table
-        from drivers.registry import evidence, known_drivers
+        from drivers.registry import built_in_drivers, evidence, known_drivers
         from orchestrator.cli.text import columns
 
-        names = known_drivers()
         if markdown or update:
-            tables = {"evidence": evidence_table(names), "traits": traits_table(names), "options": options_table(names)}
+            own = built_in_drivers()
+            tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
             if update:
                 return _update(update, tables)
             return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
         rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
         data: list[Any] = []
-        for name in names:
+        for name in known_drivers():
             stands, able = evidence(name), _abilities(name)
             rows.append((name, ", ".join(stands.schemes), ", ".join(able) or "-", stands.family))
             data.append({"driver": name, "schemes": list(stands.schemes), "abilities": able, "devices": stands.family})

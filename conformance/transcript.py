@@ -1,0 +1,138 @@
+"""Transcripts: what a device was asked and what it said, one text file with its source and grade at the top.
+
+One marker and one blank start every line: `# ` header (source, grade, remarks), `> ` sent by the client, `< ` received from the
+device, `~ ` seconds that pass before the next line. Line ends are not written; blanks after the marker are significant.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optics import BadFile
+
+GRADES = ("REAL", "DOC", "CODE", "constructed")
+MASK = "********"
+PAUSE_S = 0.05  # shorter silences are not worth a line
+
+
+@dataclass
+class Exchange:
+    """One question and the parts of its answer: seconds to wait, then lines."""
+
+    question: str
+    answer: list[tuple[float, list[str]]] = field(default_factory=list)
+
+
+@dataclass
+class Transcript:
+    """A transcript read from a file. greeting: what the device says before it is asked."""
+
+    name: str
+    source: str
+    grade: str
+    exchanges: list[Exchange]
+    greeting: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """How its questions end: "tl1", "http", "netconf" or "lines"."""
+        first = self.exchanges[0].question if self.exchanges else ""
+        if first.startswith("<rpc"):
+            return "netconf"
+        if is_http(first):
+            return "http"
+        return "tl1" if first.endswith(";") else "lines"
+
+
+def read_transcript(path: Path) -> Transcript:
+    """Read a transcript file. Raises: BadFile - with file:line: what is not in the format; no source or grade; nothing asked."""
+    header: dict[str, str] = {}
+    exchanges: list[Exchange] = []
+    greeting: list[str] = []
+    last = ""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {error}"], hint="a transcript is made by: testbed driver record") from error
+    for number, line in enumerate(lines, 1):
+        marker, text = line[:1], line[2:]
+        if not line or marker not in "#><~" or line[1:2].strip():
+            raise BadFile([f"{path}:{number}: wanted a line that starts with '# ', '> ', '< ' or '~ ', got {line[:40]!r}"])
+        if marker == "#":
+            key, _, value = text.partition(": ")
+            header.setdefault(key, value)
+        elif marker == ">":
+            if last == ">" and is_http(exchanges[-1].question):
+                exchanges[-1].question += "\n" + text
+            else:
+                exchanges.append(Exchange(text))
+        elif marker == "~":
+            try:
+                pause_s = float(text)
+            except ValueError:
+                raise BadFile([f"{path}:{number}: wanted seconds, got {text[:40]!r}"]) from None
+            if exchanges:
+                exchanges[-1].answer.append((pause_s, []))
+        elif not exchanges:
+            greeting.append(text)
+        else:
+            if not exchanges[-1].answer:
+                exchanges[-1].answer.append((0.0, []))
+            exchanges[-1].answer[-1][1].append(text)
+        last = marker
+    problems = []
+    if not header.get("source"):
+        problems.append(f"{path}: no source: the first lines say where it comes from, '# source: own device, lab X'")
+    if header.get("grade") not in GRADES:
+        problems.append(f"{path}: grade: wanted one of {', '.join(GRADES)}, got {header.get('grade')!r}")
+    if not exchanges:
+        problems.append(f"{path}: nothing is asked in it: no line starts with '> '")
+    if problems:
+        raise BadFile(problems)
+    return Transcript(path.stem, header["source"], header["grade"], exchanges, greeting)
+
+
+def is_http(question: str) -> bool:
+    """Whether a question is an HTTP request, which has several lines."""
+    return question.split(" /", 1)[0] in ("GET", "PUT", "POST", "DELETE", "PATCH")
+
+
+class Recorder:
+    """Writes down what passes on a link, secrets masked: the text as given and the forms logins carry it in."""
+
+    def __init__(self, secrets: Iterable[str], pairs: Iterable[tuple[str, str]] = ()) -> None:
+        words = {s for s in secrets if s}
+        words |= {base64.b64encode(f"{user}:{password}".encode()).decode() for user, password in pairs if password}
+        self._secrets = sorted(words, key=len, reverse=True)
+        self._parts: list[tuple[str, float, bytearray]] = []
+
+    def hear(self, direction: str, data: bytes) -> None:
+        """Take what passed; for `drivers.link.tap.listening`."""
+        now = time.monotonic()
+        if self._parts and self._parts[-1][0] == direction and now - self._parts[-1][1] < PAUSE_S:
+            self._parts[-1][2].extend(data)
+        elif data:
+            self._parts.append((direction, now, bytearray(data)))
+
+    @property
+    def exchanges(self) -> int:
+        """How often something was asked."""
+        return sum(direction == ">" for direction, _, _ in self._parts)
+
+    def text(self, source: str, grade: str, remarks: Iterable[str] = ()) -> str:
+        """The transcript. `source` says that credentials are masked where they are."""
+        lines = [f"# source: {source}", f"# grade: {grade}", *(f"# {remark}" for remark in remarks)]
+        before_s: float | None = None
+        for direction, at_s, data in self._parts:
+            if direction == "<" and before_s is not None and at_s - before_s >= PAUSE_S:
+                lines.append(f"~ {at_s - before_s:.2f}")
+            before_s = at_s
+            text = data.decode("utf-8", "backslashreplace").replace("\r", "")
+            for secret in self._secrets:
+                text = text.replace(secret, MASK)
+            lines += [f"{direction} {line}" if line else direction for line in text.removesuffix("\n").split("\n")]
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,27 @@
+"""Who listens in on a link: what is said and heard, as it passes, for a transcript."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Ear = Callable[[str, bytes], None]
+"""Called with ">" for what was sent or "<" for what came, and the bytes."""
+
+_ears: dict[str, Ear] = {}
+
+
+def pass_on(who: str, direction: str, data: bytes) -> None:
+    """Let whoever listens to device `who` hear; links call it for everything that passes."""
+    if _ears and (ear := _ears.get(who)) is not None:
+        ear(direction, data)
+
+
+@contextmanager
+def listening(who: str, ear: Ear) -> Iterator[None]:
+    """Listen in on every link of device `who` while the body runs."""
+    _ears[who] = ear
+    try:
+        yield
+    finally:
+        del _ears[who]
