@@ -720,7 +720,7 @@ class Leaving:
                     writes = sum(o.writes for o in outcomes.values())
                 except ChangeFailed as error:
                     left += str(error).splitlines()
-                phase.detail = f"{sum(map(len, change.removed.values()))} cross-connects taken down"
+                phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
         # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
         store.disown(context.key, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
         self._forget(left)

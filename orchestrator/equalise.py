@@ -82,6 +82,8 @@ async def equalise(
         readings = await measure(devices, lab, ways, holds)
     rows = tuple(_row(r, target_dbm) for r in readings)
     notes = tuple(words for r in readings if (words := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
+    if blind := sum(not r.measured for r in readings):
+        notes = (f"{blind} circuits have no meter where light leaves the last device: not equalised", *notes)
     return EqualiseReport(target_dbm, tolerance_db, rounds, writes, rows, notes)
 
 
@@ -112,7 +114,7 @@ def _why(
     """Why a circuit is not at its target, empty if it is."""
     out = reading.out_dbm
     if out is None:
-        return f"{reading.circuit}: {'dark' if reading.measured else 'no meter'} where light leaves the last device: not equalised"
+        return f"{reading.circuit}: dark where light leaves the last device: not equalised" if reading.measured else ""
     if abs(out - target_dbm) <= tolerance_db:
         return ""
     off = f"{reading.circuit}: {out:.1f} dBm, {abs(out - target_dbm):.1f} dB {'below' if out < target_dbm else 'above'} the target"

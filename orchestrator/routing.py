@@ -166,7 +166,7 @@ class _Negotiation:
             raise lacking
         where = f"no trunks lead from {start} to {goal}"
         raise Infeasible(
-            f"{way[0]}->{way[1]}: no fibre path: {where}", hint="testbed devices shows the ports; fibres.yml the trunks"
+            f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks; see what each device can join with: testbed devices"
         )
 
     def settle(self, movable: Sequence[int]) -> None:

@@ -27,6 +27,8 @@ from orchestrator.transition import Held
 
 PROBE_S = 2.0
 """Longest time (s) for all neighbours or all pairs to answer."""
+ONE_WAY_S = 0.3
+"""The same where links are one-way and only hearing counts; asked once more, for longer, if somebody heard nobody."""
 
 Readings: TypeAlias = tuple[Reading, ...]
 Check = Callable[[], Awaitable[tuple[bool, str, tuple[str, ...]]]]
@@ -94,7 +96,12 @@ async def check_identity(hosts: HostSide, links: Iterable[Link]) -> tuple[bool, 
         if link.kind is LinkKind.DUPLEX:
             sends[link.b] = link.a
     hears = {receiver: sender for sender, receiver in sends.items()}
-    found = await hosts.neighbours({*sends, *hears}, timeout_s=PROBE_S)
+    ports = {*sends, *hears}
+    # Nobody answers against the direction of a simplex link, so the hosts would wait their whole time for what cannot come.
+    one_way = any(hears.get(port) != peer for port, peer in sends.items())
+    found = await hosts.neighbours(ports, timeout_s=ONE_WAY_S if one_way else PROBE_S)
+    if one_way and any(port not in found or found[port].hears != peer for port, peer in hears.items()):
+        found = await hosts.neighbours(ports, timeout_s=PROBE_S)
     wrong: list[str] = []
     for port, peer in sorted(hears.items()):
         seen = found[port].hears if port in found else None

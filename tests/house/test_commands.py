@@ -22,9 +22,9 @@ STAND_INS = {"RUN": "last", "PLAN": "plan.json", "SAVED": "saved.json", "DIR": "
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     inner = getattr(command, "commands", None)
-    if inner is None:
+    if inner is None or (path and command.invoke_without_command):
         yield path, command
-    else:
+    if inner is not None:
         for name, child in inner.items():
             yield from leaves(child, (*path, name))
 
