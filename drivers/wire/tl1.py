@@ -51,6 +51,7 @@ _STAMP = re.compile(r"\s(\d{2,4}-\d\d-\d\d)\s+(\d\d:\d\d:\d\d)\s*\Z")
 _SOLICITED = re.compile(r"\s*M\s+(?P<ctag>\S+)\s+(?P<code>[A-Z]{4,6})\s*")
 _UNSOLICITED = re.compile(r"\s*(?P<alarm>\*C|\*\*|\*\^|\*|A)\s+(?P<atag>\S+)\s+(?P<verb>[A-Z][A-Z0-9]*(?:\s+[A-Z0-9^_-]+)*)\s*")
 _LONGEST_HEADER = 400  # a header is short; longer lines are spared the expressions above
+_PROMPT = re.compile(r"\A\s*(?:[A-Za-z][\w.-]{0,31}>|<) ?")
 _ERROR_CODE = re.compile(r"[A-Z]{4}")
 _PLAIN, _IN_QUOTES, _IN_COMMENT = range(3)
 _MARK = re.compile(rb'"|;|/\*')
@@ -105,7 +106,10 @@ Message = Reply | Autonomous | Unreadable
 
 @dataclass(slots=True)
 class _Block:
-    """A message while it arrives. `size`: bytes it holds; `comment`: the lines of one that is still open."""
+    """A message while it arrives. `size`: bytes it holds; `comment`: the lines of one that is still open.
+
+    `resumed`: another message has just ended inside it, after which the device may have printed its prompt.
+    """
 
     sid: str = ""
     solicited: re.Match[str] | None = None
@@ -115,6 +119,7 @@ class _Block:
     stray: list[str] = field(default_factory=list)
     comment: list[str] | None = None
     size: int = 0
+    resumed: bool = False
 
     @property
     def named(self) -> bool:
@@ -248,19 +253,22 @@ class Parser:
     def _outside(self, line: str) -> None:
         if (sid := _sid(line)) is not None:
             self._push(_Block(sid=sid))
-        elif match := _SOLICITED.fullmatch(line):  # its header was lost or damaged; the answer itself is whole
+        elif match := _SOLICITED.fullmatch(_PROMPT.sub("", line, count=1)):  # its header was lost; the answer itself is whole
             self._push(_Block(solicited=match))
 
     def _take(self, data: bytes) -> None:
         """Take one line of a message, or what stands before its end."""
         line = data.decode("latin-1")
         block = self._stack[-1]
-        self._count(block, len(line) + 1)
+        if block.resumed:
+            line = _PROMPT.sub("", line, count=1)
         text = line.strip()
+        if not text:
+            return
+        block.resumed = False
+        self._count(block, len(text))
         if block.comment is not None or text.startswith("/*"):
             self._comment(block, text)
-        elif not text:
-            return
         elif not text.startswith('"') and (sid := _sid(line)) is not None:
             if not block.named:
                 self._drop(self._stack.pop())  # a header without a message: the real one begins here
@@ -322,6 +330,8 @@ class Parser:
 
     def _end(self) -> None:
         block = self._stack.pop()
+        if self._stack:
+            self._stack[-1].resumed = True
         if block.solicited is not None:
             if known := self._parts.pop(block.solicited["ctag"], None):
                 known.join(block)

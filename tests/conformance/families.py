@@ -128,6 +128,7 @@ async def bench(
     address: str = "",
     options: Mapping[str, str] | None = None,
     password: str = "secret",
+    scheme: str = "tcp",
     **plant: Any,
 ) -> AsyncIterator[Bench]:
     """Start the emulated switch, every ingress lit, and a driver for it; stop both afterwards."""
@@ -137,12 +138,12 @@ async def bench(
     model, dialect = device_from_config("ocs1", family.driver, own)
     for port in family.ingress:
         model.set_input(port, 0.0)
-    server = DeviceServer("ocs1", dialect, model, chunking=chunking)  # type: ignore[arg-type]
+    server = DeviceServer("ocs1", dialect, model, chunking=chunking, scheme=scheme)  # type: ignore[arg-type]
     await server.start()
     config = DeviceConfig(
         "ocs1",
         family.driver,
-        (address or "tcp://127.0.0.1:{port}").format(port=server.port),
+        (address or scheme + "://127.0.0.1:{port}").format(port=server.port),
         "admin",
         password,
         traits={"settle_s": SETTLE_S},

@@ -8,7 +8,7 @@ import pytest
 
 from drivers.registry import open_device
 from optics import Change, DeviceConfig, Refused, Unreachable
-from tests.conformance.families import FAMILIES, SETTLE_S, bench
+from tests.conformance.families import FAMILIES, SETTLE_S, Family, bench
 
 CALIENT = FAMILIES[1]
 
@@ -172,3 +172,31 @@ async def test_a_reservation_that_could_not_be_activated_is_given_back() -> None
             assert not outcome.failed
         finally:
             await other.close()
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.driver.endswith("-tl1")], ids=lambda family: family.driver
+)
+@pytest.mark.parametrize("chunking", ["whole", "split", "byte"])
+async def test_a_tl1_switch_is_driven_through_telnet_with_its_prompt_and_echo(family: Family, chunking: str) -> None:
+    async with bench(family, chunking=chunking, scheme="telnet") as b:
+        assert (await b.device.identify()).egress == family.egress
+        b.server.add_fault("unsolicited-inside")
+        first, second = b.set((1, 2), (2, 1), (3, 4)), b.set((1, 4), (3, 2))
+        await b.apply(add=first)
+        assert b.glass == first
+        b.server.add_fault("drop-after", match=f"(?i){family.makes[-1]}", count=1)
+        outcome = await b.apply(remove=first, add=second)
+        assert b.glass == second
+        assert not outcome.failed
+        b.honest(outcome)
+
+
+async def test_a_glimmerglass_lock_refuses_by_the_name_of_its_holder() -> None:
+    async with bench(FAMILIES[3]) as b:
+        b.server.add_fault("port-locked", port="10001", user="bench2")
+        outcome = await b.apply(add=b.set((1, 2), (3, 4)))
+        ((setting, words),) = outcome.failed.items()
+        assert str(setting) == "ocs1:10001->20002"
+        assert "10001" in words and "bench2" in words
+        assert b.glass == b.set((3, 4))

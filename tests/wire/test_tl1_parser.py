@@ -80,6 +80,15 @@ def test_an_autonomous_message_may_stand_anywhere_inside_an_answer(lines: int) -
     assert not [m for m in messages if isinstance(m, Unreadable)]
 
 
+@pytest.mark.parametrize("prompt", ["agent> ", "<", "agent> \r\n", "<\r\n"])
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, 4, 5])
+def test_the_prompt_after_a_message_inside_an_answer_is_not_part_of_the_answer(lines: int, prompt: str) -> None:
+    body = reply("9", '"1"', '"2"', "/* c */").removesuffix(";").split("\r\n")
+    cut = "\r\n".join(body[: lines + 1]) + "\r\n" + ALARM + "\r\n" + prompt + "\r\n".join(body[lines + 1 :]) + ";" + prompt
+    (found,) = [message for message in parse(cut) if isinstance(message, Reply)]
+    assert (found.ctag, found.rows, found.stray, found.completed) == ("9", ("1", "2"), (), True)
+
+
 @pytest.mark.parametrize(
     ("line", "alarm", "verb"),
     [

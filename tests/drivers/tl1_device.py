@@ -1,0 +1,97 @@
+"""A TL1 device made of one function: what it answers to a verb. For what no emulator does on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from drivers.api import CircuitSwitch
+from drivers.registry import open_device
+from optics import CrossConnect, DeviceConfig, Port
+
+Answer = Callable[[str, str, str], str | list[str] | None]
+"""(VERB, AID, everything after the tag) -> rows, the words of a denial, or None for silence."""
+
+
+class Tl1Device:
+    """Listens on a free port; `asked` holds the commands as they came."""
+
+    def __init__(self, answer: Answer, *, sid: str = "SID", echo: bool = False) -> None:
+        self.answer, self.sid, self.echo = answer, sid, echo
+        self.asked: list[str] = []
+        self.port = 0
+
+    def verbs(self, *wanted: str) -> list[str]:
+        return [command for command in self.asked if command.split(":")[0].upper() in wanted]
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            command = (await reader.readuntil(b";")).decode().strip()
+            self.asked.append(command)
+            if self.echo:
+                writer.write(f"<{command}\r\n".encode())
+            verb, _, aid, tag, *rest = [*command.removesuffix(";").split(":"), "", "", ""]
+            said = self.answer(verb.upper(), aid, ":".join(rest).strip(":"))
+            if said is None:
+                continue
+            code = "DENY" if isinstance(said, str) else "COMPLD"
+            lines = said.split("\n") if isinstance(said, str) else said
+            body = "".join(f"   {line}\r\n" for line in lines)
+            writer.write(f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {tag or '0'} {code}\r\n{body};".encode())
+
+
+@asynccontextmanager
+async def served(device: Tl1Device) -> AsyncIterator[Tl1Device]:
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await device.talk(reader, writer)
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    device.port = server.sockets[0].getsockname()[1]
+    try:
+        yield device
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def driven(
+    driver: str,
+    answer: Answer,
+    *,
+    user: str = "admin",
+    timeout_s: float = 1.0,
+    echo: bool = False,
+    sid: str = "SID",
+    **options: str,
+) -> AsyncIterator[tuple[CircuitSwitch, Tl1Device]]:
+    """A driver in front of a device that answers so."""
+    async with served(Tl1Device(answer, echo=echo, sid=sid)) as device:
+        password = "pass-w0rd" if user else ""
+        address = f"tcp://127.0.0.1:{device.port}"
+        patience = {"patience_s": "0.3"} | options
+        config = DeviceConfig("ocs1", driver, address, user, password, {"settle_s": 0.01}, timeout_s, patience)
+        switch = open_device(config)
+        try:
+            yield switch, device
+        finally:
+            await switch.close()
+
+
+def circuits(*pairs: tuple[str, str]) -> frozenset[CrossConnect]:
+    return frozenset(CrossConnect(Port("ocs1", a), Port("ocs1", b)) for a, b in pairs)
