@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from conformance.check import Failed, NotTried, want
 from conformance.truth import Lit, Truth
@@ -22,6 +23,25 @@ LIGHTS = 16
 """How many lights a check may speak of at most."""
 _SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4  # 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
 _POLL_S = 0.005
+
+
+class OneLine:
+    """A device on a line that one program can have open at a time: before each verb the other opening lets go of it."""
+
+    def __init__(self, device: CircuitSwitch, other: CircuitSwitch, turn: asyncio.Lock) -> None:
+        self._device, self._other, self._turn = device, other, turn
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._device, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+
+        async def taken(*args: Any, **given: Any) -> Any:
+            async with self._turn:
+                await self._other.close()
+                return await verb(*args, **given)
+
+        return taken
 
 
 class Subject:
@@ -47,6 +67,10 @@ class Subject:
         """Ask the device who it is and what it carries; choose the free ports."""
         self.identity = await self.device.identify()
         self.foreign = await self.device.read()
+        self.choose()
+
+    def choose(self) -> None:
+        """Choose ports without light, as far as the device said what it carries."""
         busy = {setting.ingress.label for setting in self.foreign}, {setting.egress.label for setting in self.foreign}
         duplex = set(self.identity.ingress) & set(self.identity.egress)
         taken = tuple(side | ((busy[0] | busy[1]) & duplex) for side in busy)
@@ -92,9 +116,14 @@ class Subject:
             known = driver_class(self.config.driver).OPTIONS
             changes["options"] = {**self.config.options, **{k: v for k, v in options.items() if k in known}}
         device = open_device(replace(self.config, **changes))
+        mine = self.device
+        if self.scheme == "serial":
+            turn = asyncio.Lock()
+            self.device, device = cast(CircuitSwitch, OneLine(mine, device, turn)), cast(CircuitSwitch, OneLine(device, mine, turn))
         try:
             yield device
         finally:
+            self.device = mine
             await device.close()
 
     # ---- settings
