@@ -125,7 +125,7 @@ def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
 def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> dict[str, Any]:
     """The device in devices.yml, so fast that a suite of hundreds of changes stays short."""
     found, scheme = driver_class(driver), family["schemes"][0]
-    options = {"patience_s": PATIENCE_S, "known_hosts": str(state / "known_hosts_devices")}
+    options = {"patience_s": PATIENCE_S, "known_hosts": str(state / "known_hosts_devices"), "homing": "auto"}
     entry: dict[str, Any] = {
         "driver": driver,
         "address": f"serial://{state}/{driver}" if scheme == "serial" else f"{scheme}://127.0.0.1:{port}",

@@ -7,6 +7,7 @@ answered; each is followed at once by `SYST:ERR?` (without a leading colon, whic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
@@ -93,14 +94,14 @@ class DiconScpi(PairSwitch):
     async def _set(self, pair: Pair, egress: int, marks: Marks[Pair]) -> None:
         command = f"X1 CH {pair[0]} {egress}"
         marks.write()
-        first = await self._session.ask("SYST:ERR?", scpi.parse_error, command=command, again=False)
+        first = await self._session.ask("SYST:ERR?", _parse_error, command=command, again=False)
         if first.code:
             marks.words[pair] = f'refused "{command}": ' + "; ".join([str(first), *await self._drain()])
 
     async def _drain(self) -> list[str]:
         errors: list[str] = []
         for _ in range(QUEUE_LENGTH):
-            error = await self._session.ask("SYST:ERR?", scpi.parse_error)
+            error = await self._session.ask("SYST:ERR?", _parse_error)
             if not error.code:
                 break
             errors.append(str(error))
@@ -109,6 +110,14 @@ class DiconScpi(PairSwitch):
 
 def _labels(count: int) -> tuple[str, ...]:
     return tuple(str(n) for n in range(1, count + 1))
+
+
+def _parse_error(text: str) -> scpi.QueuedError:
+    """Read an answer to `SYST:ERR?`: a number and bare words, which may hold anything. Raises: Garbled."""
+    match = re.fullmatch(r"([+-]\d{1,5})\s*,\s*(.*)", text.strip())
+    if not match or not match[2] or (int(match[1]) == 0 and match[2].strip('"').lower() != "no error"):
+        raise Garbled(f"not an error queue entry: {text[:120]!r}")
+    return scpi.QueuedError(int(match[1]), match[2].strip('"'))
 
 
 def _parse_output(text: str, ingress: int, outputs: int) -> int:

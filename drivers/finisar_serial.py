@@ -81,7 +81,7 @@ class FinisarSerial:
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         failed: dict[Setting, str] = {}
         wanted: dict[Setting, tuple[range, Entry | None]] = {}
-        for setting in (*sorted(change.remove), *sorted(change.add)):
+        for setting in (*sorted(change.remove, key=str), *sorted(change.add, key=str)):  # settings of two kinds have no order
             try:
                 led, goal = self._channels(setting)
             except ValueError as error:

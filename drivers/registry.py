@@ -35,6 +35,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-restconf": "drivers.polatis_restconf:PolatisRestconf",
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
     "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
+    "rome-cli": "drivers.rome_cli:RomeCli",
     "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
 }
 
@@ -52,6 +53,11 @@ class Driver(Protocol):
 def known_drivers() -> tuple[str, ...]:
     """Names an inventory may use, third-party ones included."""
     return tuple(sorted({*_BUILT_IN, *_third_party()}))
+
+
+def built_in_drivers() -> tuple[str, ...]:
+    """Names of this project's own drivers."""
+    return tuple(sorted(_BUILT_IN))
 
 
 def driver_class(name: str) -> Driver:

@@ -11,7 +11,8 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from drivers.api import Evidence, Ready, at_once
 from drivers.link import open_link
@@ -20,20 +21,35 @@ from drivers.link.ssh import Login
 from drivers.rounds import Marks, in_rounds
 from drivers.session.jobcli import JobCliSession
 from drivers.wire import joblog
-from drivers.wire.joblog import Pair, Queue
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Setting, Traits
+from drivers.wire.joblog import Pair, PortRow, Queue
+from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Refused, Setting, Traits
 
+T = TypeVar("T")
 BUDGET_S = 120.0  # longest single move, CODE: cloudshell-L1-w2w-rome MAPPING.TIMEOUT
 CHECK_S = 3.0  # CODE: CHECK_DELAY of the same driver
-_REFUSALS = re.compile(r"Ports are not of the same matrix|\berror\b[^\r\n]*", re.IGNORECASE)
+LEAST_S = 0.25  # a lab whose robot is a hundred times faster still needs time to answer
+_ACCEPTED = "added to pending queue"
+_REFUSALS = re.compile(r"OPERATION VALIDATION FAILED[^\r\n]*|Ports are not of the same matrix|\berror\b[^\r\n]*", re.IGNORECASE)
+STALLED = 'the robot does not move: it needs "homing run", then "connection set command-execution enable"'
+DISABLED = 'the robot executes nothing: "connection set command-execution enable" lets it'
 
 
 def _deaf(_: Progress) -> None:
     """Nobody listens."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Port table and queue at one time; `moving` are the single moves of the queue, logical ports taken apart."""
+
+    rows: Mapping[str, PortRow]
+    plugged: frozenset[Pair]
+    queue: Queue
+    moving: tuple[Pair, ...]
+
+
 class RomeCli:
-    """A patch panel. East ports E<n> take in light, west ports W<n> let it out; the logical port A<n> of a host is both."""
+    """A patch panel. East ports E<n> take in light, west ports W<n> let it out; a host's logical port A<n> is both."""
 
     # One move 60 s (unconfirmed, the driver above allows 120), 0.5 dB mean loss (proposed), latching: fibres stay plugged.
     TRAITS: ClassVar[Traits] = Traits(settle_s=60.0, at_once=1, keeps_others_lit=True, latching=True, insertion_loss_db=0.5)
@@ -41,42 +57,48 @@ class RomeCli:
         **SSH_OPTIONS,
         "move_budget_s": "longest time of one move (s, the device's clock); default 120",
         "check_s": "time between two looks at the queue (s, the device's clock); default 3",
+        "homing": "`auto` to send `homing run` and enable execution when the robot is stuck; default `never`, it is only reported",
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Wave2Wave ROME, FiberZone AFM, CLI",
         ("ssh", "telnet"),
-        {"identify": "REAL", "read": "REAL", "change": "REAL", "refusals": "REAL", "jobs": "REAL", "settling": "assumed"},
+        {
+            "identify": "REAL",
+            "read": "REAL",
+            "change": "REAL",
+            "refusals": "REAL",
+            "jobs": "REAL",
+            "unsolicited": "REAL",
+            "settling": "assumed",
+        },
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
         self.told: Callable[[Progress], None] = _deaf
-        self._budget_s = float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale
+        self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
         self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
+        self._homes = config.options.get("homing", "never")
+        if self._homes not in ("never", "auto"):
+            raise ValueError(f"homing: never or auto, not {self._homes!r}")
         link = open_link(config.address, config.timeout_s, config.name, Login.of(config))
         self._session = JobCliSession(link, config.username, config.password)
         self._turn = asyncio.Lock()
+        self._stalled = False
 
     async def identify(self) -> Identity:
         async with self._turn:
-            board = await self._session.ask("show board")
-            rows = await self._rows()
-        kind = _field(board, r"ROME TYPE|\w+ TYPE")
-        version = _field(board, r"ACTIVE SW VER\w*")
-        if not kind or not version:
-            raise Garbled(f'{self.name}: answer to "show board": {board[:120]!r}')
-        serial = _field(board, r"SERIAL(?: NUMBER)?") or "unknown"
-        ports = [row.port for row in rows]
-        east, west = ([p for p in ports if p.startswith(side)] for side in "EW")
+            board = await self._ask("show board", joblog.board)
+            ports = [row.port for row in (await self._rows()).values()]
+        east, west = (tuple(port for port in ports if port.startswith(side)) for side in "EW")
         if not east or not west:
             raise Garbled(f'{self.name}: answer to "port show": {len(east)} east and {len(west)} west ports')
-        vendor = "Wave2Wave" if "ROME" in kind.upper() else "FiberZone"
-        return Identity(vendor, kind, serial, version, tuple(east), tuple(west))
+        return Identity(board.vendor, board.model, board.serial, board.firmware, east, west)
 
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
-            return self._settings(await self._map())
+            return self._settings(joblog.connected((await self._rows()).values()))
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:
@@ -88,68 +110,119 @@ class RomeCli:
             await self._session.close()
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """Read map and queue, request what is neither there nor queued, wait for the queue to run empty."""
+        """Read map and queue, let what is queued for our ports end, request what is missing, watch the robot work."""
+        failed = {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
-        seen, queue = await self._map(), await self._queue()
+        ports = {port for pair in (*remove, *add) for port in pair}
         at_ns = time.monotonic_ns()
-        self._hear(marks)
+        seen = await self._look()
+        if any(ports & {*pair} for pair in seen.moving):  # our own request whose answer was lost, or somebody else's
+            at_ns, seen = await self._watch({}, ports, seen, marks)
         marks.words.clear()  # what was said before is about older requests
-        queued = set(queue.moves)
-        gone = [pair for pair in remove if pair in seen and pair not in queued]
-        new = [pair for pair in add if pair not in seen and pair not in queued]
-        for pair in [*new]:
-            if held := [other for other in sorted(seen - set(gone) - queued) if set(other) & set(pair)]:
-                port = next(p for p in pair if p in held[0])
-                marks.words[pair] = f"port {port} is held by {held[0][0]}->{held[0][1]}"
-                new.remove(pair)
-        if queue.stuck and (gone or new):
-            marks.words |= dict.fromkeys([*gone, *new], queue.stuck)
-            gone, new = [], []
+        self._stalled = False
+        for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
+            failed[add.pop(pair)] = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
+        gone, new = self._wanting(remove, add, seen, marks)
         if gone or new:
             await marks.begin()
-            for verb, joint, pair in _in_turn(gone, new):
-                await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
-        marks.acknowledged()
-        if gone or new or queued & (remove.keys() | add.keys()):
-            seen, at_ns, queue = await self._wait(remove.keys(), add.keys(), marks)
-        failed: dict[Setting, str] = {s: self._no_pair(s) for s in (change.remove | change.add) if not self._pair(s)}
+            if self._halted(seen):
+                seen = await self._wake(seen, marks)
+            if stuck := self._halted(seen):
+                marks.words |= dict.fromkeys([*gone, *new], stuck)
+            else:
+                for verb, joint, pair in _in_turn(gone, new):
+                    await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
+                marks.broke()
+                marks.acknowledged()
+                goal = {**dict.fromkeys(gone, False), **dict.fromkeys(new, True)}
+                at_ns, seen = await self._watch(goal, set(), await self._look(), marks)
+        else:
+            marks.acknowledged()
+            at_ns = marks.acked_ns
         for pair, setting in (*remove.items(), *add.items()):
-            if (pair in seen) is (pair in remove):
-                failed[setting] = marks.words.get(pair) or queue.stuck or _silence(pair, seen, queue)
-        return marks.outcome(self.name, self._settings(seen), at_ns, failed)
+            if (pair in seen.plugged) is (pair in remove):
+                failed[setting] = marks.words.get(pair) or self._halted(seen) or _silence(pair, seen)
+        return marks.outcome(self.name, self._settings(seen.plugged), max(at_ns, marks.acked_ns), failed)
 
-    async def _wait(self, remove: Iterable[Pair], add: Iterable[Pair], marks: Marks[Pair]) -> tuple[frozenset[Pair], int, Queue]:
-        """Watch the robot work until nothing of ours is queued; tell how far it is."""
-        goal_out, goal_in = set(remove), set(add)
-        began = time.monotonic()
-        total, most_s = 0, self._budget_s
+    def _wanting(
+        self, remove: Iterable[Pair], add: Iterable[Pair], seen: Seen, marks: Marks[Pair]
+    ) -> tuple[list[Pair], list[Pair]]:
+        """What is still to be taken out and put in; a port that stays taken, or is locked, is not asked for."""
+        gone = [pair for pair in remove if pair in seen.plugged]
+        new = []
+        for pair in (pair for pair in add if pair not in seen.plugged):
+            held = next((other for other in sorted(seen.plugged - {*gone}) if {*other} & {*pair}), None)
+            shut = next((row for row in map(seen.rows.get, pair) if row and (row.locked or not row.enabled)), None)
+            if held:
+                port = next(port for port in pair if port in held)
+                marks.words[pair] = f"port {port} is held by {held[0]}->{held[1]}"
+            elif shut:
+                marks.words[pair] = f"port {shut.port} is {'locked' if shut.locked else 'disabled'}"
+            else:
+                new.append(pair)
+        return gone, new
+
+    async def _watch(self, goal: Mapping[Pair, bool], ports: set[str], seen: Seen, marks: Marks[Pair]) -> tuple[int, Seen]:
+        """Look until `goal` is reached or given up, and nothing that is queued needs `ports`; tell how far the robot is.
+
+        The robot is given its budget for each move, again whenever it finished one: only a robot that does nothing for so long is
+        stuck. `Perform "homing run"` is printed while all is well, too, so those words alone say nothing.
+        """
+        loop = asyncio.get_running_loop()
+        began = moved = loop.time()
+        total, last = 0, (-1, frozenset[Pair]())
         while True:
-            seen, queue = await self._map(), await self._queue()
-            now = time.monotonic()
             self._hear(marks)
-            left = {pair for pair in (goal_out & seen) | (goal_in - seen) if pair not in marks.words}
-            waiting = len(queue.moves) + (1 if queue.busy and not queue.moves else 0)
-            total = max(total, len(left), waiting)
-            most_s = max(most_s, (now - began) + self._budget_s if waiting < total and waiting else 0.0, self._budget_s * total)
-            done = total - max(len(left), waiting)
+            left = {pair for pair, there in goal.items() if (pair in seen.plugged) is not there and pair not in marks.words}
+            waiting = [pair for pair in seen.moving if pair in goal or ports & {*pair}]
+            now = loop.time()
+            at_ns = time.monotonic_ns()
+            if (len(seen.moving), seen.plugged) != last:
+                last, moved = (len(seen.moving), seen.plugged), now
+            total = max(total, len(left), len(waiting))
+            done = total - max(len(left), len(waiting))
             eta_s = (now - began) / done * (total - done) if done else self.traits.settle_s * (total - done)
-            self.told(Progress(self.name, done, total, eta_s, queue.stuck or f"move {min(done + 1, total)} of {total}"))
-            if not left or queue.stuck or not queue.busy or now - began > most_s:
-                if left and not queue.stuck and not queue.busy:  # the last move may have ended between the two questions
-                    seen = await self._map()
-                    self._hear(marks)
-                marks.broken_ns = marks.broken_ns or time.monotonic_ns()
-                return seen, time.monotonic_ns(), queue
+            words = self._halted(seen) or (f"move {done + 1} of {total}" if done < total else "done")
+            self.told(Progress(self.name, done, total, eta_s, words))
+            if (not left and not waiting) or self._halted(seen):
+                return at_ns, seen
+            if now - moved > self._budget_s:
+                self._stalled = bool(seen.queue.busy)
+                return at_ns, seen
             await asyncio.sleep(self._check_s)
+            seen = await self._look()
+
+    async def _wake(self, seen: Seen, marks: Marks[Pair]) -> Seen:
+        """Home a stuck robot and let it execute again, where the inventory allows that."""
+        if self._homes != "auto":
+            return seen
+        marks.write(2)
+        homed = await self._session.ask("homing run", again=False)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._budget_s
+        while "RECOVERY FINISHED SUCCESSFULLY" not in homed and loop.time() < ends:
+            await asyncio.sleep(self._check_s)
+            await self._look()
+            homed = "\n".join(self._session.take_logs())
+        said = await self._session.ask("connection set command-execution enable", again=False)
+        if "enabled" not in said:
+            raise Refused(f'{self.name} refused "connection set command-execution enable": {said.strip()[:120]}')
+        self._stalled = False
+        return await self._look()
+
+    def _halted(self, seen: Seen) -> str:
+        """Why nothing will move, empty while the robot works."""
+        idle = seen.queue.homing and not seen.queue.busy
+        return STALLED if self._stalled or idle else DISABLED if seen.queue.disabled else ""
 
     async def _request(self, command: str, pair: Pair, marks: Marks[Pair]) -> None:
         marks.write()
         answer = await self._session.ask(command, again=False)
-        if "added to pending queue" in answer:
-            return
-        words = _REFUSALS.search(answer)
-        marks.words[pair] = f'refused "{command}": {(words[0] if words else answer.strip())[:120]}'
+        if _ACCEPTED not in answer:
+            self._hear(marks)
+            words = _REFUSALS.search(answer)
+            marks.words.setdefault(pair, f'refused "{command}": {(words[0] if words else answer.strip())[:120]}')
 
     def _hear(self, marks: Marks[Pair]) -> None:
         """Keep what the log lines say against a move."""
@@ -157,26 +230,28 @@ class RomeCli:
             end = joblog.ended(line)
             if end and end.how in ("failed", "invalid"):
                 marks.words[end.pair] = end.text
+            self._stalled = self._stalled or joblog.SEVERE.lower() in line.lower()
 
-    async def _map(self) -> frozenset[Pair]:
-        return joblog.connected(await self._rows())
+    async def _look(self) -> Seen:
+        """The queue first: a move that ends between the two questions is then seen as made, never as lost."""
+        queue = await self._ask("connection show pending", joblog.pending)
+        rows = await self._rows()
+        return Seen(rows, joblog.connected(rows.values()), queue, tuple(_single(queue, rows)))
 
-    async def _rows(self) -> list[joblog.PortRow]:
-        answer = await self._session.ask("port show")
-        try:
-            rows = list(joblog.port_rows(answer))
-        except Garbled as error:
-            raise Garbled(f'{self.name}: answer to "port show": {error}') from error
-        if not rows:
-            raise Garbled(f'{self.name}: answer to "port show": no rows in {answer[:120]!r}')
-        return rows
+    async def _rows(self) -> dict[str, PortRow]:
+        return await self._ask("port show", _table)
 
-    async def _queue(self) -> Queue:
-        answer = await self._session.ask("connection show pending")
-        try:
-            return joblog.pending(answer)
-        except Garbled as error:
-            raise Garbled(f'{self.name}: answer to "connection show pending": {error}') from error
+    async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
+        """Ask, and once more when the answer cannot be read: nothing is changed by that."""
+        for again in (True, False):
+            answer = await self._session.ask(question)
+            try:
+                return parse(answer)
+            except Garbled as error:
+                await self._session.close()  # what comes late belongs to no other question
+                if not again:
+                    raise Garbled(f'{self.name}: answer to "{question}": {error}') from error
+        raise AssertionError("unreachable: the second try returns or raises")
 
     def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
         return frozenset(CrossConnect(Port(self.name, a), Port(self.name, b)) for a, b in pairs)
@@ -190,8 +265,27 @@ class RomeCli:
 
     def _no_pair(self, setting: Setting) -> str:
         if isinstance(setting, CrossConnect):
-            return f"not an east and a west port of {self.name}"
+            return f"not a port of {self.name}: light enters at an east port (E3) and leaves by a west port (W4)"
         return "a spectral route; this is a cross-connect switch"
+
+
+def _table(text: str) -> dict[str, PortRow]:
+    rows = {row.port: row for row in joblog.port_rows(text)}
+    if not rows:
+        raise Garbled(f"no rows in {text[:120]!r}")
+    return rows
+
+
+def _single(queue: Queue, rows: Mapping[str, PortRow]) -> Iterable[Pair]:
+    """The moves of a queue; a logical pair (A1-A2) is the two or more moves between the ports that carry these names."""
+    for a, b in queue.moves:
+        if a in rows and b in rows:
+            yield joblog.ordered(a, b)
+            continue
+        for one, other in ((a, b), (b, a)):
+            east = [row.port for row in rows.values() if row.logical == one and row.port.startswith("E")]
+            west = [row.port for row in rows.values() if row.logical == other and row.port.startswith("W")]
+            yield from zip(east, west, strict=False)
 
 
 def _in_turn(gone: Iterable[Pair], new: Iterable[Pair]) -> list[tuple[str, str, Pair]]:
@@ -209,14 +303,8 @@ def _in_turn(gone: Iterable[Pair], new: Iterable[Pair]) -> list[tuple[str, str, 
     return [("disconnect", "from", pair) for pair in left] + needed
 
 
-def _field(text: str, name: str) -> str:
-    """The value behind a name in the key/value text of `show board`."""
-    match = re.search(rf"^\s*(?:{name})\s*[: ]\s*(\S[^\r\n]*)", text, re.MULTILINE)
-    return match[1].strip() if match else ""
-
-
-def _silence(pair: Pair, seen: frozenset[Pair], queue: Queue) -> str:
+def _silence(pair: Pair, seen: Seen) -> str:
     """Words for a move the robot neither made nor refused."""
-    others = ", ".join(f"{a}->{b}" for a, b in sorted(seen) if a == pair[0] or b == pair[1]) or f"{pair[0]}->-"
-    state = "the queue still works" if queue.busy else "the queue is empty"
-    return f"wanted {pair[0]}->{pair[1]}{' gone' if pair in seen else ''}, reports {others}; {state}"
+    others = ", ".join(f"{a}->{b}" for a, b in sorted(seen.plugged) if a == pair[0] or b == pair[1]) or f"{pair[0]}->-"
+    state = "the queue still works" if seen.queue.busy else "the queue is empty"
+    return f"wanted {pair[0]}->{pair[1]}{' gone' if pair in seen.plugged else ''}, reports {others}; {state}"

@@ -24,8 +24,8 @@ class Address:
     baud: int = DEFAULT_BAUD
 
 
-def parse(text: str) -> Address:
-    """Read an address. A VISA resource is served as what is behind it. Raises ValueError."""
+def parse(text: str, baud: int = DEFAULT_BAUD) -> Address:
+    """Read an address; `baud` where a serial line names none. A VISA resource is served as what is behind it. Raises ValueError."""
     scheme, _, rest = text.partition("://")
     if scheme == "visa":
         resource, _, _ = rest.partition("?")
@@ -37,10 +37,10 @@ def parse(text: str) -> Address:
     if scheme == "serial":
         path, _, query = rest.partition("?")
         words = dict(parse_qsl(query, keep_blank_values=True))
-        baud = words.pop("baud", str(DEFAULT_BAUD))
-        if not path.startswith("/") or words or not baud.isdecimal():
+        speed = words.pop("baud", str(baud))
+        if not path.startswith("/") or words or not speed.isdecimal():
             raise ValueError(f"address {text}: an emulated serial line is serial:///PATH?baud=N")
-        return Address("serial", path=path, baud=int(baud))
+        return Address("serial", path=path, baud=int(speed))
     _, _, where = rest.rpartition("@")
     host, _, port = where.rstrip("/").rpartition(":")
     if scheme not in SCHEMES or host not in LOOPBACK or not port.isdecimal():

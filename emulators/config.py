@@ -15,7 +15,9 @@ from typing import Any
 import yaml
 
 from emulators.addresses import Address, parse
+from emulators.families import WHERE, family
 from emulators.light import edges_mhz, fibre_loss_db
+from emulators.transports.pty import DEFAULT_BAUD
 
 
 class BadInventory(ValueError):
@@ -211,12 +213,14 @@ def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[t
 
 
 def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -> DeviceConfig:
-    address, key_file = parse(str(entry["address"])), str((entry.get("options") or {}).get("key_file", ""))
+    driver = str(entry["driver"])
+    baud = family(driver).baud if driver in WHERE else DEFAULT_BAUD
+    address, key_file = parse(str(entry["address"]), baud), str((entry.get("options") or {}).get("key_file", ""))
     login = entry.get("username"), entry.get("password")
     time_scale = float(entry.get("time_scale", 1.0))
     if not 0 < time_scale < float("inf"):
         raise ValueError(f"time_scale {time_scale:g}: wanted more than 0")
-    return DeviceConfig(name, str(entry["driver"]), address, *login, dict(overrides), key_file, time_scale)
+    return DeviceConfig(name, driver, address, *login, dict(overrides), key_file, time_scale)
 
 
 def _fibre(entry: Mapping[str, Any]) -> Fibre:

@@ -7,6 +7,7 @@ ends the attempt before a password is sent.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def connect(who: str, address: str, host: str, port: int, login: Login, timeout_
     except OSError as error:
         raise Unreachable(f"{who}: cannot connect to {address}: {error.strerror or error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _quiet()
     transport = paramiko.Transport(sock)
     transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = timeout_s
     try:
@@ -78,6 +80,13 @@ def connect(who: str, address: str, host: str, port: int, login: Login, timeout_
         denied = isinstance(error, paramiko.AuthenticationException)
         words = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
         raise Unreachable(f"{who}: {address}: {words}") from error
+
+
+def _quiet() -> None:
+    """Keep paramiko's tracebacks off the terminal: what went wrong is in the exception."""
+    logger = logging.getLogger("paramiko")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from drivers.link import Dropped, Link
 from drivers.wire.joblog import PROMPT, without_logs
@@ -12,16 +13,30 @@ LONGEST = 1 << 20  # bytes of one answer; a table of 300 rows has 30 kB
 _LOGIN = re.compile(r"(?:Login|User|Username)\s*:\s*$", re.IGNORECASE)
 _PASSWORD = re.compile(r"Password\s*:\s*$", re.IGNORECASE)
 
+Cleaned = Callable[[str], tuple[str, list[str]]]
+
 
 class JobCliSession:
     """Ask one device questions; logs in when needed. `logs` collects the log lines heard, oldest first, until `take_logs`.
 
     The echo is the tag of an answer, the prompt its end. A prompt is not the end of a job: that comes later, as log lines.
+    prompt: what ends an answer. clean: takes the log lines out of a text. unechoed: what an answer may begin with instead of the
+    echo (a ROME prints its refusal over it in a capture).
     """
 
-    def __init__(self, link: Link, username: str, password: str) -> None:
+    def __init__(
+        self,
+        link: Link,
+        username: str,
+        password: str,
+        *,
+        prompt: re.Pattern[str] = PROMPT,
+        clean: Cleaned = without_logs,
+        unechoed: str = "Ports details:",
+    ) -> None:
         self._link = link
         self._username, self._password = username, password
+        self._prompt, self._clean, self._unechoed = prompt, clean, unechoed
         self._logs: list[str] = []
         self._rest = ""
 
@@ -51,21 +66,25 @@ class JobCliSession:
         if not self._link.alive:
             await self._open()
         text, self._rest = self._rest, ""
+        seen = len(text)
         answer: str | None = None
 
         def complete(data: bytes) -> bool:
-            nonlocal text, answer
+            nonlocal text, answer, seen
             text += data.decode("ascii", "backslashreplace")
             if len(text) > LONGEST:
                 raise Garbled(f"no prompt in {len(text)} bytes, beginning {text[:60]!r}")
-            clean, _ = without_logs(text)
-            at = clean.find(command)
-            if at < 0:
+            # Looking at everything again for each byte of a long table would take minutes: only where a prompt may have ended.
+            if not self._prompt.search(text, max(0, seen - 80)) and not ("\n" in text[seen:] and self._prompt.search(text)):
+                seen = len(text)
                 return False
-            end = PROMPT.search(clean, at + len(command))
+            seen = len(text)
+            clean, _ = self._clean(text)
+            begun = self._begun(clean, command)
+            end = self._prompt.search(clean, begun) if begun >= 0 else None
             if not end:
                 return False
-            answer = clean[at + len(command) : end.start()]
+            answer = clean[begun : end.start()]
             self._rest = clean[end.end() :]
             return True
 
@@ -75,12 +94,18 @@ class JobCliSession:
             await self.close()
             raise Garbled(f'{self._link.who}: answer to "{command}": {error}') from error
         except BaseException:
-            self._logs += without_logs(text)[1]
+            self._logs += self._clean(text)[1]
             await self.close()
             raise
-        self._logs += without_logs(text)[1]
+        self._logs += self._clean(text)[1]
         assert answer is not None
         return answer
+
+    def _begun(self, clean: str, command: str) -> int:
+        """Where the answer to `command` begins, -1 while it has not."""
+        if (at := clean.find(command)) >= 0:
+            return at + len(command)
+        return clean.find(self._unechoed) if self._unechoed else -1
 
     async def _open(self) -> None:
         """Connect and get to the first prompt, through the login where the line asks for one."""
@@ -92,7 +117,7 @@ class JobCliSession:
                 heard = await self._until(self._username.encode() + b"\n", "login")
             if _PASSWORD.search(heard):
                 heard = await self._until(self._password.encode() + b"\n", "password")
-            if not PROMPT.search(heard):
+            if not self._prompt.search(heard):
                 last = heard.strip().splitlines()[-1:] or [""]
                 raise Refused(f"{self._link.who}: login as {self._username!r} denied: {last[0][:80]!r}")
         except Dropped as error:
@@ -111,8 +136,8 @@ class JobCliSession:
             heard += more.decode("ascii", "backslashreplace")
             if len(heard) > LONGEST:
                 raise Garbled(f"{self._link.who}: no prompt in {len(heard)} bytes after {question}")
-            return bool(PROMPT.search(heard) or _LOGIN.search(heard) or _PASSWORD.search(heard))
+            return bool(self._prompt.search(heard) or _LOGIN.search(heard) or _PASSWORD.search(heard))
 
         await self._link.exchange(data, complete, question=question)
-        self._logs += without_logs(heard)[1]
+        self._logs += self._clean(heard)[1]
         return heard

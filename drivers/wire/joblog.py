@@ -14,24 +14,34 @@ from typing import Literal
 from optics import Garbled
 
 PROMPT = re.compile(r"\w+\[\w+\]#")
-WIDTHS = (17, 13, 12, 14, 8, 15, 9)
-"""Of `port show`: Port, Admin Status, Oper Status, Port Status, Counter, ConnectedTo, Logical."""
-ROW = sum(WIDTHS)
+SEVERE = "Multiple Cross Connect Severe Failure"
+"""The log line after which nothing moves until `homing run` (CODE: the driver above answers it so)."""
 
 _STAMP = r"\d\d-\d\d-\d{4} \d\d:\d\d "
-_WORDS = r"[A-Za-z]"
-# A torn line gives back its break and the empty line after; a log line on a line of its own, or behind a prompt, leaves its break.
-_TORN = re.compile(rf"\r?\n(?P<log>{_STAMP}{_WORDS}[^\r\n]*)\r?\n\r?\n")
-_PLAIN = re.compile(rf"(?P<log>{_STAMP}{_WORDS}[^\r\n]*)(?:\r?\n)")
+_LOG = rf"{_STAMP}[A-Za-z][^\r\n]*"
+# A log line that tore something gives back its line break before and the empty line after it, several in a row as one; a log line
+# on a line of its own, or behind a prompt, leaves nothing.
+_TORN = re.compile(rf"\r?\n(?P<log>{_LOG}(?:\r?\n{_LOG})*)\r?\n\r?\n")
+_PLAIN = re.compile(rf"(?P<log>{_LOG})\r?\n")
 _PORT = r"[EW]\d{1,4}"
+_NAME = r"[A-Z]\d{1,4}"
+_ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
+_JOB = re.compile(rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*{_ENDS}(?:\s+OP:(?P<op>\w+))?")
+_VALIDATION = re.compile(rf"OPERATION VALIDATION FAILED:\s*{_ENDS}(?:\s+requestType=(?P<op>\w+))?")
+# Cells are told apart by what may stand in them, not by widths: the last column is 8 wide in a capture and 9 in another reading of
+# it. "in process" is a port status, `1AE129` a port outside the logical numbering (both CODE, REAL).
+_ROW = re.compile(
+    rf"(?P<label>{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?P<admin>Locked|Unlocked)\s+(?P<oper>Enabled|Disabled)\s+"
+    r"(?P<status>Connected|Disconnected|In process)\s+(?P<count>\d+)(?: (?P<rest>[^\r\n]*))?",
+    re.IGNORECASE,
+)
+# An AFM of 2013 prints another table (REAL), in numbers: locked 2, connected 2, hardware enabled 1.
+_AFM_ROW = re.compile(
+    r"(?P<label>[EW]\d{1,4})\s+(?P<lock>[12])\s+(?P<oper>\d)\s+(?P<hardware>[12])\s+(?P<paired>[ew]\d{1,4})?\s+"
+    r"(?P<peer>[EW]\d{1,4})?\s+(?P<role>\d)\s+(?P<count>\d+)\s*(?P<name>\w*)\s*"
+)
+_REST = re.compile(rf"\s*(?P<peer>{_PORT}\[\w+\])?\s*(?P<logical>{_NAME})?\s*")
 _LABEL = re.compile(rf"({_PORT})\[\w+\]")
-_JOB = re.compile(
-    rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*(?P<a>{_PORT})(?:\[\w+\])?<->(?P<b>{_PORT})(?:\[\w+\])?"
-    r"(?:\s+OP:(?P<op>\w+))?"
-)
-_VALIDATION = re.compile(
-    rf"OPERATION VALIDATION FAILED:\s*(?P<a>{_PORT})(?:\[\w+\])?-(?P<b>{_PORT})(?:\[\w+\])?\s+requestType=(?P<op>\w+)"
-)
 
 Pair = tuple[str, str]
 """(E port, W port): light enters at E, leaves at W."""
@@ -52,11 +62,24 @@ class PortRow:
     """One row of `port show`."""
 
     port: str
-    admin: str
-    oper: str
-    status: str
+    locked: bool
+    enabled: bool
+    connected: bool
     peer: str | None
     logical: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What `connection show pending` says. moves: pairs of names as they stand there, logical ones too, the one in process first.
+
+    homing: it asks for "homing run", which it also does while all is well. disabled: nothing will be executed.
+    """
+
+    moves: tuple[tuple[str, str], ...]
+    busy: bool
+    homing: bool
+    disabled: bool
 
 
 def without_logs(text: str) -> tuple[str, list[str]]:
@@ -68,23 +91,22 @@ def without_logs(text: str) -> tuple[str, list[str]]:
     logs: list[str] = []
 
     def take(match: re.Match[str]) -> str:
-        logs.append(match["log"])
+        logs.extend(match["log"].splitlines())
         return ""
 
-    before = None
-    while before != text:  # log lines may follow each other, each torn by the next
-        before = text
-        text = _TORN.sub(take, text, count=1)
+    before = ""
+    while before != text:  # what was torn twice in one place
+        before, text = text, _TORN.sub(take, text)
     return _PLAIN.sub(take, text), logs
 
 
 def ended(log: str) -> Ended | None:
     """What a log line says of a move, None when it says something else."""
     if match := _JOB.search(log):
-        how = match["end"].lower()
-        return Ended(ordered(match["a"], match["b"]), match["op"] or "", how, log)  # type: ignore[arg-type]
+        how: Literal["succeeded", "failed", "skipped"] = match["end"].lower()  # type: ignore[assignment]
+        return Ended(ordered(match["a"], match["b"]), match["op"] or "", how, log)
     if match := _VALIDATION.search(log):
-        return Ended(ordered(match["a"], match["b"]), match["op"], "invalid", log)
+        return Ended(ordered(match["a"], match["b"]), match["op"] or "", "invalid", log)
     return None
 
 
@@ -94,48 +116,69 @@ def ordered(a: str, b: str) -> Pair:
 
 
 def port_rows(text: str) -> Iterator[PortRow]:
-    """Read the rows of `port show`, its log lines taken out already. Raises: Garbled - a row that does not add up.
+    """Read the rows of `port show`, its log lines taken out already; ports outside the logical numbering are left out.
 
-    A row is as wide as the table; pieces are joined until they are, because a tear may leave line breaks behind.
+    Raises: Garbled - a row that does not add up, or the table's end is missing.
     """
-    row = ""
-    for line in text.replace("\r", "").split("\n"):
-        if not row and not _LABEL.match(line):
-            continue  # the header, the echo, the prompt
-        if row and not line.strip() and len(row) < ROW - WIDTHS[-1]:
-            continue
-        if row and _LABEL.match(line) and len(row.rstrip()) >= sum(WIDTHS[:4]):
-            yield _row(row)
-            row = ""
-        elif row and (not line.strip() or PROMPT.match(line)):
-            yield _row(row)
-            row = ""
-            continue
-        row += line
-        if len(row) >= ROW:
-            yield _row(row)
-            row = ""
-    if row:
-        yield _row(row)
+    lines = text.replace("\r", "").split("\n")
+    rules = [number for number, line in enumerate(lines) if line.startswith("====")]
+    if not rules:
+        raise Garbled(f"not a port table: {text[:100]!r}")
+    if any(line.startswith("Port  Admin  Oper") for line in lines[: rules[-1]]):
+        yield from map(_afm_row, filter(str.strip, lines[rules[-1] + 1 :]))
+        return
+    for line in _rows(lines[rules[-1] + 1 :]):
+        match = _ROW.fullmatch(line)
+        rest = _REST.fullmatch(match["rest"] or "") if match else None
+        if not match or not rest:
+            raise Garbled(f"not a row of the port table: {line[:100]!r}")
+        label, peer = _LABEL.fullmatch(match["label"]), _LABEL.fullmatch(rest["peer"] or "")
+        if label:
+            yield PortRow(
+                label[1],
+                match["admin"].lower() == "locked",
+                match["oper"].lower() == "enabled",
+                match["status"].lower() == "connected",
+                peer[1] if peer else None,
+                rest["logical"] or "",
+            )
 
 
-def _row(text: str) -> PortRow:
-    cells, at = [], 0
-    for width in WIDTHS:
-        cells.append(text[at : at + width].strip())
-        at += width
-    label, admin, oper, status, counter, peer, logical = cells
-    match = _LABEL.fullmatch(label)
-    other = _LABEL.fullmatch(peer) or re.fullmatch(rf"({_PORT})", peer) if peer else None
-    if (
-        not match
-        or not counter.isdecimal()
-        or status not in ("Connected", "Disconnected")
-        or (peer and not other)
-        or text[at:].strip()
-    ):
-        raise Garbled(f"not a row of the port table: {text[:100]!r}")
-    return PortRow(match[1], admin, oper, status, other[1] if other else None, logical)
+def _afm_row(line: str) -> PortRow:
+    match = _AFM_ROW.fullmatch(line)
+    if not match:
+        raise Garbled(f"not a row of the port table: {line[:100]!r}")
+    return PortRow(
+        match["label"], match["lock"] == "2", match["hardware"] == "1", match["oper"] == "2", match["peer"], match["name"]
+    )
+
+
+_BEGIN = re.compile(rf"(?:{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?:Locked|Unlocked)\b", re.IGNORECASE)
+
+
+def _rows(lines: Iterable[str]) -> Iterator[str]:
+    """The rows, whatever a log line did to the line breaks around them: one lost between two rows, or one too many in a row."""
+    text = ""
+    for line in lines:
+        if line.strip() and _BEGIN.match(line) and (not text or _ROW.fullmatch(text)):
+            yield from _split(text)
+            text = line
+        else:
+            text += line
+    yield from _split(text)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Rows that stand on one line because the break between them was taken for a log line's."""
+    starts = [match.start() for match in _BEGIN.finditer(text)]
+    if not starts:
+        if text.strip():
+            yield text
+        return
+    if text[: starts[0]].strip():
+        yield text[: starts[0]]
+    for at, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        yield text[at:end]
 
 
 def connected(rows: Iterable[PortRow]) -> frozenset[Pair]:
@@ -143,33 +186,52 @@ def connected(rows: Iterable[PortRow]) -> frozenset[Pair]:
 
     Raises: Garbled - a port with two peers.
     """
-    pairs = {ordered(row.port, row.peer) for row in rows if row.status == "Connected" and row.peer}
+    pairs = {ordered(row.port, row.peer) for row in rows if row.connected and row.peer}
     ports = [port for pair in pairs for port in pair]
     if len(set(ports)) != len(ports):
         raise Garbled(f"a port with two peers: {sorted(pairs)[:4]}")
     return frozenset(pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """What `connection show pending` says. `stuck`: moves wait for "homing run" or for leave to be executed; its words."""
-
-    moves: tuple[Pair, ...]
-    busy: bool
-    stuck: str
-
-
 def pending(text: str) -> Queue:
-    """Read `connection show pending`. Raises: Garbled - no execution status in it."""
+    """Read `connection show pending`. Raises: Garbled - no execution status in it, or a row of the queue that is none."""
     status = re.search(r"[Cc]onnection execution(?: status)?:?\s+(?:is )?([^\r\n]+)", text)
-    if not status:
-        raise Garbled(f"no execution status: {text[:100]!r}")
-    moves = [ordered(a, b) for a, b in re.findall(rf"ports:\s*({_PORT})(?:\[\w+\])?-({_PORT})", text)]
-    moves += [
-        ordered(a, b) for a, b in re.findall(rf"^\s*\d+\s+({_PORT})(?:\[\w+\])?\s+({_PORT})(?:\[\w+\])?\s", text, re.MULTILINE)
-    ]
-    homing = re.search(r"homing run", text) is not None
-    disabled = "disabled" in status[1]
-    stuck = "the robot waits for homing" if homing else "connection execution is disabled" if disabled else ""
-    busy = "in process" in text and "no request in process" not in text
-    return Queue(tuple(moves), busy or bool(moves), stuck)
+    idle = re.search(r"no request in process", text) is not None
+    busy = re.search(r"^Command in process:", text, re.MULTILINE) is not None
+    if not status or idle == busy:
+        raise Garbled(f"not the state of the queue: {text[:100]!r}")
+    moves = re.findall(rf"ports:\s*({_NAME})(?:\[\w+\])?-({_NAME})", text)
+    _, ruled, table = text.rpartition("====")
+    for line in (table if ruled else "").splitlines():
+        row = re.fullmatch(rf"\s*\d+\s+({_NAME})(?:\[\w+\])?\s+({_NAME})(?:\[\w+\])?\s+\w+.*", line)
+        if row:
+            moves.append((row[1], row[2]))
+        elif line.strip("= "):
+            raise Garbled(f"not a row of the queue: {line[:80]!r}")
+    return Queue(tuple(moves), busy or bool(moves), "homing run" in text, "disabled" in status[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What `show board` says."""
+
+    vendor: str
+    model: str
+    serial: str
+    firmware: str
+    executes: bool
+
+
+def board(text: str) -> Board:
+    """Read `show board`. Raises: Garbled - no type or no version in it.
+
+    ROME says `ROME TYPE  ROME500`, an AFM `AFM TYPE  2` (both REAL); the serial number is the controller board's.
+    """
+    kind = re.search(r"^(ROME|AFM) TYPE\s+(\S+)", text, re.MULTILINE)
+    version = re.search(r"^ACTIVE SW VER\s+(\S+)", text, re.MULTILINE)
+    if not kind or not version:
+        raise Garbled(f"no type or no version: {text[:120]!r}")
+    serial = re.search(r"^BOARD\s[^\r\n]*S/N\(([^)]+)\)", text, re.MULTILINE)
+    vendor, model = ("Wave2Wave", kind[2]) if kind[1] == "ROME" else ("FiberZone", f"AFM type {kind[2]}")
+    refuses = re.search(r"^CONNECTIONS\s[^\r\n]*disabled", text, re.MULTILINE)
+    return Board(vendor, model, serial[1] if serial else "unknown", version[1], not refuses)
