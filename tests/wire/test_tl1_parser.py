@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from drivers.wire import tl1
@@ -203,6 +203,7 @@ def test_a_damaged_byte_never_changes_another_answer(data: st.DataObject) -> Non
     first, second = reply("1", '"a:K=1"'), reply("2", '"b:K=2"', '"c:K=3"')
     at = data.draw(st.integers(0, len(first) - 1))
     damaged = first[:at] + data.draw(st.characters(min_codepoint=0, max_codepoint=255)) + first[at + 1 :]
+    assume("M  2 " not in damaged)  # the damage hit the tag itself: nothing can tell then
     answers = [m for m in parse(damaged + second) if isinstance(m, Reply) and m.ctag == "2"]
     assert [m.rows for m in answers if m.completed] in ([], [("b:K=2", "c:K=3")])
 
