@@ -19,11 +19,14 @@ from emulators.family import Family
 
 GROUP = "testbed.emulators"
 _BUILT_IN: Mapping[str, str] = {
+    "calient-rest": "emulators.dialects.calient_rest",
     "calient-tl1": "emulators.dialects.calient_tl1",
     "dicon-scpi": "emulators.dialects.dicon_scpi",
     "glimmerglass-tl1": "emulators.dialects.glimmerglass_tl1",
     "finisar-serial": "emulators.dialects.finisar_serial",
     "lumentum-netconf": "emulators.dialects.lumentum_netconf",
+    "polatis-netconf": "emulators.dialects.polatis_netconf",
+    "polatis-restconf": "emulators.dialects.polatis_restconf",
     "polatis-scpi": "emulators.dialects.polatis_scpi",
     "rome-cli": "emulators.dialects.rome_cli",
     "sonic-ocs": "emulators.dialects.sonic_ocs",

@@ -70,6 +70,7 @@ class NetconfDialect(Dialect[State]):
         self.lock: Session | None = None
         self._peers: dict[Session, Peer] = {}
         self._ending: set[Session] = set()
+        self.tops: frozenset[str] | None = None  # local names of the top nodes the request being done is about; None: all
         self._chunked = False  # as the session that is being answered does
 
     # ---- what a family says
@@ -80,14 +81,14 @@ class NetconfDialect(Dialect[State]):
 
     @abstractmethod
     def configuration(self, now: float) -> list[etree._Element]:
-        """Return the running configuration, its top nodes."""
+        """Return the running configuration, its top nodes; those alone that are in `tops` are looked at."""
 
     @abstractmethod
     def configure(self, config: list[etree._Element], now: float) -> None:
-        """Make `config` the running configuration. Raises RpcError: nothing, or what the device does then, is done."""
+        """Make `config` the running configuration, as far as `tops` goes. Raises RpcError: as far as the device gets then."""
 
     def state(self, now: float) -> list[etree._Element]:
-        """Return configuration and state, as <get> shows them."""
+        """Return configuration and state, as <get> shows them; see `tops`."""
         return self.configuration(now)
 
     def operation(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element] | None:
@@ -178,10 +179,12 @@ class NetconfDialect(Dialect[State]):
         raise RpcError("operation-not-supported", f"no operation {local(str(asked.tag))}", kind="protocol")
 
     def _get(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
+        self._look(asked)
         return [self._data(self.state(now), asked)]
 
     def _get_config(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
         self._running(asked, "source")
+        self._look(asked)
         return [self._data(self.configuration(now), asked)]
 
     def _edit_config(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
@@ -194,13 +197,16 @@ class NetconfDialect(Dialect[State]):
         if config is None:
             raise RpcError("missing-element", "config is missing", kind="protocol", info={"bad-element": "config"})
         self._free(session)
-        old = self.configuration(now)
-        if default == "replace":
-            old, default = [], "merge"
-        new = edited(old, config, default or "merge", self.schemas)
-        self.wrote(now)
-        if text_of(asked, "test-option") != "test-only":
-            self.configure(new, now)
+        stale, self._stale = self._stale, None  # a device that shows what was still knows what is
+        try:
+            self.tops = None if default == "replace" else frozenset(local(str(node.tag)) for node in config)
+            old = [] if default == "replace" else self.configuration(now)
+            new = edited(old, config, default if default == "none" else "merge", self.schemas)
+            self.wrote(now)
+            if text_of(asked, "test-option") != "test-only":
+                self.configure(new, now)
+        finally:
+            self._stale = stale
         return []
 
     def _lock(self, session: Session, asked: etree._Element, now: float) -> list[etree._Element]:
@@ -301,6 +307,10 @@ class NetconfDialect(Dialect[State]):
             nodes = selected(nodes, wanted)
         data.extend(nodes)
         return data
+
+    def _look(self, asked: etree._Element) -> None:
+        wanted = asked.find(f"{{{NETCONF}}}filter")
+        self.tops = None if wanted is None else frozenset(local(str(node.tag)) for node in wanted)
 
     def _running(self, asked: etree._Element, which: str) -> None:
         place = asked.find(f"{{{NETCONF}}}{which}")
