@@ -339,7 +339,7 @@ class SpectralPlant(Optic):
     def _unusable(self, band: Band) -> str | None:
         wrong = self.wrong
         for side in (("in", band[0]), ("out", band[1])):
-            for reason, sides in (("failed", wrong.failed), ("stuck", wrong.stuck), ("disabled", self._blocked)):
+            for reason, sides in (("failed", wrong.failed), ("stuck", wrong.stuck)):
                 if side in sides:
                     return f"port {side[1]} {reason}"
         return wrong.lock(band[:2])
