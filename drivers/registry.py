@@ -36,6 +36,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-scpi": "drivers.polatis_scpi:PolatisScpi",
     "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
     "rome-cli": "drivers.rome_cli:RomeCli",
+    "sonic-ocs": "drivers.sonic_ocs:SonicOcs",
     "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
 }
 

@@ -196,13 +196,15 @@ def _bind_control(state: Path) -> socket.socket:
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path = state / "control.sock"
     path.unlink(missing_ok=True)
+    folder = os.open(state, os.O_PATH | os.O_CLOEXEC)
     mask = os.umask(0o177)
     try:
-        control.bind(str(path))
+        control.bind(f"/proc/self/fd/{folder}/{path.name}")  # a name that fits: sun_path holds 108 bytes (unix(7))
     except OSError as problem:
         raise CannotStart(f"{path}: {problem}", EXIT_BUSY) from None
     finally:
         os.umask(mask)
+        os.close(folder)
     control.listen(16)
     return control
 

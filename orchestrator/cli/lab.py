@@ -9,6 +9,21 @@ import typer
 
 from orchestrator.cli.call import Call, Result, verb
 
+Driver = Annotated[
+    str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
+]
+Hosts = Annotated[
+    int | None,
+    typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.", show_default=False),
+]
+
+
+def _lab_of(call: Call, driver: str | None) -> Path:
+    """The inventory that is meant: the chosen one, or the one made for `driver`."""
+    from orchestrator.familylab import made
+
+    return made(call.settings.state_dir, driver) if driver else call.settings.inventory
+
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(name="lab", help="The emulated lab (`up` starts it by itself).", no_args_is_help=True, rich_markup_mode=None)
@@ -18,32 +33,53 @@ def register(root: typer.Typer) -> None:
         app,
         "start",
         "Start the emulated lab in the background.",
-        examples="testbed lab start\ntestbed lab start --inventory inventory/emulated",
+        examples="""
+testbed lab start
+testbed lab start --inventory inventory/emulated
+testbed lab start --driver rome-cli --hosts 4       devices of one family, and a plan for them
+""",
     )
-    def start(call: Call) -> Result:
+    def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
         from orchestrator import labproc
+        from orchestrator.cli.call import Usage
         from orchestrator.cli.text import path_text, seconds_text
+        from orchestrator.familylab import PLAN, family_lab
         from orchestrator.reports import Json
 
+        if hosts is not None and not driver:
+            raise Usage("--hosts is for a lab of one family", hint="add --driver NAME")
         call.note("starting the emulated lab ...")
-        started = labproc.start(call.settings.inventory, min(labproc.START_S, call.settings.timeout_s))
-        about = labproc.ask(call.settings.inventory, "status")
+        inventory = family_lab(call.settings.state_dir, driver, hosts) if driver else call.settings.inventory
+        started = labproc.start(inventory, min(labproc.START_S, call.settings.timeout_s))
+        about = labproc.ask(inventory, "status")
         words = "was running already" if started.already else f"up after {seconds_text(started.seconds)}"
         data: dict[str, Json] = {
             "pid": started.pid,
             "seconds": started.seconds,
             "already": started.already,
             "state_dir": str(started.state_dir),
+            "inventory": str(inventory),
         }
-        return Result(
-            data, f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
-        )
+        text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
+        if not driver:
+            return Result(data, text)
+        export = f"export TESTBED_INVENTORY={inventory}"
+        if not about["hosts"]:
+            return Result(
+                data, f"{text}\n{export}", hint="testbed driver conform " + f"{driver} --device {next(iter(about['devices']))}"
+            )
+        return Result(data | {"plan": str(inventory / PLAN)}, f"{text}\n{export}", hint=f"testbed up --topology {inventory / PLAN}")
 
-    @verb(app, "stop", "Stop the emulated lab; nothing of it stays.", examples="testbed lab stop")
-    def stop(call: Call) -> Result:
+    @verb(
+        app,
+        "stop",
+        "Stop the emulated lab; nothing of it stays.",
+        examples="testbed lab stop\ntestbed lab stop --driver rome-cli",
+    )
+    def stop(call: Call, driver: Driver = None) -> Result:
         from orchestrator import labproc
 
-        stopped = labproc.stop(call.settings.inventory, min(labproc.STOP_S, call.settings.timeout_s))
+        stopped = labproc.stop(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
         return Result({"stopped": stopped}, "lab      stopped" if stopped else "lab      was not running")
 
     @verb(
@@ -52,11 +88,11 @@ def register(root: typer.Typer) -> None:
         "Show the emulated lab: what it serves and which light is on.",
         examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
     )
-    def status(call: Call) -> Result:
+    def status(call: Call, driver: Driver = None) -> Result:
         from orchestrator import labproc
         from orchestrator.cli.text import columns, listed
 
-        inventory = call.settings.inventory
+        inventory = _lab_of(call, driver)
         if not labproc.is_emulated(inventory):
             return Result({"running": False, "emulated": False}, f"lab      {inventory} is not an emulated lab")
         if not labproc.is_running(inventory):

@@ -9,26 +9,17 @@ import pytest
 
 from conformance.check import Check
 from conformance.lab import Lab, devices_lab, name_of
-from conformance.run import Report, chosen, run_many
+from conformance.run import Report, chosen, imagined, run_many
 from conformance.subject import Subject
-from drivers.registry import evidence, known_drivers
+from drivers.registry import known_drivers
 from emulators.families import WHERE, family
-from optics import DeviceConfig
 
 DRIVERS = tuple(sorted(set(known_drivers()) & set(WHERE)))
 
 
-def _imagined(driver: str) -> Subject:
-    """A subject nobody asks anything: what its driver declares is known without a device."""
-    schemes = evidence(driver).schemes
-    address = f"{schemes[0]}://127.0.0.1:9" if schemes[0] != "serial" else "serial:///dev/null"
-    user, password = family(driver).login or ("", "")
-    return Subject(DeviceConfig(name_of(driver), driver, address, user, password))
-
-
 def cases() -> list[tuple[str, str]]:
     """Every driver with every check of what it declares."""
-    return [(driver, check.name) for driver in DRIVERS for check in chosen(_imagined(driver))]
+    return [(driver, check.name) for driver in DRIVERS for check in chosen(imagined(driver, family(driver).login or ("", "")))]
 
 
 @pytest.fixture(scope="session")

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 from pydantic import BaseModel
 
-from drivers.registry import _BUILT_IN, driver_class
+from conformance.present import evidence_table, options_table, replaced, traits_table
+from drivers.registry import _BUILT_IN, built_in_drivers, evidence
 from emulators.config import read_config
 from emulators.control import Control
 from emulators.families import WHERE, family
 from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
-from optics import CrossConnect, DeviceConfig, Port, TestbedError, Traits, errors
-from optics.words import Change
+from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.lab import read_lab
 from orchestrator.labedges import (
@@ -164,23 +165,16 @@ def test_every_block_of_yaml_toml_and_json_parses() -> None:
 # drivers
 
 
-def test_the_drivers_page_lists_every_driver_with_its_traits_and_options() -> None:
-    text = page("reference/drivers.md")
-    heads = [line for line in section(text, "Traits").splitlines() if line.startswith("| driver")]
-    traits = re.findall(r"`([a-z_]+)`", heads[0])
-    assert traits == [field.name for field in dataclasses.fields(Traits)]
-    table = {found[0]: cells for found, cells in rows(section(text, "Traits"))}
-    assert set(table) == set(_BUILT_IN)
-    options = {
-        tuple(re.findall(r"`([^`]+)`", line)[:2]) for line in section(text, "Options").splitlines() if line.startswith("| `")
-    }
-    for driver, cells in table.items():
-        found = driver_class(driver)
-        for trait, cell in zip(traits, cells, strict=True):
-            value = getattr(found.TRAITS, trait)
-            words = {None: "no limit", (): "any"}.get(value) or str(value).lower()
-            assert cell == words or (trait == "ways" and value), (driver, trait)
-        assert {option for name, option in options if name == driver} == set(found.OPTIONS)
+def test_the_tables_of_the_drivers_page_are_those_that_the_code_gives() -> None:
+    text, own = page("reference/drivers.md"), built_in_drivers()
+    tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
+    assert replaced(text, tables) == text, "write them again: testbed driver list --update docs/reference/drivers.md"
+    assert set(own) == set(_BUILT_IN) and all(f"| `{driver}` |" in tables["evidence"] for driver in own)
+
+
+def test_every_driver_says_what_it_stands_on() -> None:
+    silent = [driver for driver in built_in_drivers() if not {"identify", "read", "change"} <= evidence(driver).grades.keys()]
+    assert not silent
 
 
 def test_every_transcript_states_its_source_and_one_of_the_grades_of_the_pages() -> None:
@@ -194,49 +188,36 @@ def test_every_transcript_states_its_source_and_one_of_the_grades_of_the_pages()
         assert set(re.findall(r"^# grade: (\S+)", head, re.MULTILINE)) <= grades and "# grade: " in head, path
 
 
-async def acme(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The imaginary switch of the how-to page: 16x16, port 9 refuses."""
-    held: set[str] = set()
-    while line := (await reader.readline()).decode().split():
-        match line:
-            case ["WHO?"]:
-                said = "A-16,7,1.4,16"
-            case ["MAP?"]:
-                said = ",".join(sorted(held))
-            case ["MAKE", a, b]:
-                held |= {f"{a}>{b}"} if a != "9" else set()
-                said = "OK" if a != "9" else "NO port 9"
-            case ["BREAK", a, b]:
-                held.discard(f"{a}>{b}")
-                said = "OK"
-        writer.write(f"{said}\n".encode())
-    writer.close()
+def test_the_page_on_adding_a_device_can_be_followed_to_the_letter(tmp_path: Path) -> None:
+    emulated, driver = (b.text for b in blocks(DOCS / "how-to" / "add-a-driver.md") if b.language == "python")
+    package = tmp_path / "acme-line"
 
+    def testbed(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            env={**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{ROOT}"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
 
-async def test_the_driver_of_the_how_to_page_works() -> None:
-    (block,) = (b for b in blocks(DOCS / "how-to" / "add-a-driver.md") if b.language == "python")
-    space: dict[str, Any] = {}
-    exec(compile(block.text, str(block), "exec"), space)  # noqa: S102
-    server = await asyncio.start_server(acme, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    driver = space["AcmeLine"]
-    device = driver(DeviceConfig("ocs1", "acme-line", f"tcp://127.0.0.1:{port}"), driver.TRAITS)
-
-    def settings(*pairs: tuple[str, str]) -> frozenset[CrossConnect]:
-        return frozenset(CrossConnect(Port("ocs1", a), Port("ocs1", b)) for a, b in pairs)
-
-    try:
-        assert (await device.identify()).egress[0] == "17"
-        first = await device.apply(Change("ocs1", add=settings(("1", "17"), ("2", "18"))))
-        assert first.observed == settings(("1", "17"), ("2", "18")) and not first.failed and first.writes == 2
-        second = await device.apply(Change("ocs1", settings(("1", "17")), settings(("3", "17"), ("9", "20"))))
-        assert second.observed == await device.read() == settings(("2", "18"), ("3", "17"))
-        assert list(second.failed.values()) == ['refused "MAKE 9 20": NO port 9']
-        assert second.sent_ns <= second.broken_ns <= second.acked_ns <= second.settled_ns
-    finally:
-        await device.close()
-        server.close()
-        await server.wait_closed()
+    assert "$ testbed driver new acme-line --protocol scpi" in page("how-to/add-a-driver.md")
+    assert testbed("driver", "new", "acme-line", "--protocol", "scpi").returncode == 0
+    installed = package / "acme_line_testbed-0.1.0.dist-info"  # what pip would leave
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-line-testbed\nVersion: 0.1.0\n")
+    points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
+    (installed / "entry_points.txt").write_text(
+        "\n".join(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in found.items()) for group, found in points.items())
+    )
+    assert testbed("driver", "conform", "acme-line").returncode == 7  # as scaffolded
+    (package / "acme_line_testbed" / "emulated.py").write_text(emulated)
+    (package / "acme_line_testbed" / "driver.py").write_text(driver)
+    checked = testbed("driver", "conform", "acme-line")
+    assert checked.returncode == 0, checked.stdout[-3000:] + checked.stderr[-1000:]
+    assert "all 13" in checked.stdout
 
 
 # the emulated lab

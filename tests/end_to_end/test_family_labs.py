@@ -1,0 +1,58 @@
+"""Every family of devices has a lab that starts by one command and carries a plan to the end: packets flow."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from conformance.private import CommandFailed, CommandLine
+from drivers.registry import known_drivers
+from emulators.families import WHERE
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+DRIVERS = sorted(set(known_drivers()) & set(WHERE))
+HOSTS = 4
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_ring_comes_up_on_the_lab_of_a_family_and_all_hosts_reach_each_other(driver: str, tmp_path: Path) -> None:
+    started = CommandLine(tmp_path, tmp_path)("lab", "start", "--driver", driver, "--hosts", HOSTS)
+    inventory = Path(started["inventory"])
+    testbed = CommandLine(inventory, tmp_path)
+    try:
+        done = testbed("up", "--topology", started["plan"])
+        assert (done["pairs_ok"], done["pairs_total"]) == (HOSTS * (HOSTS - 1), HOSTS * (HOSTS - 1))
+        glass = testbed("lab", "status")["glass"]
+        assert sum(map(len, glass.values())) >= HOSTS
+        assert testbed("up", "--topology", started["plan"])["writes"] == 0
+    finally:
+        assert testbed("lab", "stop", "--driver", driver)["stopped"]
+
+
+def test_the_lab_of_a_family_is_the_same_one_until_another_number_of_hosts_is_wanted(tmp_path: Path) -> None:
+    testbed = CommandLine(tmp_path, tmp_path)
+    first = testbed("lab", "start", "--driver", "polatis-scpi", "--hosts", 0)
+    try:
+        again = testbed("lab", "start", "--driver", "polatis-scpi", "--hosts", 0)
+        assert again["already"] and again["pid"] == first["pid"]
+        assert testbed("lab", "status", "--driver", "polatis-scpi")["lab"]["hosts"] == {}
+        devices = Path(first["inventory"]) / "devices.yml"
+        before = devices.read_text()
+        other = testbed("lab", "start", "--driver", "polatis-scpi", "--hosts", 2)
+        assert not other["already"] and other["pid"] != first["pid"]
+        assert devices.read_text() != before
+        assert len(json.loads(Path(other["plan"]).read_text())["links"]) == 2
+    finally:
+        testbed("lab", "stop", "--driver", "polatis-scpi")
+
+
+def test_a_driver_without_an_emulator_and_a_lab_that_never_was_are_said_to_be_so(tmp_path: Path) -> None:
+    testbed = CommandLine(tmp_path, tmp_path)
+    with pytest.raises(CommandFailed, match=r"E-MISSING: no lab of acme-line: .*invalid choice"):
+        testbed("lab", "start", "--driver", "acme-line")
+    with pytest.raises(CommandFailed, match="there is no lab of rome-cli"):
+        testbed("lab", "stop", "--driver", "rome-cli")
+    assert not (tmp_path / "state" / "labs").exists() or not list((tmp_path / "state" / "labs").glob("*/devices.yml"))
