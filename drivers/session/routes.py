@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
@@ -76,9 +77,15 @@ class RouteSwitch(ABC, Generic[H]):
         def done(held: H) -> bool:
             return wrong(held) <= marks.words.keys()
 
-        # After a lost answer the change may be on its way and not yet reported: sending it again would be blind.
+        # After a lost answer the change may be on its way and not yet reported, or reported before its light is there, for which
+        # the answer would have waited: sending it again would be blind, and so would believing it at once.
         first_s = 2 * self.traits.settle_s if marks.writes else 0.0
-        last = await watch(self._look, done, expected_s=self.traits.settle_s, patience_s=first_s)
+        steady = time.monotonic() + first_s / 2
+
+        def settled(held: H) -> bool:
+            return done(held) and time.monotonic() >= steady
+
+        last = await watch(self._look, settled, expected_s=self.traits.settle_s, patience_s=first_s)
         for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
             todo = wrong(last.report)
             await self._send(todo & remove, todo & add, last.report, marks)
