@@ -4,10 +4,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
+RUNS   ?= 1000000
 
-.PHONY: demo test bench lint setup schema clean help
+.PHONY: demo test bench fuzz lint setup schema clean help
 help:
-	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims"
+	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims    make fuzz [NAME=...] [RUNS=...]    hostile input"
 
 setup: $(VENV)/.ready
 
@@ -33,6 +34,10 @@ lint: setup
 bench: setup
 	@scripts/install-deps mininet
 	@$(SUDO) $(BIN)/python -m benchmarks $(NAME)
+
+fuzz: setup
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz $(NAME) --runs $(RUNS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

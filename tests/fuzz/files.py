@@ -1,0 +1,56 @@
+"""Targets: files that users write."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from conformance.transcript import read_transcript
+from optics import BadFile
+from orchestrator.lab import Lab, read_lab
+from orchestrator.planfile import read_plan
+from tests.fuzz.targets import pieces, target
+from tests.properties.labs import lab
+
+
+class _File:
+    """A file that is nowhere."""
+
+    stem = "x"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_text(self, encoding: str) -> str:
+        return self._data.decode(encoding)
+
+    def __str__(self) -> str:
+        return "x.txt"
+
+
+@target("transcript")
+def transcript(data: bytes) -> None:
+    with suppress(BadFile):
+        found = read_transcript(cast(Path, _File(data)))
+        assert found.source and found.exchanges and found.kind
+
+
+@target("inventory")
+def inventory(data: bytes) -> None:
+    hosts, devices, fibres = [*(part.decode("utf-8", "replace") for part in pieces(data)), "", "", ""][:3]
+    with suppress(BadFile):
+        read_lab(hosts, devices, fibres)
+
+
+@cache
+def _lab() -> Lab:
+    return lab(12, 4)
+
+
+@target("plan")
+def plan(data: bytes) -> None:
+    with suppress(BadFile):
+        found: Any = read_plan(data.decode("utf-8", "replace"), "plan.json", _lab())
+        assert found.name

@@ -1,0 +1,66 @@
+"""The kept corpus, pieces of it put together anew, and arbitrary bytes: every reader keeps its promise."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.targets import MARK, MOST_S, targets
+
+CORPUS = Path(__file__).with_name("corpus")
+TARGETS = targets()
+CODECS = [name for name in TARGETS if not name.startswith(("driver-", "emulated-"))]
+EXAMPLES = {"driver-": 60, "emulated-": 40, "inventory": 60, "plan": 100}
+LARGE = 128 * 1024
+LARGE_S = 4 * MOST_S
+"""A reader that looks at each byte a bounded number of times needs a tenth of this; one that is quadratic far more."""
+
+
+def kept(name: str) -> list[bytes]:
+    return [file.read_bytes() for file in sorted((CORPUS / name).iterdir())]
+
+
+def examples(name: str) -> int:
+    return next((count for start, count in EXAMPLES.items() if name.startswith(start)), 400)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kept_input_is_read_or_refused(name: str) -> None:
+    inputs = kept(name)
+    assert inputs, f"no corpus for {name}"
+    for data in inputs:
+        TARGETS[name](data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_bytes_break_a_promise(name: str) -> None:
+    inputs = kept(name)
+    cut = st.builds(lambda data, at, size: data[at : at + size], st.sampled_from(inputs), st.integers(0, 400), st.integers(0, 200))
+    arbitrary = st.binary(max_size=40)
+    parts = st.lists(cut | arbitrary | st.just(MARK) | st.sampled_from(inputs), min_size=1, max_size=6)
+
+    @settings(max_examples=examples(name), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(parts.map(b"".join))
+    def holds(data: bytes) -> None:
+        TARGETS[name](data[:4096])
+
+    holds()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_time_grows_with_the_input_and_not_with_its_square(name: str) -> None:
+    for data in sorted(kept(name), key=len)[-3:]:
+        large = data * (LARGE // max(1, len(data)))
+        began = time.process_time()
+        TARGETS[name].__wrapped__(large)  # type: ignore[attr-defined]
+        assert time.process_time() - began < LARGE_S, (name, data[:60])
+
+
+def test_the_corpus_is_small_and_belongs_to_targets() -> None:
+    files = [file for file in CORPUS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 300 * 1024
+    assert {folder.name for folder in CORPUS.iterdir()} == set(TARGETS)
