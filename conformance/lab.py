@@ -135,7 +135,7 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
     }
     if family["login"]:
         entry["username"], entry["password"] = family["login"]
-    if family["time_scale"] != 1:  # a robot: its move becomes as short as a mirror's
+    if family["time_scale"] != 1 or driver == "sonic-ocs":  # a robot's move, or a slow daemon, becomes as short as a mirror's
         entry["time_scale"] = max(family["time_scale"], round(found.TRAITS.settle_s / SETTLE_S))
     return entry
 

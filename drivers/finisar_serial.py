@@ -32,6 +32,8 @@ class FinisarSerial:
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=0.2, at_once=None, keeps_others_lit=True, latching=True, insertion_loss_db=5.0, spectral=True
     )
+    STAGES: ClassVar[bool] = True
+    """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it is staged again, whole."""
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "ports": "number of ports besides the common one; default 9",
         "first_mhz": "centre of channel 1 (MHz); default 191350000",

@@ -37,6 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
     "polatis-tl1": "drivers.polatis_tl1:PolatisTl1",
     "rome-cli": "drivers.rome_cli:RomeCli",
     "sonic-ocs": "drivers.sonic_ocs:SonicOcs",
+    "telescent-cli": "drivers.telescent_cli:TelescentCli",
     "waveshaper-http": "drivers.waveshaper_http:WaveshaperHttp",
 }
 

@@ -20,22 +20,16 @@ from drivers.link.ssh import OPTIONS as SSH_OPTIONS
 from drivers.link.ssh import Login
 from drivers.rounds import Marks, in_rounds
 from drivers.session.jobcli import JobCliSession
+from drivers.session.robot import BUDGET_S, CHECK_S, LEAST_S, deaf, in_turn
 from drivers.wire import joblog
 from drivers.wire.joblog import Pair, PortRow, Queue
 from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Refused, Setting, Traits
 
 T = TypeVar("T")
-BUDGET_S = 120.0  # longest single move, CODE: cloudshell-L1-w2w-rome MAPPING.TIMEOUT
-CHECK_S = 3.0  # CODE: CHECK_DELAY of the same driver
-LEAST_S = 0.25  # a lab whose robot is a hundred times faster still needs time to answer
 _ACCEPTED = "added to pending queue"
 _REFUSALS = re.compile(r"OPERATION VALIDATION FAILED[^\r\n]*|Ports are not of the same matrix|\berror\b[^\r\n]*", re.IGNORECASE)
 STALLED = 'the robot does not move: it needs "homing run", then "connection set command-execution enable"'
 DISABLED = 'the robot executes nothing: "connection set command-execution enable" lets it'
-
-
-def _deaf(_: Progress) -> None:
-    """Nobody listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ class RomeCli:
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
-        self.told: Callable[[Progress], None] = _deaf
+        self.told: Callable[[Progress], None] = deaf
         self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
         self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
         self._homes = config.options.get("homing", "never")
@@ -131,7 +125,8 @@ class RomeCli:
             if stuck := self._halted(seen):
                 marks.words |= dict.fromkeys([*gone, *new], stuck)
             else:
-                for verb, joint, pair in _in_turn(gone, new):
+                for plug, pair in in_turn(gone, new):
+                    verb, joint = ("create", "to") if plug else ("disconnect", "from")
                     await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
                 marks.broke()
                 marks.acknowledged()
@@ -286,21 +281,6 @@ def _single(queue: Queue, rows: Mapping[str, PortRow]) -> Iterable[Pair]:
             east = [row.port for row in rows.values() if row.logical == one and row.port.startswith("E")]
             west = [row.port for row in rows.values() if row.logical == other and row.port.startswith("W")]
             yield from zip(east, west, strict=False)
-
-
-def _in_turn(gone: Iterable[Pair], new: Iterable[Pair]) -> list[tuple[str, str, Pair]]:
-    """The requests in the order that keeps each port dark for the shortest time: what a new fibre needs is freed just before it.
-
-    Every port is free when it is reused; the robot works through its queue in this order.
-    """
-    left = sorted(gone)
-    needed: list[tuple[str, str, Pair]] = []
-    for pair in sorted(new):
-        for held in [other for other in left if set(other) & set(pair)]:
-            left.remove(held)
-            needed.append(("disconnect", "from", held))
-        needed.append(("create", "to", pair))
-    return [("disconnect", "from", pair) for pair in left] + needed
 
 
 def _silence(pair: Pair, seen: Seen) -> str:

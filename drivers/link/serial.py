@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from typing import Any
 
 from drivers.link.blocking import BlockingLink
 from optics import Missing, Unreachable
+
+BACK_S = 1.0
+"""A line that was there before may be missing for so long (s): a USB adapter comes back under its name when it resets."""
 
 
 class SerialLink(BlockingLink):
@@ -16,16 +21,24 @@ class SerialLink(BlockingLink):
         self._path = path
         self._baud = baud
         self._line: Any = None
+        self._known = False
 
     def _open(self) -> None:
         try:
             import serial  # heavy and only here: an operator without serial devices never pays for it
         except ImportError as error:
             raise Missing(f"{self.who}: {self.address} needs pyserial", hint="pip install pyserial") from error
-        try:
-            self._line = serial.Serial(self._path, self._baud, timeout=0, write_timeout=self.timeout_s, exclusive=True)
-        except (OSError, ValueError) as error:  # SerialException is an OSError; ValueError is a baud rate the line cannot do
-            raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
+        ends = time.monotonic() + (min(self.timeout_s, BACK_S) if self._known else 0.0)
+        while True:
+            try:
+                self._line = serial.Serial(self._path, self._baud, timeout=0, write_timeout=self.timeout_s, exclusive=True)
+            except (OSError, ValueError) as error:  # SerialException is an OSError; ValueError is a baud rate the line cannot do
+                if getattr(error, "errno", 0) != errno.ENOENT or time.monotonic() > ends:
+                    raise Unreachable(f"{self.who}: cannot open {self.address}: {error}") from error
+                time.sleep(0.01)  # in the line's own thread, and bounded
+            else:
+                self._known = True
+                return
 
     def _close(self) -> None:
         line, self._line = self._line, None

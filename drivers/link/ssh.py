@@ -173,35 +173,47 @@ class SshCommands:
         self._thread: ThreadPoolExecutor | None = None
         self._lock = asyncio.Lock()
 
-    async def run(self, command: str) -> tuple[str, int]:
+    async def run(self, command: str, timeout_s: float | None = None) -> tuple[str, int]:
         """Run `command`; return what it printed (both streams) and its exit status, -1 where the device gives none.
 
+        timeout_s: longest silence (s) where it is not the usual one.
         Raises: Unreachable - nothing was sent. Dropped - the connection ended before the end. TimedOut - silence of timeout_s (s).
         Garbled - endless or undecodable output.
         """
+        silence_s = self.timeout_s if timeout_s is None else timeout_s
         async with self._lock:
-            if self._transport is None or not self._transport.is_active():
-                await self._shut()
-                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
+            if self._transport is not None and self._transport.is_active():
                 try:
-                    self._transport = await self._call(
-                        lambda: connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
-                    )
-                except BaseException:
-                    await self._shut()
-                    raise
-            try:
-                return await self._run(command)
-            except BaseException:
-                await self._shut()  # what comes late belongs to no later command
-                raise
+                    return await self._guarded(command, silence_s)
+                except Unreachable:
+                    pass  # it had ended while idle and nothing was sent
+            await self._connect()
+            return await self._guarded(command, silence_s)
+
+    async def _connect(self) -> None:
+        await self._shut()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
+        try:
+            self._transport = await self._call(
+                lambda: connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
+            )
+        except BaseException:
+            await self._shut()
+            raise
+
+    async def _guarded(self, command: str, silence_s: float) -> tuple[str, int]:
+        try:
+            return await self._run(command, silence_s)
+        except BaseException:
+            await self._shut()  # what comes late belongs to no later command
+            raise
 
     async def close(self) -> None:
         """Close; safe to call twice."""
         async with self._lock:
             await self._shut()
 
-    async def _run(self, command: str) -> tuple[str, int]:
+    async def _run(self, command: str, silence_s: float) -> tuple[str, int]:
         channel = await self._call(lambda: self._start(command))
         pass_on(self.who, ">", command.encode() + b"\n")
         printed = b""
@@ -215,7 +227,7 @@ class SshCommands:
                     raise Garbled(f'{self.who}: "{command}" printed more than {MOST_OUTPUT} bytes, beginning {printed[:60]!r}')
             elif data == b"":
                 break
-            if now - last > self.timeout_s or now - began > LONGEST * self.timeout_s:
+            if now - last > silence_s or now - began > LONGEST * silence_s:
                 tail = f"; last heard {printed[-120:]!r}" if printed else ""
                 raise TimedOut(f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}')
         status = await self._call(lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1)

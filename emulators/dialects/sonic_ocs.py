@@ -295,7 +295,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         side: Side = ("in" if port.endswith("A") else "out", port)
         circuit = self.plant.circuit(side)
         target = "" if circuit is None else circuit.egress if side[0] == "in" else circuit.ingress
-        state = "blocked"
+        state = "failed" if side in self.plant.wrong.failed else "blocked"  # U, as in the status of its cross-connect
         for name, a, b in self.view(now) if target else ():
             if port in self._pair(name):
                 state = a if side[0] == "in" else b

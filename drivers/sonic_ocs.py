@@ -1,0 +1,290 @@
+"""Optical circuit switches that run SONiC, over the shell commands of its OCS extension: SSH, one command at a time.
+
+Commands as in sonic-mgmt's module `ocs_cross_connect` and its tests, and in the design documents of sonic-net/SONiC. The
+configuration is accepted at once, the hardware follows and may fail: believed is `show ocs cross-connect status`, whose row must
+say `tuned` on both sides. A row that is in the status but not in the configuration is stale; it holds its ports and cannot be
+deleted before it is added again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+from drivers.api import Evidence
+from drivers.link.addresses import ssh_target
+from drivers.link.ssh import OPTIONS as SSH_OPTIONS
+from drivers.link.ssh import Login, SshCommands
+from drivers.rounds import Marks
+from drivers.session.pairs import PairSwitch
+from drivers.watch import watch
+from drivers.wire import sonic
+from drivers.wire.sonic import TUNED, Pair, identifier
+from optics import (
+    BadFile,
+    Change,
+    CrossConnect,
+    DeviceConfig,
+    Garbled,
+    Identity,
+    Outcome,
+    Port,
+    PortState,
+    Refused,
+    Setting,
+    Traits,
+)
+
+T = TypeVar("T")
+SHOW_CONFIG, SHOW_STATUS = "show ocs cross-connect config", "show ocs cross-connect status"
+SHOW_PORTS, OPEN = "show ocs port config", "normal"
+KEYS = "sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'"
+CHECKS = 12
+"""How many settling times to wait for `tuned tuned`: sonic-mgmt looks 12 times, 5 s apart (CODE)."""
+_SHUT = (  # forms of shutting a port, the newest first; each SONiC knows one of them
+    ("config ocs port state {port} {state}", "force_blocked"),  # DOC: design document, pull request 2269
+    ("config ocs-port update {port} --config-status {state}", "force_blocked"),  # REAL: README of the ocs-kvm image
+    ("config ocs-port {port} --config-status {state}", "force-blocked"),  # DOC: design document, pull request 2349
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Configuration and hardware status at one time."""
+
+    config: frozenset[Pair]
+    status: Mapping[Pair, tuple[str, str]]
+
+    @property
+    def tuned(self) -> frozenset[Pair]:
+        return frozenset(pair for pair, sides in self.status.items() if sides == (TUNED, TUNED))
+
+    @property
+    def holding(self) -> frozenset[Pair]:
+        """What holds ports, whether light passes or not."""
+        return self.config | self.status.keys()
+
+
+class SonicOcs(PairSwitch):
+    """A SONiC switch. Light enters at ports 1A..NA and leaves at 1B..NB; a port is in one cross-connect at a time."""
+
+    # sonic-mgmt looks every 5 s, at most 12 times (CODE); no data sheet says how long a mirror takes. Insertion loss 1.6 dB: the
+    # factory table of the design document (DOC). Whether circuits survive a power cut is published nowhere.
+    TRAITS: ClassVar[Traits] = Traits(settle_s=5.0, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.6)
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        **SSH_OPTIONS,
+        "mode": "`safe`: the switch itself refuses a port in use; default `update`, as public clients have it",
+        "patience_s": "longest wait for `tuned` on both sides (s); default twelve times settle_s, at least 2",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "SONiC optical circuit switches, CLI",
+        ("ssh",),
+        {
+            "identify": "CODE",
+            "read": "DOC",
+            "change": "CODE",
+            "refusals": "CODE",
+            "port control": "DOC",
+            "settling": "CODE",
+        },
+    )
+    UNSAID: ClassVar[str] = "no error printed"
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        if "patience_s" not in config.options:
+            self._patience_s = max(self._patience_s, CHECKS * traits.settle_s)
+        self._mode = config.options.get("mode", "update")
+        if self._mode not in ("update", "safe"):
+            raise ValueError(f"mode: update or safe, not {self._mode!r}")
+        try:
+            host, port = ssh_target(config.address)
+        except ValueError as error:
+            raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
+        self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
+        self._root = ""
+        self._made: set[Pair] = set()
+
+    async def identify(self) -> Identity:
+        async with self._turn:
+            version = await self._ask("show version", sonic.version)
+            serial = version.serial or sonic.serial((await self._shell.run("show platform summary"))[0])
+            enter, leave = await self._ask(KEYS, sonic.ports)
+        return Identity("SONiC", version.sku, serial or "unknown", version.software, enter, leave)
+
+    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
+        async with self._turn:
+            return await self._port_states(list(ports))
+
+    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
+        wanted = [port for port in ports if re.fullmatch(r"[1-9]\d{0,3}[AB]", port.label)]
+        async with self._turn:
+            for port in wanted:
+                await self._set_port(port.label, enabled)
+            return await self._port_states(wanted)
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._shell.close()
+
+    async def _port_states(self, ports: list[Port]) -> dict[Port, PortState]:
+        config = await self._ask(SHOW_PORTS, sonic.port_column)
+        status = await self._ask("show ocs port status", sonic.port_column)
+        found: dict[Port, PortState] = {}
+        for port in ports:
+            if port.label in config:
+                failed = "fail" in status.get(port.label, "").lower()
+                shut = PortState.ENABLED if config[port.label] == OPEN else PortState.DISABLED
+                found[port] = PortState.FAILED if failed else shut
+        return found
+
+    async def _set_port(self, port: str, enabled: bool) -> None:
+        said = command = ""
+        for form, shut in _SHUT:
+            command = form.format(port=port, state=OPEN if enabled else shut)
+            said, _ = await self._configure(command)
+            if not sonic.unknown_command(said):
+                break
+        if sonic.complains(said):
+            raise Refused(f'{self.name} refused "{command}": {sonic.complaint(said)}')
+
+    async def _read(self) -> frozenset[Pair]:
+        """Cross-connects that pass light, and those that would if one of their ports were not shut."""
+        status = await self._ask(SHOW_STATUS, sonic.status)
+        return await self._lit(Look(frozenset(), status))
+
+    async def _lit(self, look: Look) -> frozenset[Pair]:
+        lit = look.tuned
+        if dark := look.status.keys() - lit:
+            shut = {port for port, state in (await self._ask(SHOW_PORTS, sonic.port_column)).items() if state != OPEN}
+            if shut:
+                lit |= {pair for pair in dark & await self._ask(SHOW_CONFIG, sonic.config) if shut & {*identifier(pair).split("-")}}
+        ports = [side for pair in lit for side in identifier(pair).split("-")]
+        if len(set(ports)) != len(ports):
+            raise Garbled(
+                f'{self.name}: answer to "{SHOW_STATUS}": a port in two cross-connects: {sorted(map(identifier, lit))[:4]}'
+            )
+        return lit
+
+    async def _look(self) -> Look:
+        return Look(await self._ask(SHOW_CONFIG, sonic.config), await self._ask(SHOW_STATUS, sonic.status))
+
+    async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
+        """As any switch of pairs; what was accepted here and never came to light is taken back: it would hold its ports."""
+        self._made = set() if not marks.writes else self._made
+        outcome = await super()._round(change, marks)
+        left = {pair for s in outcome.failed if s in change.add and (pair := self._pair(s))} & self._made
+        if not left:
+            return outcome
+        look = await self._look()
+        words = dict(outcome.failed)
+        for pair in sorted(left & look.config):
+            sides = " ".join(look.status.get(pair, ("not", "reported")))
+            setting = next(iter(self._settings([pair])))
+            words[setting] = f"{identifier(pair)} was accepted but its hardware reports: {sides}; taken back"
+            await self._delete(pair, marks)
+        seen = await watch(
+            self._look,
+            lambda now: not left & now.holding,
+            expected_s=self.traits.settle_s,
+            patience_s=self._patience_s,
+        )
+        return replace(
+            outcome, observed=self._settings(await self._lit(seen.report)), failed=words, writes=marks.writes, settled_ns=seen.at_ns
+        )
+
+    async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        look = await self._look()
+        if leaving := set(pairs) - look.config:  # being taken down, or stale: only the first goes by itself
+            seen = await watch(
+                self._look,
+                lambda now: not leaving & now.status.keys(),
+                expected_s=self.traits.settle_s,
+                patience_s=2 * self.traits.settle_s,
+            )
+            look = seen.report
+        for pair in pairs:
+            if pair not in look.config and pair in look.status:
+                if words := await self._add(pair, marks):
+                    marks.words[pair] = f"stale, and {words}"
+                    continue
+                await self._delete(pair, marks)
+            elif pair in look.config:
+                await self._delete(pair, marks)
+
+    async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
+        def held(now: Look) -> dict[Pair, Pair]:
+            """New cross-connects whose ports something else holds, and what that is."""
+            return {pair: other for pair in pairs for other in sorted(now.holding) if other != pair and _touch(pair, other)}
+
+        def soon_free(now: Look) -> bool:
+            return not any(other in now.status and other not in now.config for other in held(now).values())
+
+        seen = await watch(self._look, soon_free, expected_s=self.traits.settle_s, patience_s=2 * self.traits.settle_s)
+        taken = held(seen.report)
+        for pair in pairs:
+            if other := taken.get(pair):
+                port = f"{pair[0]}A" if pair[0] == other[0] else f"{pair[1]}B"
+                stale = "" if other in seen.report.config else ", which is stale: in the status, not in the configuration"
+                marks.words[pair] = f"port {port} is held by {identifier(other)}{stale}"
+            elif pair not in seen.report.config:
+                if words := await self._add(pair, marks):
+                    marks.words[pair] = words
+                self._made.add(pair)
+
+    async def _drain(self) -> list[str]:
+        return []  # what a command has to say it prints
+
+    async def _add(self, pair: Pair, marks: Marks[Pair]) -> str:
+        return await self._write(f"config ocs cross-connect add {identifier(pair)} {self._mode}", marks)
+
+    async def _delete(self, pair: Pair, marks: Marks[Pair]) -> None:
+        if words := await self._write(f"config ocs cross-connect delete {identifier(pair)}", marks):
+            marks.words[pair] = words
+
+    async def _write(self, command: str, marks: Marks[Pair]) -> str:
+        """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so nobody knows what it did."""
+        marks.write()
+        said, status = await self._configure(command)
+        if "succeeded" in said:
+            return ""
+        if status <= 0 and not sonic.complains(said):
+            raise Garbled(f'{self.name}: answer to "{command}": {said[:120]!r}')
+        return f'refused "{command}": {sonic.complaint(said)}'
+
+    async def _configure(self, command: str) -> tuple[str, int]:
+        """Run a configuration command, as root from the first time that the switch asks for it."""
+        said, status = await self._shell.run(self._root + command)
+        if not self._root and "oot privileges are required" in said:  # words of sonic-utilities; nothing was done
+            self._root = "sudo -n "
+            said, status = await self._shell.run(self._root + command)
+        return said, status
+
+    async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
+        """Ask, and once more when the answer cannot be read: nothing is changed by that."""
+        for again in (True, False):
+            said, status = await self._shell.run(question)
+            try:
+                if status > 0:
+                    raise Garbled(f"exit status {status}: {sonic.complaint(said)}")
+                return parse(said)
+            except Garbled as error:
+                if not again:
+                    raise Garbled(f'{self.name}: answer to "{question}": {error}') from error
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
+        return frozenset(CrossConnect(Port(self.name, f"{a}A"), Port(self.name, f"{b}B")) for a, b in pairs)
+
+    def _pair(self, setting: Setting) -> Pair | None:
+        """The two port numbers, None when a label is not one (and must not reach a shell)."""
+        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+            return None
+        ends = (re.fullmatch(r"([1-9]\d{0,3})A", setting.ingress.label), re.fullmatch(r"([1-9]\d{0,3})B", setting.egress.label))
+        return (int(ends[0][1]), int(ends[1][1])) if ends[0] and ends[1] else None
+
+
+def _touch(one: Pair, other: Pair) -> bool:
+    return one[0] == other[0] or one[1] == other[1]

@@ -1,0 +1,225 @@
+"""Telescent robotic patch panels over the command line of their SSH port, one command at a time.
+
+Everything here is read off the public client ericrqs/cloudshell-L1-Telescent (CODE); no capture of a device is public, and what a
+newer panel (NTM G4, G5) speaks is published nowhere. A port may be locked and is unlocked before it is moved. A command may be
+answered before the robot is done: believed is `switchstate`, looked at until it shows the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+from drivers.api import Evidence, Ready, at_once
+from drivers.link.addresses import ssh_target
+from drivers.link.ssh import OPTIONS as SSH_OPTIONS
+from drivers.link.ssh import Login, SshCommands
+from drivers.rounds import Marks, in_rounds
+from drivers.session.pairs import port_number
+from drivers.session.robot import BUDGET_S, CHECK_S, LEAST_S, deaf, in_turn
+from drivers.wire import telescent
+from drivers.wire.telescent import Cell, Pair
+from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Setting, Traits
+
+STATE = "switchstate"
+
+
+class TelescentCli:
+    """A patch panel. Ingress and egress ports are numbers; the same number is two ports, one of each kind."""
+
+    # Nothing is published about time and loss; 60 s a move and 0.5 dB are proposals. Latching: fibres stay plugged.
+    TRAITS: ClassVar[Traits] = Traits(settle_s=60.0, at_once=1, keeps_others_lit=True, latching=True, insertion_loss_db=0.5)
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        **SSH_OPTIONS,
+        "move_budget_s": "longest time of one move (s, the device's clock); default 120",
+        "check_s": "time between two looks at the panel (s, the device's clock); default 3",
+    }
+    EVIDENCE: ClassVar[Evidence] = Evidence(
+        "Telescent patch panels, CLI",
+        ("ssh",),
+        {
+            "identify": "assumed",
+            "read": "CODE",
+            "change": "CODE",
+            "refusals": "CODE",
+            "jobs": "assumed",
+            "settling": "assumed",
+        },
+    )
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        self.name = config.name
+        self.traits = traits
+        self.told: Callable[[Progress], None] = deaf
+        self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
+        self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
+        try:
+            host, port = ssh_target(config.address)
+        except ValueError as error:
+            raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
+        self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
+        self._patience_s = max(config.timeout_s, self._budget_s)
+        self._turn = asyncio.Lock()
+
+    async def identify(self) -> Identity:
+        """The panel says no name, number or version in any known command; only its ports are its own."""
+        async with self._turn:
+            cells = await self._look()
+        ports = tuple(str(egress) for egress, cell in sorted(cells.items()) if not cell.absent)
+        return Identity("Telescent", f"panel of {len(ports)} ports", "unknown", "unknown", ports, ports)
+
+    async def read(self) -> frozenset[Setting]:
+        async with self._turn:
+            return self._settings(telescent.allocated(await self._look()))
+
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
+        async with self._turn:
+            marks = Marks[Pair](ready)
+            return await in_rounds(marks, lambda: self._round(change, marks))
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._shell.close()
+
+    async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
+        """Read the panel, request what is missing, one move after the other, until the panel shows it."""
+        failed = {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
+        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
+        add = {pair: s for s in change.add if (pair := self._pair(s))}
+        goal = {**dict.fromkeys(remove, False), **dict.fromkeys(add, True)}
+        at_ns = time.monotonic_ns()
+        cells = await self._look()
+        if marks.writes:  # a request whose answer was lost may be under way
+            at_ns, cells = await self._watch(goal, cells, marks, self.traits.settle_s)
+        marks.words.clear()
+        for pair in [pair for pair in add if any(port not in cells or cells[port].absent for port in pair)]:
+            failed[add.pop(pair)] = f"not a port of {self.name}: {pair[0]}->{pair[1]}"
+            del goal[pair]
+        plugged = telescent.allocated(cells)
+        gone, new = [pair for pair in remove if pair in plugged], []
+        for pair in (pair for pair in add if pair not in plugged):
+            held = next((o for o in sorted(plugged - {*gone}) if o[0] == pair[0] or o[1] == pair[1]), None)
+            if held:
+                side, port = ("ingress", pair[0]) if held[0] == pair[0] else ("egress", pair[1])
+                marks.words[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
+            else:
+                new.append(pair)
+        if gone or new:
+            await marks.begin()
+            for plug, pair in in_turn(gone, new):
+                if plug:
+                    await self._connect(pair, cells, marks)
+                elif not await self._free(pair, cells, marks):
+                    continue
+                else:  # a request for a port that is not free yet might be refused: nothing public tells
+                    at_ns, cells = await self._watch({pair: False}, await self._look(), marks)
+            marks.broke()
+            marks.acknowledged()
+            at_ns, cells = await self._watch(goal, await self._look(), marks)
+        marks.acked_ns = marks.acked_ns or time.monotonic_ns()
+        plugged = telescent.allocated(cells)
+        for pair, setting in (*remove.items(), *add.items()):
+            if (pair in plugged) is (pair in remove):
+                failed[setting] = marks.words.get(pair) or _silence(pair, cells, self._budget_s)
+        return marks.outcome(self.name, self._settings(plugged), max(at_ns, marks.acked_ns), failed)
+
+    async def _connect(self, pair: Pair, cells: Mapping[int, Cell], marks: Marks[Pair]) -> None:
+        held = [o for o in telescent.allocated(dict(cells)) if o[0] == pair[0] or o[1] == pair[1]]
+        if held:  # what was to be freed before is not: `connect --force` would take it
+            marks.words[pair] = f"a port is held by {held[0][0]}->{held[0][1]}"
+            return
+        for command in (
+            f"unlock --force -in {pair[0]}",
+            f"unlock --force -out {pair[1]}",
+            f"connect --force -in {pair[0]} -out {pair[1]}",
+        ):
+            if not await self._request(command, pair, marks):
+                return
+
+    async def _free(self, pair: Pair, cells: Mapping[int, Cell], marks: Marks[Pair]) -> bool:
+        """Unlock and free both ends; whether the panel took the request.
+
+        The client's author found that unlocking one side of a port is not enough, "apparent bug in switch/simulator": where the
+        panel still calls a port locked, both sides are unlocked.
+        """
+        for unlocks in ((f"-in {pair[0]}", f"-out {pair[1]}"), (f"{pair[0]}", f"{pair[1]}")):
+            marks.words.pop(pair, None)
+            for ends in unlocks:
+                if not await self._request(f"unlock --force {ends}", pair, marks):
+                    return False
+            taken = await self._request(f"unallocate --force -in {pair[0]}", pair, marks)
+            if taken or "lock" not in marks.words[pair].lower():
+                break
+        else:
+            return False
+        if taken and pair in telescent.allocated(await self._look()):
+            await self._request(f"unallocate --force -out {pair[1]}", pair, marks)
+            marks.words.pop(pair, None)  # the ingress was freed and with it, perhaps, all there was
+        return taken
+
+    async def _request(self, command: str, pair: Pair, marks: Marks[Pair]) -> bool:
+        """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""
+        marks.write()
+        said, _ = await self._shell.run(command, self._patience_s)
+        if words := telescent.complaint(said):
+            marks.words[pair] = f'refused "{command}": {words}'
+        return not words
+
+    async def _watch(
+        self, goal: Mapping[Pair, bool], cells: dict[int, Cell], marks: Marks[Pair], patience_s: float | None = None
+    ) -> tuple[int, dict[int, Cell]]:
+        """Look until `goal` is reached or nothing changed for `patience_s` (s; the budget of a move); tell how far the robot is."""
+        loop = asyncio.get_running_loop()
+        began = moved = loop.time()
+        before = cells
+        while True:
+            at_ns = time.monotonic_ns()
+            now = loop.time()
+            if cells != before:
+                before, moved = cells, now
+            plugged = telescent.allocated(cells)
+            left = [pair for pair, there in goal.items() if (pair in plugged) is not there and pair not in marks.words]
+            done, total = len(goal) - len(left), len(goal)
+            eta_s = (now - began) / done * len(left) if done and patience_s is None else self.traits.settle_s * len(left)
+            self.told(Progress(self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"))
+            if not left or now - moved > (self._budget_s if patience_s is None else patience_s):
+                return at_ns, cells
+            await asyncio.sleep(self._check_s)
+            cells = await self._look()
+
+    async def _look(self) -> dict[int, Cell]:
+        """The panel; asked once more when the answer cannot be read."""
+        for again in (True, False):
+            said, _ = await self._shell.run(STATE)
+            try:
+                cells = telescent.switch_state(said)
+                telescent.allocated(cells)
+                return cells
+            except Garbled as error:
+                if not again:
+                    raise Garbled(f'{self.name}: answer to "{STATE}": {error}') from error
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
+        return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)
+
+    def _pair(self, setting: Setting) -> Pair | None:
+        """The two port numbers, None when a label is not one (and must not reach a command line)."""
+        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+            return None
+        ingress, egress = port_number(setting.ingress.label), port_number(setting.egress.label)
+        return (ingress, egress) if ingress and egress else None
+
+    def _no_pair(self, setting: Setting) -> str:
+        if isinstance(setting, CrossConnect):
+            return f"not a port of {self.name}: its ports are numbers"
+        return "a spectral route; this is a cross-connect switch"
+
+
+def _silence(pair: Pair, cells: Mapping[int, Cell], budget_s: float) -> str:
+    """Words for a move that was neither made nor refused."""
+    cell = cells.get(pair[1])
+    shows = f"{cell.status}{cell.address}" if cell else "nothing"
+    return f"wanted {pair[0]}->{pair[1]}, port {pair[1]} shows {shows}; nothing changed for {budget_s:.1f} s"
