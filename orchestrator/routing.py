@@ -165,9 +165,7 @@ class _Negotiation:
         if lacking is not None:
             raise lacking
         where = f"no trunks lead from {start} to {goal}"
-        raise Infeasible(
-            f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks; see what each device can join with: testbed devices"
-        )
+        raise Infeasible(f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
 
     def settle(self, movable: Sequence[int]) -> None:
         """Route again whoever contends, until nobody does or the turns are over."""

@@ -85,7 +85,7 @@ def svg(report: PowerReport) -> str:
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="16" y="24" font-size="15">{escape(report.lab)}: loss of {len(rows)} circuits</text>',
-        f'<text x="16" y="44" fill="{_AXIS}">bar: measured, dB, amber where it is much more; tick: expected; right: power out, margin</text>',
+        f'<text x="16" y="44" fill="{_AXIS}">bar: measured, amber if much more than expected; tick: expected</text>',
     ]
     step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50) if longest / s <= 10)
     bottom = _TOP + _ROW * len(rows)

@@ -40,8 +40,9 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
         foreign = f" !{len(device.foreign)}" if device.foreign else ""
         lines.append(f"  {device.device:<8} ={len(device.kept)} -{len(device.removed)} +{len(device.made)}{foreign}{dark}")
         for sign, tone, names in (("-", "red", device.removed), ("+", "green", device.made), ("!", "yellow", device.foreign)):
-            for start in range(0, len(names), 6):
-                lines.append(paint(f"    {sign} {'  '.join(names[start : start + 6])}", tone, colour))
+            beside = max(1, min(6, 110 // (max(map(len, names), default=0) + 2)))  # routes by wavelength are long
+            for start in range(0, len(names), beside):
+                lines.append(paint(f"    {sign} {'  '.join(names[start : start + beside])}", tone, colour))
     return lines
 
 
