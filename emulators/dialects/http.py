@@ -67,9 +67,10 @@ class Response:
 
 
 class _Parser:
-    """The requests of one connection. `dead`: nothing more is read from it."""
+    """The requests of one connection. closes: the first is the last. `dead`: nothing more is read from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, closes: bool) -> None:
+        self._closes = closes
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._request: h11.Request | None = None
         self._body = bytearray()
@@ -95,10 +96,13 @@ class _Parser:
                         self.dead = True
                         commands.append(f"{_BROKEN}413")
                 elif isinstance(event, h11.EndOfMessage):
-                    commands.append(self._command())
+                    commands.append(command := self._command())
                     rest, _ = self._h11.trailing_data
-                    self.__init__()  # type: ignore[misc]
-                    self._h11.receive_data(rest) if rest else None
+                    request = parse(command)
+                    self.__init__(self._closes)  # type: ignore[misc]
+                    self.dead = self._closes or request is None or request.last
+                    if rest and not self.dead:
+                        self._h11.receive_data(rest)
                 else:
                     break
         except h11.RemoteProtocolError as problem:
@@ -182,9 +186,9 @@ class HttpDialect(Dialect[State]):
         self._ending.discard(session)
 
     def split(self, session: Session) -> list[str]:
-        parser = self._parsers.setdefault(session, _Parser())
+        parser = self._parser(session)
         data, session.buffer = session.buffer, b""
-        if parser.dead:
+        if parser.dead or not data:
             return []
         commands = parser.feed(data)
         if parser.continues:
@@ -233,6 +237,9 @@ class HttpDialect(Dialect[State]):
         response = self.denied(request, now) if refused else self.answer(request, now)
         return self._written(session, request, self.dress(request, response, now))
 
+    def _parser(self, session: Session) -> _Parser:
+        return self._parsers.setdefault(session, _Parser(self.closes))
+
     def _unknown(self, request: Request | None) -> Response:
         error = self.error(401, request)
         return Response(401, error.body, error.kind, {"www-authenticate": f'Basic realm="{self.realm}"', **error.headers})
@@ -255,7 +262,7 @@ class HttpDialect(Dialect[State]):
         if last:
             lines.append("connection: close")
             self._ending.add(session)
-            self._parsers.setdefault(session, _Parser()).dead = True
+            self._parser(session).dead = True
         if request is not None and request.method == "HEAD":
             body = b""
         elif chunked:

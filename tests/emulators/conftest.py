@@ -17,10 +17,13 @@ async def start() -> AsyncIterator[Start]:
     """Start devices: `await start("calient-tl1", settle_s=0.01, chunking="byte")`."""
     devices: list[Device] = []
 
-    async def begin(driver: str, *, chunking: Any = "whole", name: str = "ocs1", seed: int = 1, **overrides: Any) -> Device:
+    async def begin(
+        driver: str, *, chunking: Any = "whole", name: str = "ocs1", seed: int = 1, served: Any = None, **overrides: Any
+    ) -> Device:
+        """served: how it is reached, as DeviceServer's keywords; over plain TCP otherwise."""
         overrides.setdefault("settle_s", 0.02)
         plant, dialect = device_from_config(name, driver, overrides, seed)
-        device = Device(DeviceServer(name, dialect, plant, chunking=chunking))
+        device = Device(DeviceServer(name, dialect, plant, chunking=chunking, **(served or {})))
         await device.server.start()
         devices.append(device)
         return device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,14 @@ from emulators.plant import Pair
 from emulators.server import DeviceServer
 
 PATIENCE_S = 2.0
+
+
+async def until(true: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.005)
 
 
 class Client:
