@@ -203,7 +203,7 @@ class Parser:
             if end < 0:
                 self._hunted = hunted[0], hunted[1]
                 break
-            self._take(bytes(self._buffer[:end]))
+            self._take(bytes(self._buffer[:end]), last=True)
             self._end()
             del self._buffer[: end + 1]
             self._new_line()
@@ -241,7 +241,7 @@ class Parser:
             if end < 0:
                 self._take(line)
                 return
-            self._take(line[:end])
+            self._take(line[:end], last=True)
             self._end()
             # What follows the terminator is a prompt, an echo or the beginning of the next message; inside an answer that an
             # unsolicited message interrupted it is more of the answer.
@@ -256,8 +256,8 @@ class Parser:
         elif match := _SOLICITED.fullmatch(_PROMPT.sub("", line, count=1)):  # its header was lost; the answer itself is whole
             self._push(_Block(solicited=match))
 
-    def _take(self, data: bytes) -> None:
-        """Take one line of a message, or what stands before its end."""
+    def _take(self, data: bytes, *, last: bool = False) -> None:
+        """Take one line of a message; `last`: what stands before its end, where nothing can go on in another block."""
         line = data.decode("latin-1")
         block = self._stack[-1]
         if block.resumed:
@@ -275,7 +275,7 @@ class Parser:
             self._push(_Block(sid=sid))
         elif not block.named:
             self._name(block, line)
-        elif text == ">" and block.solicited is not None:
+        elif text == ">" and not last and block.solicited is not None:
             self._keep(block.solicited["ctag"], self._stack.pop())
         elif text.startswith('"') and text.endswith('"') and len(text) > 1:
             block.rows.append(text[1:-1])

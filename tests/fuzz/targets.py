@@ -12,7 +12,7 @@ from importlib import import_module
 
 Fuzz = Callable[[bytes], None]
 
-LONGEST = 4096
+LONGEST = 2048
 MOST_S = 1.0
 """Far more than any reader needs for so little, and far less than a person waits."""
 MARK = b"\x1e"

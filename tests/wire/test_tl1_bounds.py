@@ -77,6 +77,14 @@ def test_answers_begun_in_blocks_and_never_ended_are_not_kept_for_ever() -> None
     assert parser._held < MOST_TAGS * 100
 
 
+@pytest.mark.parametrize("piece", [1, 1000])
+def test_an_answer_that_goes_on_and_ends_at_once_has_ended(piece: int) -> None:
+    (reply,) = fed(HEADER + b"M  7 COMPLD\r\n>;", piece)
+    assert isinstance(reply, Reply) and (reply.ctag, reply.stray) == ("7", (">",))
+    (reply,) = fed(HEADER + b"M  7 COMPLD\r\n>;\r\n", piece)
+    assert isinstance(reply, Reply) and reply.completed
+
+
 def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tl1, "LARGEST", 100_000)
     parser = Parser()
