@@ -14,21 +14,23 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
-from drivers.session.pairs import PairSwitch, port_number
+from drivers.session.pairs import port_number
+from drivers.session.voa import Voa, VoaSwitch
 from drivers.watch import watch
 from drivers.wire import netconf, polatis
 from drivers.wire.netconf import Element, tree
 from drivers.wire.polatis import Pair
-from optics import Db, Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
+from optics import Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
 
 NS = "http://www.polatis.com/yang/optical-switch"
 SINCE_PAIR = "2017-08-04"  # ONOS
 
 
-class PolatisNetconf(PairSwitch):
+class PolatisNetconf(VoaSwitch):
     """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
 
     # As the other Polatis drivers: H+S data sheet as quoted by the TCD testbed.
+    _configured = True
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
     )
@@ -46,8 +48,8 @@ class PolatisNetconf(PairSwitch):
             "change": "CODE",
             "refusals": "assumed",
             "power": "CODE",
-            "ports": "assumed",
-            "attenuation": "CODE",
+            "ports": "CODE",
+            "attenuation": "assumed",
             "settling": "DOC",
         },
     )
@@ -75,44 +77,21 @@ class PolatisNetconf(PairSwitch):
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = _numbers(ports)
         async with self._turn:
-            rows = await self._ports("opm-power")
-        found = {port: netconf.number(rows[n], "power") for n, port in wanted.items() if n in rows}
-        return {port: float(level) for port, level in found.items() if level > polatis.FLOOR_DBM}
+            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
         async with self._turn:
             return await self._port_states(_numbers(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        """As the protocol says, by the RPC `port-set-state`, a port at a time. That it takes `port-id` and `status` is assumed."""
+        """As the protocol says, by the RPC `port-set-state`, a port at a time (its body as in ONOS)."""
         wanted = _numbers(ports)
         async with self._turn:
             for n in sorted(wanted):
-                status = "PC_ENABLED" if enabled else "PC_DISABLED"
-                call = tree("port-set-state", tree("port-id", str(n)), tree("status", status), ns=NS)
-                await self._session.call(netconf.show(call), f"port-set-state {n} {status}")
+                verb = "port-enab" if enabled else "port-disab"
+                call = tree("port-set-state", tree(verb, str(n)), ns=NS)
+                await self._session.call(netconf.show(call), f"port-set-state {verb} {n}")
             return await self._port_states(wanted)
-
-    async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
-        async with self._turn:
-            return await self._attenuation(_numbers(ports))
-
-    async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
-        wanted = _numbers(levels)
-        async with self._turn:
-            rows = await self._ports("voa")
-            config = tree("voa", ns=NS)
-            for n, port in sorted(wanted.items()):
-                if n not in rows:
-                    raise Refused(f"{self.name}: port {n} has no attenuator")
-                if not 0 <= levels[port] <= polatis.MOST_DB:
-                    raise Refused(f"{self.name}: port {n}: {levels[port]} dB is not between 0 and {polatis.MOST_DB}")
-                mode = polatis.VOA_SET if levels[port] else polatis.VOA_OFF
-                row = [tree("port-id", str(n)), tree("atten-mode", mode), tree("atten-level", polatis.level(levels[port]))]
-                config.append(tree("port", *row, ns=NS))
-            if wanted:
-                await self._session.edit(config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}")
-            return await self._attenuation(wanted)
 
     async def close(self) -> None:
         async with self._turn:
@@ -192,15 +171,28 @@ class PolatisNetconf(PairSwitch):
         rows = await self._ports("port-config")
         return {port: polatis.port_state(netconf.said(rows[n], "status")) for n, port in wanted.items() if n in rows}
 
-    async def _attenuation(self, wanted: Mapping[int, Port]) -> dict[Port, Db]:
-        rows = await self._ports("voa")
-        return {
-            port: 0.0
-            if netconf.said(rows[n], "atten-mode", default="") == polatis.VOA_OFF
-            else float(netconf.number(rows[n], "atten-level"))
-            for n, port in wanted.items()
-            if n in rows
-        }
+    async def _attenuators(self) -> dict[int, Voa]:
+        return {n: _voa(row) for n, row in (await self._ports("voa")).items()}
+
+    async def _set_attenuators(self, wanted: Mapping[int, Voa]) -> None:
+        config = tree("voa", ns=NS)
+        for n, voa in sorted(wanted.items()):
+            row = [tree("port-id", str(n)), tree("atten-mode", voa.mode)]
+            if voa.level is not None:
+                row += [tree("atten-level", polatis.level(voa.level)), tree("reference-port", str(voa.reference))]
+            config.append(tree("port", *row, ns=NS))
+        if wanted:
+            await self._session.edit(config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}")
+
+    async def _levels(self) -> dict[int, float]:
+        found = {n: netconf.number(row, "power") for n, row in (await self._ports("opm-power")).items()}
+        return {n: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+
+
+def _voa(row: Element) -> Voa:
+    level = float(netconf.number(row, "atten-level")) if netconf.said(row, "atten-level", default="") else None
+    reference = netconf.said(row, "reference-port", default="")
+    return Voa(netconf.said(row, "atten-mode"), level, port_number(reference) or 0)
 
 
 def _numbers(ports: Iterable[Port]) -> dict[int, Port]:

@@ -20,24 +20,28 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.link.http import Answer
 from drivers.rounds import Marks
-from drivers.session.pairs import PairSwitch, port_number
+from drivers.session.pairs import port_number
 from drivers.session.rest import OPTIONS, RestSession, open_http
+from drivers.session.voa import Voa, VoaSwitch
 from drivers.wire import polatis, rest
 from drivers.wire.polatis import Pair
 from drivers.wire.rest import Json
-from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
+from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
 JSON = {"Accept": "application/yang-data+json"}
 MAP = "/data/optical-switch:cross-connects"
+VOA = ("optical-switch:voa", "polatis-switch:voa")
+"""Where attenuators are: public clients have them in one module, the list of resources of another in the other."""
 RETRIES = 3
 """Times a refused precondition (412) is answered by reading again before the change is given up."""
 
 
-class PolatisRestconf(PairSwitch):
+class PolatisRestconf(VoaSwitch):
     """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
 
     # H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
     # unless its boot mode says otherwise.
+    _configured = True
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
     )
@@ -57,7 +61,7 @@ class PolatisRestconf(PairSwitch):
             "refusals": "CODE",
             "power": "CODE",
             "ports": "CODE",
-            "attenuation": "CODE",
+            "attenuation": "assumed",
             "settling": "DOC",
         },
     )
@@ -72,6 +76,7 @@ class PolatisRestconf(PairSwitch):
         if self._size:
             polatis.size(self._size)
         self._tag = ""
+        self._voa = VOA[0]
         self._seen: frozenset[Pair] = frozenset()
 
     async def identify(self) -> Identity:
@@ -90,9 +95,7 @@ class PolatisRestconf(PairSwitch):
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
         wanted = _numbers(ports)
         async with self._turn:
-            rows = await self._ports("optical-switch:opm-power")
-        found = {n: rest.number(row, "power") for n, row in rows.items() if n in wanted and "power" in row}
-        return {wanted[n]: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
         async with self._turn:
@@ -111,24 +114,6 @@ class PolatisRestconf(PairSwitch):
                 row.pop("peer-port", None)  # state, not configuration
                 await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
             return await self._port_states(wanted)
-
-    async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
-        async with self._turn:
-            return await self._attenuation(_numbers(ports))
-
-    async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
-        wanted = _numbers(levels)
-        async with self._turn:
-            rows = await self._ports("polatis-switch:voa")
-            for n, port in sorted(wanted.items()):
-                if n not in rows:
-                    raise Refused(f"{self.name}: port {n} has no attenuator")
-                if not 0 <= levels[port] <= polatis.MOST_DB:
-                    raise Refused(f"{self.name}: port {n}: {levels[port]} dB is not between 0 and {polatis.MOST_DB}")
-                mode = polatis.VOA_SET if levels[port] else polatis.VOA_OFF
-                row = {"port-id": n, "atten-mode": mode, "atten-level": polatis.level(levels[port])}
-                await self._put(f"polatis-switch:voa/port={n}", {"polatis-switch:port": [row]})
-            return await self._attenuation(wanted)
 
     async def close(self) -> None:
         async with self._turn:
@@ -237,21 +222,38 @@ class PolatisRestconf(PairSwitch):
 
         return await self._session.ask(f"{self._api}/data/{resource}", parse, headers=JSON)
 
+    async def _attenuators(self) -> dict[int, Voa]:
+        """The module that answers is the one to write to."""
+        for self._voa in VOA:
+            if rows := await self._ports(self._voa):
+                return {n: _voa(row) for n, row in rows.items()}
+        return {}
+
+    async def _set_attenuators(self, wanted: Mapping[int, Voa]) -> None:
+        for n, voa in sorted(wanted.items()):
+            row: dict[str, object] = {"port-id": n, "atten-mode": voa.mode}
+            if voa.level is not None:
+                row |= {"atten-level": polatis.level(voa.level), "reference-port": voa.reference}
+            await self._put(f"{self._voa}/port={n}", {f"{self._voa.partition(':')[0]}:port": [row]})
+
+    async def _levels(self) -> dict[int, float]:
+        rows = await self._ports("optical-switch:opm-power")
+        found = {n: rest.number(row, "power") for n, row in rows.items() if "power" in row}
+        return {n: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+
     async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
         rows = await self._ports("optical-switch:port-config")
         return {port: polatis.port_state(rest.text(rows[n], "status")) for n, port in wanted.items() if n in rows}
 
-    async def _attenuation(self, wanted: Mapping[int, Port]) -> dict[Port, Db]:
-        rows = await self._ports("polatis-switch:voa")
-        return {
-            port: 0.0 if rows[n].get("atten-mode") == polatis.VOA_OFF else float(rest.number(rows[n], "atten-level"))
-            for n, port in wanted.items()
-            if n in rows
-        }
-
 
 def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
     return {n: port for port in ports if (n := port_number(port.label))}
+
+
+def _voa(row: Mapping[str, Json]) -> Voa:
+    level = float(rest.number(row, "atten-level")) if "atten-level" in row else None
+    reference = rest.text(row, "reference-port", "")
+    return Voa(rest.text(row, "atten-mode"), level, port_number(reference) or 0)
 
 
 def _body(answer: Answer) -> Json:

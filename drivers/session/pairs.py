@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
@@ -25,11 +26,16 @@ class PairSwitch(ABC):
     UNSAID: ClassVar[str] = "no error queued"
     """What completes the words about a change that the device neither made nor refused."""
 
+    _configured: ClassVar[bool] = False
+    """The map is a datastore, which shows what is configured before the light is there: a change is believed only a settling time
+    after its last command."""
+
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
         self._patience_s = patience_s(traits, config.options.get("patience_s"))
         self._turn = asyncio.Lock()
+        self._steady_at = 0.0
 
     @abstractmethod
     async def _read(self) -> frozenset[Pair]:
@@ -65,8 +71,10 @@ class PairSwitch(ABC):
             return {p: s for p, s in remove.items() if p in pairs} | {p: s for p, s in add.items() if p not in pairs}
 
         def done(pairs: frozenset[Pair]) -> bool:
-            return all(pair in marks.words for pair in wrong(pairs))
+            return all(pair in marks.words for pair in wrong(pairs)) and time.monotonic() >= self._steady_at
 
+        if marks.writes and self._configured:  # a lost answer: when it was carried out is not known
+            self._steady_at = time.monotonic() + self.traits.settle_s
         # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
         first_s = 2 * self.traits.settle_s if marks.writes else 0.0
         last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
@@ -104,6 +112,8 @@ class PairSwitch(ABC):
         if free := sorted(pair for pair in new if pair not in marks.words):
             await self._make(free, marks)
         marks.acknowledged()
+        if self._configured and (gone or new):
+            self._steady_at = time.monotonic() + self.traits.settle_s
 
     def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
         return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)

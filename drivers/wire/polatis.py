@@ -13,8 +13,6 @@ FLOOR_DBM = Decimal(-60)
 LARGEST_PORT = 9999
 MOST_DB = 30
 """More attenuation than any of these switches' attenuators has is a slip of the pen; no public source gives a limit."""
-VOA_SET, VOA_OFF = "VOA_MODE_ABSOLUTE", "VOA_MODE_NONE"
-"""Attenuation to `atten-level`, and none (public NETCONF clients)."""
 
 Pair = tuple[int, int]
 

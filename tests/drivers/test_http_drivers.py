@@ -215,7 +215,15 @@ async def test_polatis_ports_are_shut_by_their_whole_row_and_attenuators_set() -
     voas = {9: {"port-id": 9, "atten-mode": "VOA_MODE_NONE", "atten-level": "0.0"}}
 
     def answers(request: Request) -> bytes:
-        kind, held = ("optical-switch:port-config", rows) if "port-config" in request.path else ("polatis-switch:voa", voas)
+        if "cross-connects" in request.path:
+            return http(200, '{"optical-switch:cross-connects":{"pair":[{"ingress":1,"egress":9}]}}')
+        if "opm-power" in request.path:
+            # The meters disagree by 0.7 dB: the true loss is 0.5 dB.
+            relative = voas[9]["atten-mode"] == "VOA_MODE_RELATIVE"
+            level = -0.7 - float(str(voas[9]["atten-level"])) if relative else -1.2
+            ports = [{"port-id": 1, "power": "0.0"}, {"port-id": 9, "power": f"{level:.2f}"}]
+            return http(200, json.dumps({"optical-switch:opm-power": {"port": ports}}))
+        kind, held = ("optical-switch:port-config", rows) if "port-config" in request.path else ("optical-switch:voa", voas)
         if request.method == "GET":
             return http(200, json.dumps({kind: {"port": [*held.values()]}}))
         ((_, (row,)),) = json.loads(request.body).items()
@@ -230,7 +238,12 @@ async def test_polatis_ports_are_shut_by_their_whole_row_and_attenuators_set() -
             await device.set_ports([four], enabled=True)
         assert await device.attenuation([nine, four]) == {nine: 0.0}
         assert await device.attenuate({nine: 2.5}) == {nine: 2.5}
-        assert voas[9] == {"port-id": 9, "atten-mode": "VOA_MODE_ABSOLUTE", "atten-level": "2.50"}
+        assert voas[9] == {"port-id": 9, "atten-mode": "VOA_MODE_RELATIVE", "atten-level": "3.00", "reference-port": 1}
+        with pytest.raises(Refused, match="no attenuator"):
+            await device.attenuate({three: 1.0})
+        assert await device.attenuate({nine: 0.0}) == {nine: 0.0}
+        voas[9] = {"port-id": 9, "atten-mode": "VOA_MODE_ABSOLUTE", "atten-level": "-3.00"}
+        assert await device.attenuation([nine]) == {}  # a power, not an attenuation
         with pytest.raises(Refused, match="not between"):
             await device.attenuate({nine: -1.0})
 

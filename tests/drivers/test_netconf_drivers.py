@@ -68,12 +68,16 @@ class Polatis:
         if operation.startswith("<get>"):
             return f"<data>{self.get(operation)}</data>"
         if "port-set-state" in operation:
-            self.status[int(leaf(operation, "port-id")[0])] = leaf(operation, "status")[0]
+            found = re.search(r"<port-(enab|disab)>(\d+)<", operation)
+            assert found
+            self.status[int(found[2])] = f"PC_{found[1].upper()}LED"
             return "<ok/>"
         assert "<target><running/></target>" in operation
         if "<voa" in operation:
-            for port, mode, level in zip(*(leaf(operation, key) for key in ("port-id", "atten-mode", "atten-level")), strict=True):
-                self.voa[int(port)] = (mode, level)
+            self.voa[int(leaf(operation, "port-id")[0])] = (
+                leaf(operation, "atten-mode")[0],
+                "".join(leaf(operation, "atten-level")),
+            )
             return "<ok/>"
         rows = re.findall(rf"<{self.word} [^>]*operation=\"(\w+)\"[^>]*><ingress>(\d+)</ingress><egress>(\d+)</egress>", operation)
         assert rows, operation
@@ -135,7 +139,7 @@ async def test_polatis_refused_list_is_sent_pair_by_pair(tmp_path: Path) -> None
 
 
 async def test_polatis_abilities(tmp_path: Path) -> None:
-    async with opened("polatis-netconf", Polatis(), tmp_path) as (device, served):
+    async with opened("polatis-netconf", Polatis((1, 9)), tmp_path) as (device, served):
         identity = await device.identify()
         assert (identity.model, identity.serial, identity.ingress[-1], identity.egress[0]) == ("N-VST-16x16-LA1", "7", "16", "17")
         assert isinstance(device, PowerMeter) and isinstance(device, PortControl) and isinstance(device, Attenuator)
