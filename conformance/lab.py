@@ -58,14 +58,16 @@ def families() -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def devices_lab(drivers: Iterable[str], *, keep_under: Path | None = None) -> Iterator[Lab]:
-    """Run one device of each driver in one process, quick to settle, no hosts.
+def devices_lab(
+    drivers: Iterable[str], *, keep_under: Path | None = None, emulated: Mapping[str, Mapping[str, object]] | None = None
+) -> Iterator[Lab]:
+    """Run one device of each driver in one process, quick to settle, no hosts. emulated: driver -> keys of emulator.yml.
 
     Raises: Missing - a driver without an emulator, or the lab does not start; with its own words.
     """
     folder = Path(tempfile.mkdtemp(prefix="testbed-conform-", dir=keep_under))
     try:
-        configs = _write(folder, tuple(drivers))
+        configs = _write(folder, tuple(drivers), emulated or {})
         with _running(folder / "lab", "--devices-only"):
             lab = Lab(folder / "lab", folder / "state", configs)
             for truth in lab.truths.values():
@@ -93,7 +95,7 @@ def generate(out: Path, state: Path, driver: str, hosts: int) -> None:
     _python("-m", "emulators.generate", *words)
 
 
-def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
+def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:
     """One inventory with a device of every driver, on free ports."""
     import yaml
 
@@ -118,7 +120,8 @@ def _write(folder: Path, drivers: tuple[str, ...]) -> dict[str, DeviceConfig]:
     (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"nobody": host}}}))
     (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
     (lab / "fibres.yml").write_text("fibres: []\n")
-    (lab / "emulator.yml").write_text("hosts: false\nseed: 1\n")
+    keys = {name_of(driver): dict(given) for driver, given in emulated.items()}
+    (lab / "emulator.yml").write_text(yaml.safe_dump({"hosts": False, "seed": 1, "devices": keys}))
     return _configs(lab)
 
 
@@ -135,7 +138,7 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
     }
     if family["login"]:
         entry["username"], entry["password"] = family["login"]
-    if family["time_scale"] != 1 or driver == "sonic-ocs":  # a robot's move, or a slow daemon, becomes as short as a mirror's
+    if family["time_scale"] != 1 or found.TRAITS.settle_s > 1:  # a robot's move, or a slow daemon, becomes as short as a mirror's
         entry["time_scale"] = max(family["time_scale"], round(found.TRAITS.settle_s / SETTLE_S))
     return entry
 

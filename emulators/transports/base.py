@@ -13,6 +13,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 from emulators.dialects.base import AnyDialect, Session
 
+BYTEWISE = 4096
+"""So much of an answer goes one byte at a time where that is asked for; the rest of a long one goes in larger pieces."""
+
 Chunking = Literal["whole", "split", "byte"]
 
 
@@ -194,7 +197,9 @@ class Conversation:
         if self.device.chunking == "whole":
             return [data]
         if self.device.chunking == "byte":
-            return [data[i : i + 1] for i in range(len(data))]
+            first, rest = data[:BYTEWISE], data[BYTEWISE:]
+            bytewise = [first[i : i + 1] for i in range(len(first))]
+            return [*bytewise, *(rest[i : i + BYTEWISE] for i in range(0, len(rest), BYTEWISE))]
         count = min(len(data) - 1, self._random.randint(1, 4))
         cuts = [0, *sorted(self._random.sample(range(1, len(data)), count)), len(data)] if count > 0 else [0, len(data)]
         return [data[a:b] for a, b in pairwise(cuts)]
