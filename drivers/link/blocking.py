@@ -17,6 +17,21 @@ SLICE_S = 0.2
 """Longest time (s) one library call may block: cancelling or closing never waits longer than this for the thread."""
 
 
+async def kept(opening: asyncio.Future[T], drop: Callable[[T], object], hurry: Callable[[], object] = lambda: None) -> T:
+    """Await what a thread opens.
+
+    Cancelled, `hurry` the thread, wait for it, which has a deadline of its own, and `drop` what it opened all the same.
+    """
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        hurry()
+        (opened,) = await asyncio.gather(opening, return_exceptions=True)
+        if not isinstance(opened, BaseException):
+            drop(opened)
+        raise
+
+
 class BlockingLink(Link):
     """A link whose five verbs block; each runs in the device's own thread, in slices of at most SLICE_S."""
 

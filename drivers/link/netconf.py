@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from drivers.link.base import LONGEST, Dropped
+from drivers.link.blocking import kept
 from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
 
@@ -99,7 +100,7 @@ class NetconfLink:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
         sock: socket.socket | None = None
         try:
-            sock = await loop.run_in_executor(self._thread, self._connect)
+            sock = await kept(loop.run_in_executor(self._thread, self._connect), socket.socket.close)
             logging_in = loop.run_in_executor(self._thread, self._log_in, sock, loop)
             try:
                 async with asyncio.timeout(LOGIN_S):

@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from drivers.link.base import LONGEST, Dropped
-from drivers.link.blocking import SLICE_S, BlockingLink
+from drivers.link.blocking import SLICE_S, BlockingLink, kept
 from drivers.link.tap import pass_on
 from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
 
@@ -49,8 +50,19 @@ OPTIONS = {
 }
 
 
-def connect(who: str, address: str, host: str, port: int, login: Login, timeout_s: float) -> Any:
-    """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host key not known, login denied."""
+def connect(
+    who: str,
+    address: str,
+    host: str,
+    port: int,
+    login: Login,
+    timeout_s: float,
+    dialled: Callable[[socket.socket], object] = lambda sock: None,
+) -> Any:
+    """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host key not known, login denied.
+
+    `dialled` is given the socket before anything is said on it: shutting it down ends the attempt.
+    """
     try:
         import paramiko
     except ImportError as error:
@@ -60,6 +72,7 @@ def connect(who: str, address: str, host: str, port: int, login: Login, timeout_
     except OSError as error:
         raise Unreachable(f"{who}: cannot connect to {address}: {error.strerror or error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    dialled(sock)
     _quiet()
     transport = paramiko.Transport(sock)
     transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = timeout_s
@@ -193,10 +206,19 @@ class SshCommands:
     async def _connect(self) -> None:
         await self._shut()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
+        dialled: list[socket.socket] = []
+
+        def hurry() -> None:
+            for sock in dialled:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+        def work() -> Any:
+            return connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled.append)
+
+        opening = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            self._transport = await self._call(
-                lambda: connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
-            )
+            self._transport = await kept(opening, lambda transport: transport.close(), hurry)
         except BaseException:
             await self._shut()
             raise
