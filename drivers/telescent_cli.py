@@ -24,6 +24,8 @@ from drivers.wire.telescent import Cell, Pair
 from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Setting, Traits
 
 STATE = "switchstate"
+TRIES = 1
+"""How often a connection that was neither made nor refused within the budget is asked for again."""
 
 
 class TelescentCli:
@@ -36,6 +38,8 @@ class TelescentCli:
         "move_budget_s": "longest time of one move (s, the device's clock); default 120",
         "check_s": "time between two looks at the panel (s, the device's clock); default 3",
     }
+    STAGES: ClassVar[bool] = True
+    """Which ports are unlocked cannot be read in any known form: after a lost answer they are unlocked again."""
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Telescent patch panels, CLI",
         ("ssh",),
@@ -108,15 +112,18 @@ class TelescentCli:
                 new.append(pair)
         if gone or new:
             await marks.begin()
-            for plug, pair in in_turn(gone, new):
+            for plug, pair in in_turn(gone, new):  # a request for a port that is not free yet might be refused: nobody knows
                 if plug:
                     await self._connect(pair, cells, marks)
-                elif not await self._free(pair, cells, marks):
-                    continue
-                else:  # a request for a port that is not free yet might be refused: nothing public tells
-                    at_ns, cells = await self._watch({pair: False}, await self._look(), marks)
+                else:
+                    at_ns, cells = await self._free(pair, marks)
             marks.broke()
             marks.acknowledged()
+            for _ in range(TRIES):
+                at_ns, cells = await self._watch(goal, await self._look(), marks)
+                plugged = telescent.allocated(cells)
+                for pair in [pair for pair in new if pair not in plugged and pair not in marks.words]:
+                    await self._connect(pair, cells, marks)  # accepted, and nothing came of it
             at_ns, cells = await self._watch(goal, await self._look(), marks)
         marks.acked_ns = marks.acked_ns or time.monotonic_ns()
         plugged = telescent.allocated(cells)
@@ -138,26 +145,24 @@ class TelescentCli:
             if not await self._request(command, pair, marks):
                 return
 
-    async def _free(self, pair: Pair, cells: Mapping[int, Cell], marks: Marks[Pair]) -> bool:
-        """Unlock and free both ends; whether the panel took the request.
+    async def _free(self, pair: Pair, marks: Marks[Pair]) -> tuple[int, dict[int, Cell]]:
+        """Unlock and free a connection, and look until it is gone.
 
-        The client's author found that unlocking one side of a port is not enough, "apparent bug in switch/simulator": where the
-        panel still calls a port locked, both sides are unlocked.
+        The client's author found that unlocking the side of a port that is meant is not enough, "apparent bug in the switch (or at
+        least the simulator)": where that does not do, both sides of both ports are unlocked, and both ends freed.
         """
-        for unlocks in ((f"-in {pair[0]}", f"-out {pair[1]}"), (f"{pair[0]}", f"{pair[1]}")):
+        ingress, egress = f"-in {pair[0]}", f"-out {pair[1]}"
+        for unlocks, frees in (((ingress, egress), (ingress,)), ((f"{pair[0]}", f"{pair[1]}"), (ingress, egress))):
             marks.words.pop(pair, None)
             for ends in unlocks:
-                if not await self._request(f"unlock --force {ends}", pair, marks):
-                    return False
-            taken = await self._request(f"unallocate --force -in {pair[0]}", pair, marks)
-            if taken or "lock" not in marks.words[pair].lower():
-                break
-        else:
-            return False
-        if taken and pair in telescent.allocated(await self._look()):
-            await self._request(f"unallocate --force -out {pair[1]}", pair, marks)
-            marks.words.pop(pair, None)  # the ingress was freed and with it, perhaps, all there was
-        return taken
+                await self._request(f"unlock --force {ends}", pair, marks)
+            for end in frees:
+                await self._request(f"unallocate --force {end}", pair, marks)
+                at_ns, cells = await self._watch({pair: False}, await self._look(), marks)
+                if pair not in telescent.allocated(cells):
+                    marks.words.pop(pair, None)
+                    return at_ns, cells
+        return at_ns, cells
 
     async def _request(self, command: str, pair: Pair, marks: Marks[Pair]) -> bool:
         """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""

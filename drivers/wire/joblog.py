@@ -7,6 +7,7 @@ break, the log line, an empty line, then the rest of what was torn.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,7 @@ _LOG = rf"{_STAMP}[A-Za-z][^\r\n]*"
 # on a line of its own, or behind a prompt, leaves nothing.
 _TORN = re.compile(rf"\r?\n(?P<log>{_LOG}(?:\r?\n{_LOG})*)\r?\n\r?\n")
 _PLAIN = re.compile(rf"(?P<log>{_LOG})\r?\n")
+_ANY = re.compile(_LOG)
 _PORT = r"[EW]\d{1,4}"
 _NAME = r"[A-Z]\d{1,4}"
 _ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
@@ -83,21 +85,30 @@ class Queue:
 
 
 def without_logs(text: str) -> tuple[str, list[str]]:
-    """Return `text` with its complete log lines taken out and what they tore joined again, and the log lines.
+    """Return `text` with its complete log lines taken out and what they tore joined again, and the log lines as they came.
 
     >>> without_logs("E41[1AE41]  \\n02-03-2031 04:05 Connection P88<->P12 completed successfully\\n\\nEnabled\\n")
     ('E41[1AE41]  Enabled\\n', ['02-03-2031 04:05 Connection P88<->P12 completed successfully'])
     """
-    logs: list[str] = []
+    taken: Counter[str] = Counter()
+    came = _ANY.findall(text)
 
     def take(match: re.Match[str]) -> str:
-        logs.extend(match["log"].splitlines())
+        taken.update(match["log"].splitlines())
         return ""
 
     before = ""
     while before != text:  # what was torn twice in one place
         before, text = text, _TORN.sub(take, text)
-    return _PLAIN.sub(take, text), logs
+    text = _PLAIN.sub(take, text)
+    return text, [log for log, left in zip(came, _left(came, taken), strict=True) if left]
+
+
+def _left(came: Iterable[str], taken: Counter[str]) -> Iterator[bool]:
+    """Whether each is one of those taken, the first ones first."""
+    for log in came:
+        taken[log] -= 1
+        yield taken[log] >= 0
 
 
 def ended(log: str) -> Ended | None:

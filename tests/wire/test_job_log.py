@@ -1,0 +1,156 @@
+"""The robots' tables and log lines: what was captured, tables torn at every byte, and nothing but Garbled for anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.transcript import read_transcript
+from drivers.wire import joblog
+from drivers.wire.joblog import Board, PortRow, Queue
+from optics import Garbled
+
+CLI = Path(__file__).parent.parent / "transcripts" / "cli"
+LOG = "02-03-2031 04:05 CONNECTION OPERATION SUCCEEDED:E11[1AE11]<->W12[1AW12] OP:connect"
+
+
+def captured(name: str, question: str) -> list[str]:
+    """What was answered, prompts included."""
+    exchanges = [exchange for exchange in read_transcript(CLI / f"{name}.txt").exchanges if exchange.question == question]
+    return ["\n".join(line for _, lines in exchange.answer for line in lines) + "\n" for exchange in exchanges]
+
+
+def body(text: str) -> str:
+    """An answer as the session hands it on: up to the last prompt."""
+    return text[: text.rindex("[") - len("ROME")] if "[" in text.splitlines()[-1] else text
+
+
+TABLE = body(captured("rome-move", "port show")[1])
+ROWS = list(joblog.port_rows(TABLE))
+
+
+def test_the_captured_port_table_is_read() -> None:
+    rows = list(joblog.port_rows(body(captured("rome-answers", "port show")[0])))
+    assert [row.port for row in rows] == ["E1", "E2", "E3", "E128", "E129", "E141"]  # 1AE129 has no logical number
+    assert rows[0] == PortRow("E1", False, True, False, "W2", "A1")
+    assert rows[4].logical == "B129"
+    assert joblog.connected(rows) == frozenset()  # disconnected rows may still name a peer
+
+
+def test_the_captured_table_of_an_older_panel_is_read() -> None:
+    text = captured("afm-answers", "port show")[0]
+    rows = list(joblog.port_rows(text[: text.rindex("s53")]))
+    assert joblog.connected(rows) == {("E5", "W6"), ("E6", "W5")}
+    assert [row.port for row in rows if not row.enabled] == ["E109"]
+
+
+def test_boards_say_who_they_are() -> None:
+    assert joblog.board(captured("rome-answers", "show board")[0]) == Board(
+        "Wave2Wave", "ROME500", "9727-4733-2222", "1.10.2.10", True
+    )
+    assert joblog.board(captured("afm-answers", "show board")[0]) == Board(
+        "FiberZone", "AFM type 2", "9727-4733-2222", "1.6.2.1", True
+    )
+
+
+def test_a_queue_at_work_asks_for_homing_and_is_not_stuck() -> None:
+    busy, empty = (joblog.pending(body(text)) for text in captured("rome-answers", "connection show pending"))
+    assert busy == Queue((("E3", "W4"),), True, True, False)
+    assert empty == Queue((), False, False, False)
+
+
+def test_waiting_requests_are_listed_behind_the_one_in_process() -> None:
+    text = captured("rome-answers", "connection show pending")[0]
+    text = text.replace("\n\nROME[TECH]# \n", "\n772     A1        A2        connect            CLI     admin              \n\n")
+    assert joblog.pending(text).moves == (("E3", "W4"), ("A1", "A2"))
+
+
+@pytest.mark.parametrize("text", ["", "Connection execution status: enabled", "no request in process"])
+def test_half_a_queue_is_garbled(text: str) -> None:
+    with pytest.raises(Garbled):
+        joblog.pending(text)
+
+
+def test_what_log_lines_say_of_moves() -> None:
+    (created,) = captured("rome-answers", "connection create A1 to A2")
+    ends = [end for line in joblog.without_logs(created)[1] if (end := joblog.ended(line))]
+    assert [(end.pair, end.how, end.op) for end in ends] == [
+        (("E1", "W2"), "skipped", "connect"),
+        (("E2", "W1"), "succeeded", "connect"),
+    ]
+    refused = joblog.ended("02-03-2031 04:09 OPERATION VALIDATION FAILED:E31-W7 requestType=connect")
+    assert refused and (refused.pair, refused.how) == (("E31", "W7"), "invalid")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("logs", [1, 2])
+def test_a_table_torn_at_any_byte_joins_to_what_it_was(end: str, logs: int) -> None:
+    table = TABLE.replace("\n", end)
+    tear = end + (LOG + end) * logs + end
+    for at in range(len(table) + 1):
+        text = table[:at] + tear + table[at:]
+        clean, heard = joblog.without_logs(text)
+        if at and table[at - 1] == "\r":
+            continue  # between the two bytes of one line end nothing can be told
+        assert list(joblog.port_rows(clean)) == ROWS, at
+        assert heard == [LOG] * logs
+
+
+@given(st.lists(st.integers(0, len(TABLE)), max_size=6))
+def test_a_table_torn_in_several_places_joins_to_what_it_was(places: list[int]) -> None:
+    text = TABLE
+    for at in sorted(places, reverse=True):
+        text = f"{text[:at]}\n{LOG}\n\n{text[at:]}"
+    clean, heard = joblog.without_logs(text)
+    assert list(joblog.port_rows(clean)) == ROWS
+    assert len(heard) == len(places)
+
+
+def test_a_log_line_of_its_own_leaves_the_table_whole() -> None:
+    first, _, rest = TABLE.partition("E2[1AE2]")
+    assert list(joblog.port_rows(joblog.without_logs(f"{first}{LOG}\nE2[1AE2]{rest}")[0])) == ROWS
+
+
+@pytest.mark.parametrize("width", [8, 9])
+def test_the_last_column_may_be_eight_or_nine_wide(width: int) -> None:
+    table = "\n".join(
+        line[:79] + line[79:].strip().ljust(width) if line.startswith(("E", "W")) else line for line in TABLE.split("\n")
+    )
+    assert list(joblog.port_rows(table)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Unlocked", "Unl0cked"),
+        ("Disconnected", "Disconn"),
+        ("[1AE3]", "[1AE3"),
+        ("0       ", "x       "),
+        ("A5", "A5 A6"),
+        ("=", "-"),
+    ],
+)
+def test_a_malformed_table_is_garbled(old: str, new: str) -> None:
+    with pytest.raises(Garbled):
+        list(joblog.port_rows(TABLE.replace(old, new)))
+
+
+def test_a_port_with_two_peers_is_garbled() -> None:
+    rows = [PortRow("E1", False, True, True, "W1", "A1"), PortRow("E2", False, True, True, "W1", "A2")]
+    with pytest.raises(Garbled, match="two peers"):
+        joblog.connected(rows)
+
+
+@given(st.text(alphabet="EW[]1A =\n\rUnlockedEbasCtiv0-:", max_size=120))
+def test_anything_is_a_table_or_garbled(text: str) -> None:
+    try:
+        list(joblog.port_rows(text))
+    except Garbled:
+        pass
+    try:
+        joblog.pending(text)
+    except Garbled:
+        pass
