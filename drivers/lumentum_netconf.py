@@ -25,7 +25,7 @@ from drivers.watch import watch
 from drivers.wire import netconf, roadm
 from drivers.wire.netconf import tree
 from drivers.wire.roadm import Connection
-from optics import Dbm, DeviceConfig, Identity, Port, Refused, Setting, SpectralRoute, Traits
+from optics import Change, Dbm, DeviceConfig, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
 
 FLOOR_DBM = Decimal(-30)  # COSMOS
 MOST_DB = 25.0  # no source gives the range of attenuation; above it is a slip of the pen
@@ -123,6 +123,13 @@ class LumentumNetconf(RouteSwitch[Table]):
         }
         return Table(connections, where)
 
+    async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
+        """As every device of routes; amplifiers that an earlier round left out of service, its answer lost, come back first."""
+        if self._dark:
+            await marks.begin()
+            await self._light(marks)
+        return await super()._round(change, marks)
+
     def _fault(self, route: SpectralRoute, seen: Table) -> str:
         if not 0 <= route.attenuation_db <= MOST_DB:
             return f"attenuation {route.attenuation_db:.1f} dB is not between 0 and {MOST_DB:.0f}"
@@ -154,10 +161,14 @@ class LumentumNetconf(RouteSwitch[Table]):
             if new:
                 await self._make(new, seen, gone, marks)
         finally:
-            if self._dark:
-                marks.write()
-                await self._session.edit(roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s)
-                self._dark = False
+            await self._light(marks)
+
+    async def _light(self, marks: Marks[Setting]) -> None:
+        """Put the amplifiers back in service, if they are out of it by our hand."""
+        if self._dark:
+            marks.write()
+            await self._session.edit(roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s)
+            self._dark = False
 
     async def _tune(self, tuned: Sequence[tuple[SpectralRoute, SpectralRoute]], seen: Table, marks: Marks[Setting]) -> None:
         changes = {seen.where[before].dn: Decimal(f"{after.attenuation_db:.1f}") for before, after in tuned}

@@ -343,3 +343,18 @@ async def test_lumentum_amplifiers_are_cycled_only_where_asked_and_come_back_aft
         assert box.edfa == ["in-service", "out-of-service", "in-service"]
         tuned = await apply(device, frozenset({route("4101", "4201", -280)}), frozenset({route("4101", "4201", -280, 1.0)}))
         assert not tuned.failed and len(box.edfa) == 3  # attenuation alone touches no amplifier
+
+
+async def test_lumentum_amplifiers_come_back_when_the_answer_to_their_return_is_lost(tmp_path: Path) -> None:
+    box = Roadm()
+    lost = [True]
+
+    def answers(operation: str) -> str | bytes:
+        if "edfa" in operation and "in-service" in leaf(operation, "maintenance-state") and lost and lost.pop():
+            return b""  # not carried out
+        return box(operation)
+
+    async with opened("lumentum-netconf", answers, tmp_path, edfa="cycle") as (device, _):
+        outcome = await apply(device, add=frozenset({route("4101", "4201", -280)}))
+        assert not outcome.failed
+        assert box.edfa == ["in-service", "out-of-service", "in-service"]
