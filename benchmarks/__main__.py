@@ -8,7 +8,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("cli_start", "lab_boot", "fabric_rate", "up_total", "dark_window", "move_cost", "allreduce", "tl1_parse")
+NAMES = (
+    "cli_start",
+    "lab_boot",
+    "fabric_rate",
+    "up_total",
+    "dark_window",
+    "move_cost",
+    "allreduce",
+    "tl1_parse",
+    "driver_overhead",
+    "emulator_scale",
+)
 
 
 def main() -> int:

@@ -21,8 +21,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from startlab import ask, running, write
-
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.bench_lab import ask, running, write
 from emulators.fabric.linux import inside
 
 HOSTS, PORTS, MTU, LIMIT_PERCENT = 12, 4, 9000, 98.0
@@ -129,8 +129,8 @@ def cpu_times() -> list[float]:
 def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 6.0
     with tempfile.TemporaryDirectory(prefix="fabric-rate-") as folder:
-        inventory = write(Path(folder), HOSTS, PORTS)
-        state = Path(folder) / f"state{HOSTS}"
+        inventory, state = Path(folder) / "lab", Path(folder) / "state"
+        write(inventory, state, HOSTS, PORTS)
         with running(inventory):
             connect_all(inventory)
             status = ask(state, "status")

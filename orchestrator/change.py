@@ -59,7 +59,7 @@ from orchestrator.target import (
     switching_s,
     target,
 )
-from orchestrator.telemetry.progress import scaled_text
+from orchestrator.telemetry.progress import counted, scaled_text
 from orchestrator.transition import Held, Transition, transition
 from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
 
@@ -415,7 +415,7 @@ class Bringing:
         recorder, session = self.context.recorder, self.context.session
         with recorder.phase("observe") as phase:
             seen = (await session.observe()).complete()
-            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         if stale := self.hosts.unprovisioned():
             with recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
                 changed = await self.hosts.provision(stale)
@@ -673,7 +673,7 @@ class Leaving:
         session, lab = context.session, context.session.lab
         with recorder.phase("observe") as phase:
             seen = await session.observe()
-            phase.detail = f"{len(seen.settings)} devices, {len(seen.hellos)} hosts"
+            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         left = [str(e) for e in seen.errors.values()]
         ours = per_device(store.owned(context.key))
         observed = dict(seen.settings)

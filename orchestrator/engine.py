@@ -22,7 +22,7 @@ from orchestrator.store import LabLock, Store
 from orchestrator.survey import status, verify
 from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import Progress
+from orchestrator.telemetry.progress import Progress, counted
 
 __all__ = ["devices", "devices_power", "down", "job_launch", "job_logs", "job_status", "job_stop", "plan", "status", "up", "verify"]
 
@@ -38,7 +38,7 @@ async def plan(
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
             seen = (await session.observe(hosts=False)).complete()
-            phase.detail = f"{len(seen.settings)} devices"
+            phase.detail = counted(len(seen.settings), "device")
         goal = target(wanted, lab, seen.settings, store.owned(key))
     affected = jobs.affected(store.latest_job(key), goal)
     return PlanReport(

@@ -17,7 +17,7 @@ from orchestrator.session import Session, deadline, key_of, load_lab, open_sessi
 from orchestrator.settings import Settings
 from orchestrator.store import Store
 from orchestrator.target import stored_circuits
-from orchestrator.telemetry.progress import Progress
+from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
@@ -92,7 +92,7 @@ async def devices_power(
     async with deadline(timeout_s, "devices power"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         progress.phase("observe")
         seen = (await session.observe(hosts=False)).complete()
-        progress.done("observe", f"{len(seen.settings)} devices")
+        progress.done("observe", counted(len(seen.settings), "device"))
         readings = await _readings(session, store, key, seen.settings)
     keep(readings, store, key)
     shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]

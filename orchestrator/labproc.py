@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+from orchestrator.telemetry.progress import counted
 
 START_S = 60.0
 STOP_S = 20.0
@@ -102,8 +103,8 @@ def is_running(inventory: Path) -> bool:
 
 def about(status: Mapping[str, Any]) -> str:
     """A lab's size in words, from its answer to `status`."""
-    hosts, devices, fibres = (len(status.get(what, ())) for what in ("hosts", "devices", "fibres"))
-    return f"emulated ({hosts} hosts, {devices} devices, {fibres} fibres)"
+    size = ", ".join(counted(len(status.get(f"{what}s", ())), what) for what in ("host", "device", "fibre"))
+    return f"emulated ({size})"
 
 
 def start(inventory: Path, timeout_s: float = START_S) -> Started:

@@ -14,6 +14,7 @@ from orchestrator.lab import Lab
 from orchestrator.lightpath import Held, route
 from orchestrator.store import LightPoint, Store
 from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import counted
 
 LOS_DBM = -30.0
 """Below this a port counts as dark (the LOS threshold the emulated plant uses too; transceivers state their own)."""
@@ -164,6 +165,8 @@ def judge(readings: Iterable[Reading], lab: Lab) -> tuple[bool, str, tuple[str, 
     if evidence:
         return False, f"{len(evidence)} of {len(found)} circuits dark", tuple(evidence)
     margins = [r.out_dbm - LOS_DBM for r in found if r.out_dbm is not None]
+    if found and not margins:
+        return True, f"not measured: no meter on {counted(len(found), 'circuit')}", ()
     unmetered = f", {len(found) - len(margins)} without a meter" if len(margins) < len(found) else ""
     worst = f", worst margin +{min(margins):.1f} dB" if margins else ""
     return True, f"{len(margins)}/{len(found)} circuits lit{unmetered}{worst}", ()

@@ -20,7 +20,7 @@ from orchestrator.session import Observation, Session, deadline, key_of, load_la
 from orchestrator.settings import Settings
 from orchestrator.store import CurrentPlan, Store
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
-from orchestrator.telemetry.progress import Progress
+from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
 from orchestrator.verify import ladder, receivers
 
@@ -67,7 +67,7 @@ async def verify(inventory: Path, *, progress: Progress, store: Store, settings:
     async with deadline(timeout_s, "verify"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         progress.phase("observe")
         seen = (await session.observe()).complete()
-        progress.done("observe", f"{len(seen.settings)} devices, {len(seen.hellos)} hosts")
+        progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
         progress.phase("verify")
         ways = stored_circuits(current.links, lab)
 

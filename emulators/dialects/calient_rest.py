@@ -158,7 +158,10 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             return Response.of_json(self._swagger())
         if len(parts) != 2 or parts[0] != "rest" or not any(parts[1] == resource for _, resource, _ in self._operations):
             return self.error(404, request)
-        asked = request.asked("id") or self._words(request).get("id", "delete" if request.method == "DELETE" else "")
+        try:
+            asked = request.asked("id") or self._words(request).get("id", "delete" if request.method == "DELETE" else "")
+        except Failed as no:
+            return Response.of_json([failure(no.msg, no.description)])
         found = self._operations.get((request.method, parts[1], asked))
         if found is None:
             allowed = sorted({method for method, resource, _ in self._operations if resource == parts[1]})

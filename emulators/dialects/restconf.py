@@ -89,7 +89,7 @@ def _xml(name: str, content: Any, space: str) -> bytes:
 
 def _fill(parent: etree._Element, content: Any, space: str) -> None:
     if not isinstance(content, dict):
-        parent.text = str(content)
+        parent.text = "".join(each if each.isprintable() else " " for each in str(content))  # XML has no word for the others
         return
     for name, value in content.items():
         for item in value if isinstance(value, list) else [value]:

@@ -80,6 +80,7 @@ testbed devices power --svg light.svg     the same as a picture
         unicode: Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")] = True,
     ) -> Result:
         from orchestrator.cli import lightpicture
+        from orchestrator.telemetry.progress import counted
 
         report = call.work(engine().devices_power, device=device, history=history)
         lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
@@ -91,6 +92,8 @@ testbed devices power --svg light.svg     the same as a picture
             call.note(f"written: {svg}")
         dark = sum(bool(c.lost) for c in report.circuits)
         drifted = sum(c.beyond for c in report.history)
-        summary = f"{len(report.circuits)} circuits" + (f", {dark} dark" if dark else "")
+        blind = sum(c.in_dbm is None and c.out_dbm is None and not c.lost for c in report.circuits)
+        summary = counted(len(report.circuits), "circuit") + (f", {blind} not measured (no meter on the way)" if blind else "")
+        summary += f", {dark} dark" if dark else ""
         summary += f", {drifted} changed beyond repeatability" if drifted else ""
         return Result(report.to_json(), "\n".join([*lines, f"Light on {report.lab}: {summary}"]))

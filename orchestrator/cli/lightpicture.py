@@ -13,7 +13,8 @@ BAR = 24
 """Width of a terminal bar, characters."""
 NOTABLE_DB = 1.0
 """A circuit that loses this much more than expected is marked: a dirty connector costs about as much."""
-_LABEL, _PLOT, _ROW, _TOP = 260, 420, 22, 64
+_PLOT, _ROW, _TOP = 420, 22, 64
+_LEAST_LABEL, _LETTER = 120, 7.2  # px; a sans-serif letter of 12 px is hardly wider
 _LOST, _FINE, _MORE, _AXIS = "#b3261e", "#2f6f9f", "#d98200", "#666666"
 
 
@@ -79,7 +80,8 @@ def svg(report: PowerReport) -> str:
     """The losses as a bar chart, the expected loss a tick across each bar, darkness in words; a file that stands alone."""
     rows = report.circuits
     longest = max([1.0, *(max(c.loss_db or 0.0, c.expected_db) for c in rows)]) * 1.05
-    width, height = _LABEL + _PLOT + 330, _TOP + _ROW * max(len(rows), 1) + 40
+    left = int(max([_LEAST_LABEL, *(_LETTER * len(c.circuit) + 26 for c in rows)]))
+    width, height = left + _PLOT + 330, _TOP + _ROW * max(len(rows), 1) + 40
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
@@ -90,18 +92,18 @@ def svg(report: PowerReport) -> str:
     step = next(s for s in (0.5, 1, 2, 5, 10, 20, 50) if longest / s <= 10)
     bottom = _TOP + _ROW * len(rows)
     for k in range(int(longest / step) + 1):
-        x = _LABEL + k * step / longest * _PLOT
+        x = left + k * step / longest * _PLOT
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP - 6}" x2="{x:.1f}" y2="{bottom}" stroke="#dddddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" fill="{_AXIS}" text-anchor="middle">{k * step:g}</text>')
-    parts.append(f'<text x="{_LABEL + _PLOT + 12}" y="{bottom + 18}" fill="{_AXIS}">dB</text>')
+    parts.append(f'<text x="{left + _PLOT + 12}" y="{bottom + 18}" fill="{_AXIS}">dB</text>')
     for index, c in enumerate(rows):
         y = _TOP + index * _ROW
-        parts.append(f'<text x="{_LABEL - 10}" y="{y + 14}" text-anchor="end">{escape(c.circuit)}</text>')
+        parts.append(f'<text x="{left - 10}" y="{y + 14}" text-anchor="end">{escape(c.circuit)}</text>')
         if c.loss_db is not None:
             over = (c.difference_db or 0.0) > NOTABLE_DB + c.meter_db
             length = max(c.loss_db, 0.0) / longest * _PLOT
-            parts.append(f'<rect x="{_LABEL}" y="{y + 3}" width="{length:.1f}" height="14" fill="{_MORE if over else _FINE}"/>')
-        x = _LABEL + c.expected_db / longest * _PLOT
+            parts.append(f'<rect x="{left}" y="{y + 3}" width="{length:.1f}" height="14" fill="{_MORE if over else _FINE}"/>')
+        x = left + c.expected_db / longest * _PLOT
         parts.append(f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{y + 20}" stroke="black" stroke-width="2"/>')
         if c.lost:
             words, tone = "dark", _LOST
@@ -110,5 +112,5 @@ def svg(report: PowerReport) -> str:
         else:
             words, tone = f"{c.out_dbm:.1f} dBm, margin {_number(c.margin_db, '+.1f')} dB", "black"
             words += f", attenuated {c.attenuation_db:.1f} dB" if c.attenuation_db else ""
-        parts.append(f'<text x="{_LABEL + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(words)}</text>')
+        parts.append(f'<text x="{left + _PLOT + 12}" y="{y + 14}" fill="{tone}">{escape(words)}</text>')
     return "\n".join([*parts, "</svg>", ""])

@@ -44,6 +44,11 @@ def seconds_text(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 device`, `4 devices`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def scaled_text(seconds: float, time_scale: float) -> str:
     """A time that a device takes: `1.0 s`, and of one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
     if time_scale == 1:

@@ -63,7 +63,7 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
 
 def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
     said = cli("up", "-t", "plan.json")
-    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 devices, 1 fibres)" in said.err
+    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 1 fibre)" in said.err
     assert said.out.startswith("  lab        started: emulated")
     assert labproc.is_running(inventory)
     assert "started" not in cli("up", "-t", "plan.json").err

@@ -33,7 +33,9 @@ def test_an_unknown_driver_is_answered_with_the_nearest_name() -> None:
 def test_traits_come_from_the_driver_and_are_overridden_by_the_inventory() -> None:
     assert driver_traits(config()).settle_s == 0.05
     assert driver_traits(config("calient-tl1")).settle_s == 0.2
-    assert open_device(config(traits={"settle_s": 0.025, "latching": True})).traits == Traits(settle_s=0.025, latching=True, meter_db=1.0)
+    assert open_device(config(traits={"settle_s": 0.025, "latching": True})).traits == Traits(
+        settle_s=0.025, latching=True, meter_db=1.0
+    )
 
 
 def test_every_wrong_trait_and_option_is_named_at_once() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emulators.faults import COMMAND_FAULTS, NAMES, STANDING_FAULTS, Faults, fault
-from tests.emulators.emulated import Device, Start
+from tests.emulators.emulated import Device, Start, until
 
 ADD = ":oxc:swit:conn:add (@1,2,3),(@17,18,19)\n"
 STATE = ":oxc:swit:conn:stat?"
@@ -479,9 +479,7 @@ async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(star
     await asyncio.sleep(0.2)
     later = float((await client.line(":pmon:pow? (@17)")).strip("()"))
     assert later < first - 2
-    async with asyncio.timeout(5.0):  # the light is lost by itself, nobody asks for it
-        while device.glass[-1][1]:
-            await asyncio.sleep(0.01)
+    await until(lambda: not device.glass[-1][1], 5.0)  # the light is lost by itself, nobody asks for it
     device.server.remove_fault(number)
     assert device.lit() == {("1", "17")}
     assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(first, abs=0.3)
