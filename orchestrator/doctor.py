@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from optics.errors import TestbedError
 from orchestrator.settings import Settings
+from orchestrator.telemetry.progress import counted
 
 REACH_S = 3.0
 _PACKAGES = ("ansible-core", "ansible-runner", "paramiko", "pydantic", "pyroute2", "pyserial", "pyvisa", "pyvisa-py", "rich")
@@ -209,7 +210,8 @@ def _inventory(settings: Settings) -> list[Check]:
     except (OSError, UnicodeDecodeError, TestbedError) as error:
         fix = "correct the lines named, or choose another with --inventory"
         return [Check("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
-    size = f"{lab.name}: {len(lab.hosts)} hosts, {len(lab.devices)} devices, {len(lab.fibres)} fibres"
+    parts = {"host": lab.hosts, "device": lab.devices, "fibre": lab.fibres}
+    size = f"{lab.name}: " + ", ".join(counted(len(part), noun) for noun, part in parts.items())
     checks = [Check("inventory", "ok", size, area="inventory")]
     if labproc.is_emulated(folder):
         checks.append(_emulated(folder))

@@ -102,7 +102,8 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         about.pop("ok", None)
         lit = glass["glass"]
         lines = [f"lab      {labproc.about(about)}, pid {about.get('pid', '-')}"]
-        lines += columns((f"  {name}", f"{len(pairs)} cross-connects lit") for name, pairs in lit.items())
+        at = {name: device["address"] for name, device in about["devices"].items()}
+        lines += columns((f"  {name}", f"{len(pairs)} cross-connects lit", at[name]) for name, pairs in lit.items())
         dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
         if dark:
             lines.append(f"  no sshd  {listed(dark)}")

@@ -55,7 +55,8 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
     assert cli("lab", "start", "--json").json["data"] | {"seconds": 0.0} == started.json["data"] | {"already": True, "seconds": 0.0}
     status = cli("lab", "status", "--json").json["data"]
     assert status["running"] is True and status["glass"] == {"ocs1": []} and status["lab"]["devices"]["ocs1"]["writes"] == 0
-    assert "0 cross-connects lit" in cli("lab", "status").out
+    address = status["lab"]["devices"]["ocs1"]["address"]
+    assert f"ocs1  0 cross-connects lit  {address}\n" in cli("lab", "status").out and address.startswith("tcp://127.0.0.1:")
     assert cli("lab", "stop").out == "lab      stopped\n"
     assert labproc._gone(pid, 0.1)
     assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
