@@ -210,8 +210,8 @@ def _inventory(settings: Settings) -> list[Check]:
     except (OSError, UnicodeDecodeError, TestbedError) as error:
         fix = "correct the lines named, or choose another with --inventory"
         return [Check("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
-    parts = {"host": lab.hosts, "device": lab.devices, "fibre": lab.fibres}
-    size = f"{lab.name}: " + ", ".join(counted(len(part), noun) for noun, part in parts.items())
+    parts = ((len(lab.hosts), "host"), (len(lab.devices), "device"), (len(lab.fibres), "fibre"))
+    size = f"{lab.name}: " + ", ".join(counted(*part) for part in parts)
     checks = [Check("inventory", "ok", size, area="inventory")]
     if labproc.is_emulated(folder):
         checks.append(_emulated(folder))
