@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from drivers.api import Ready, at_once
@@ -22,6 +23,19 @@ class Held(Protocol):
 
 
 H = TypeVar("H", bound=Held)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not tried, with the reason."""
+
+    gone: list[SpectralRoute]
+    tuned: list[tuple[SpectralRoute, SpectralRoute]]
+    fresh: list[SpectralRoute]
+    refused: dict[SpectralRoute, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.tuned or self.fresh)
 
 
 class RouteSwitch(ABC, Generic[H]):
@@ -99,20 +113,13 @@ class RouteSwitch(ABC, Generic[H]):
 
     async def _send(self, gone: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
         marks.words.clear()
-        old = {route.route: route for route in sorted(gone)}
-        tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
-        gone = gone - {before for before, _ in tuned}
-        fresh: list[SpectralRoute] = []
-        standing = [*sorted(seen.routes - gone)]
-        for route in sorted(new - {after for _, after in tuned}):
-            if held := next((other for other in (*standing, *fresh) if _overlap(route, other)), None):
-                port = route.ingress if route.ingress == held.ingress else route.egress
-                marks.words[route] = f"the spectrum at port {port.label} is held by {held}"
-            else:
-                fresh.append(route)
-        if gone or tuned or fresh:
-            await marks.begin()
-            await self._carry_out(sorted(gone), tuned, fresh, seen, marks)
+        work = _sorted_out(gone, new, seen.routes)
+        if work and await marks.begin():
+            seen = await self._look()
+            work = _sorted_out(gone & seen.routes, new - seen.routes, seen.routes)
+        marks.words.update(work.refused)
+        if work:
+            await self._carry_out(work.gone, work.tuned, work.fresh, seen, marks)
             marks.broke()
         marks.acknowledged()
 
@@ -125,6 +132,22 @@ class RouteSwitch(ABC, Generic[H]):
         if not self.traits.joins(*(port.label for port in ports)):
             return f"not a port of {self.name}, or no way from {ports[0].label} to {ports[1].label}"
         return self._fault(setting, seen)
+
+
+def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
+    """What becomes of `gone` and `new` where `held` is: a route that differs in attenuation alone is tuned, one in the way refuses."""
+    old = {route.route: route for route in sorted(gone)}
+    tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
+    gone = gone - {before for before, _ in tuned}
+    work = Work(sorted(gone), tuned, [], {})
+    standing = sorted(held - gone)
+    for route in sorted(new - {after for _, after in tuned}):
+        if other := next((other for other in (*standing, *work.fresh) if _overlap(route, other)), None):
+            port = route.ingress if route.ingress == other.ingress else route.egress
+            work.refused[route] = f"the spectrum at port {port.label} is held by {other}"
+        else:
+            work.fresh.append(route)
+    return work
 
 
 def _overlap(one: SpectralRoute, other: SpectralRoute) -> bool:

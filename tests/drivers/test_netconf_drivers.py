@@ -263,6 +263,7 @@ async def test_lumentum_makes_moves_and_breaks_routes_of_both_modules(tmp_path: 
         first = frozenset({route("4101", "4201", -280), route("4102", "4201", -264), route("5101", "5201", -280)})
         made = await apply(device, add=first)
         assert not made.failed and made.observed == first == await device.read() and made.writes == 1
+        assert made.broken_ns == made.sent_ns  # nothing was removed: dark from the first command, however late its answer
         card = "ne=1;chassis=1;card=1"
         assert box.held.keys() == {f"{card};module={m};connection={c}" for m, c in ((1, 1), (1, 2), (2, 1))}
         one = box.held[f"{card};module=1;connection=1"]
