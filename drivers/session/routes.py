@@ -32,7 +32,7 @@ class Work:
     gone: list[SpectralRoute]
     tuned: list[tuple[SpectralRoute, SpectralRoute]]
     fresh: list[SpectralRoute]
-    refused: dict[SpectralRoute, str]
+    refused: dict[Setting, str]
 
     def __bool__(self) -> bool:
         return bool(self.gone or self.tuned or self.fresh)
@@ -120,7 +120,6 @@ class RouteSwitch(ABC, Generic[H]):
         marks.words.update(work.refused)
         if work:
             await self._carry_out(work.gone, work.tuned, work.fresh, seen, marks)
-            marks.broke()
         marks.acknowledged()
 
     def _unfit(self, setting: Setting, seen: H) -> str:
@@ -135,7 +134,7 @@ class RouteSwitch(ABC, Generic[H]):
 
 
 def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
-    """What becomes of `gone` and `new` where `held` is: a route that differs in attenuation alone is tuned, one in the way refuses."""
+    """What becomes of `gone` and `new` where `held` is: what differs in attenuation alone is tuned, what is in the way refuses."""
     old = {route.route: route for route in sorted(gone)}
     tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
     gone = gone - {before for before, _ in tuned}
