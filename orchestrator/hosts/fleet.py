@@ -315,6 +315,26 @@ class Hosts:
             found[name] = {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in lines}
         return found
 
+    async def stage_warm(
+        self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0
+    ) -> Mapping[HostName, Mapping[int, Staged]]:
+        """As `stage`, over the channels there are: milliseconds, for changes that cannot wait for a play."""
+        told = render.payloads(generations)
+        answers = await self._ask({name: {"packed": packed} for name, packed in told.items()}, "stage", timeout_s)
+        return {
+            name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}
+            for name, values in answers.items()
+        }
+
+    async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
+        """From now on hear of every carrier that comes or goes, as `link` events; returns the carriers there are."""
+        answers = await self._all(names, "watch", {"links": True})
+        return {HostPort(name, int(port)): up for name, values in answers.items() for port, up in values["links"].items()}
+
+    def attached(self) -> tuple[HostName, ...]:
+        """Hosts whose committer can be asked now."""
+        return tuple(name for name, channel in self._channels.items() if channel.attached)
+
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]:
         """Start the ranks of a job; `run` makes its name on the hosts unique."""
         told = {name: render.pack(request, name) for name, request in launch.requests(job, self.lab, run, resume=resume).items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import time
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.hosts.render import pack
 from tests.hosts.space import Peer, Space, facts
 
 pytestmark = pytest.mark.lab
@@ -57,6 +60,19 @@ def test_staging_changes_no_route_and_a_commit_changes_them_all(host: Space, pee
     assert way(host) == "opt2"
     assert host.ip("rule", "show", "pref", "7000").count("lookup") == 1
     assert peer.event("committed")["generation"] == 1
+
+
+def test_what_the_playbook_hands_over_is_taken_over_the_channel_too(host: Space, peer: Peer) -> None:
+    packed = pack([rules(1), rules(2, port=2)], "gpu01")
+    assert [s["generation"] for s in peer.ask("stage", packed=packed)["staged"]] == [1, 2]
+    peer.ask("commit", generation=2)
+    assert "opt2" in way(host)
+
+
+def test_a_packed_request_that_swells_beyond_bounds_is_refused(peer: Peer) -> None:
+    bomb = base64.b64encode(gzip.compress(b" " * (17 << 20))).decode()
+    assert "more than 16777216 bytes" in peer.ask("stage", packed=bomb)["error"]
+    assert "a list of generations is needed" in peer.ask("stage", packed=pack({"generation": 1}, "gpu01"))["error"]
 
 
 def test_a_commit_nobody_confirms_is_taken_back(host: Space, peer: Peer) -> None:

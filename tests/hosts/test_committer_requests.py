@@ -39,6 +39,8 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
             "rules of generation 1",
         ),
         (b'{"id":1,"op":"stage","generation":1,"neighbours":[["10.1.0.2","zz","opt1"]]}', "bad-request", "rules of generation 1"),
+        (b'{"id":1,"op":"stage","packed":"what?"}', "bad-request", "packed: not JSON, gzipped, in base64"),
+        (b'{"id":1,"op":"stage","packed":7}', "bad-request", "packed: not JSON, gzipped, in base64"),
         (b'{"id":1,"op":"arm","generation":1,"when_up":[]}', "bad-request", "with nothing to wait for use commit"),
         (b'{"id":1,"op":"arm","generation":1,"when_up":["opt9"]}', "refused", "no interface opt9"),
         (b'{"id":1,"op":"probe","targets":["10.255.0.2"]}', "bad-request", "a list of {address, hops} is needed"),

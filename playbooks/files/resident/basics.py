@@ -57,6 +57,24 @@ def write_all(fd, data):
         view = view[os.write(fd, view) :]
 
 
+UNPACKED_LIMIT = 16 << 20
+
+
+def unpack(text):
+    """Read JSON that was gzipped and put into base64. Nothing grows beyond UNPACKED_LIMIT, whatever was packed."""
+    import binascii
+    import zlib
+
+    packed = zlib.decompressobj(wbits=31)
+    try:
+        data = packed.decompress(binascii.a2b_base64(text), UNPACKED_LIMIT)
+        if packed.unconsumed_tail or not packed.eof:
+            raise bad(f"packed: cut off, or more than {UNPACKED_LIMIT} bytes")
+        return json.loads(data)
+    except (TypeError, ValueError, zlib.error) as e:
+        raise bad(f"packed: not JSON, gzipped, in base64: {e}") from None
+
+
 def directories():
     for path in (VAR, VAR + "/jobs", VAR + "/workloads", RUN, RUN + "/generations"):
         os.makedirs(path, mode=0o700, exist_ok=True)

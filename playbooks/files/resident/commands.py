@@ -6,16 +6,13 @@ Each subcommand imports only what it needs: on an emulated lab twelve of them st
 import json
 import sys
 
-from resident.basics import VAR, Failure, bad, read
+from resident.basics import VAR, Failure, bad, read, unpack
 
 
 def given(argv):
     """Read the subcommand's input: JSON from stdin, or gzipped and in base64 as an argument."""
     if len(argv) > 2:
-        import binascii
-        import zlib
-
-        return json.loads(zlib.decompress(binascii.a2b_base64(argv[2]), wbits=31))
+        return unpack(argv[2])
     return json.load(sys.stdin)
 
 

@@ -11,7 +11,7 @@ import struct
 import sys
 import time
 
-from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json
+from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from resident.client import Client
 from resident.ends import FibreEnds
 from resident.generations import Generations
@@ -280,13 +280,24 @@ def _commit(server, request, *_):
     return server.generations.commit(integer(request, "generation", 1), number(request, "revert_after_s", None))
 
 
+def _stage(server, request, *_):
+    """Stage one generation, or all those of a packed list: what the playbook hands over, given over the channel."""
+    if "packed" not in request:
+        return server.generations.stage(request)
+    wanted = unpack(request["packed"])
+    if not isinstance(wanted, list) or not all(isinstance(r, dict) for r in wanted):
+        raise bad("packed: a list of generations is needed")
+    rest = {key: value for key, value in request.items() if key not in ("id", "op", "packed")}
+    return {"staged": [server.generations.stage(dict(rest, **r)) for r in wanted]}
+
+
 OPERATIONS = {
     "hello": Server.hello,
     "adopt": Server.adopt,
     "reload": Server.reload,
     "watch": Server.watch,
     "clock": lambda *_: {"t_ns": time.monotonic_ns()},
-    "stage": lambda server, request, *_: server.generations.stage(request),
+    "stage": _stage,
     "commit": _commit,
     "confirm": lambda server, request, *_: server.generations.confirm(integer(request, "generation", 1)),
     "revert": lambda server, *_: server.generations.revert(),
