@@ -6,6 +6,7 @@ read from the devices. Times are wall seconds for people and monotonic nanosecon
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -13,19 +14,21 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
 from optics.errors import TestbedError
 from orchestrator.lablock import Holder, LabLock, process_mark
+from orchestrator.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
 from orchestrator.reports import Json, to_json
+from orchestrator.storeschema import SCHEMA, upgrade
 
 __all__ = [
+    "Belonging",
     "CurrentPlan",
     "Holder",
     "JobRecord",
@@ -37,42 +40,12 @@ __all__ = [
     "StepRecord",
     "Store",
     "lab_key",
+    "lab_of",
+    "slice_key",
 ]
 
-SCHEMA = 2
-
-_TABLES = """
-CREATE TABLE runs(
-  id TEXT PRIMARY KEY, verb TEXT NOT NULL, lab TEXT NOT NULL, plan_name TEXT NOT NULL, plan_sha TEXT NOT NULL,
-  plan_text TEXT NOT NULL, inventory TEXT NOT NULL, user TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-  process TEXT NOT NULL, started REAL NOT NULL, ended REAL, status TEXT NOT NULL, exit_code INTEGER,
-  message TEXT NOT NULL DEFAULT '', summary TEXT NOT NULL DEFAULT '{}');
-CREATE TABLE steps(
-  run TEXT NOT NULL REFERENCES runs(id), seq INTEGER NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, what TEXT NOT NULL,
-  intent TEXT NOT NULL, inverse TEXT NOT NULL, state TEXT NOT NULL, planned REAL NOT NULL, began REAL, ended REAL, seconds REAL,
-  result TEXT NOT NULL DEFAULT 'null', error TEXT NOT NULL DEFAULT '', PRIMARY KEY(run, seq));
-CREATE TABLE current(
-  lab TEXT PRIMARY KEY, run TEXT NOT NULL, plan_name TEXT NOT NULL, plan_sha TEXT NOT NULL, plan_text TEXT NOT NULL,
-  links TEXT NOT NULL, generation INTEGER NOT NULL, since REAL NOT NULL);
-CREATE TABLE generations(lab TEXT PRIMARY KEY, last INTEGER NOT NULL);
-CREATE TABLE jobs(
-  id INTEGER PRIMARY KEY, lab TEXT NOT NULL, run TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, state TEXT NOT NULL,
-  started REAL NOT NULL, ended REAL, detail TEXT NOT NULL DEFAULT '');
-CREATE INDEX runs_by_lab ON runs(lab, started);
-"""
-
-# Schema 2: settings may be spectral routes (a cross-connect has the slot 0 to 0), and measured light is kept over runs.
-_SINCE_2 = """
-CREATE TABLE held(
-  lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,
-  low_mhz INTEGER NOT NULL, high_mhz INTEGER NOT NULL, attenuation_db REAL NOT NULL, run TEXT NOT NULL, since REAL NOT NULL,
-  PRIMARY KEY(lab, device, ingress, egress, low_mhz, high_mhz));
-CREATE TABLE light(
-  lab TEXT NOT NULL, circuit TEXT NOT NULL, path TEXT NOT NULL, at REAL NOT NULL, run TEXT NOT NULL, in_dbm REAL, out_dbm REAL,
-  loss_db REAL);
-CREATE INDEX light_by_circuit ON light(lab, circuit, path, at);
-"""
-_FROM_1 = "INSERT INTO held SELECT lab, device, ingress, egress, 0, 0, 0, run, since FROM owned; DROP TABLE owned"
+Fence: TypeAlias = Callable[[sqlite3.Connection], None]
+"""Looks, inside the transaction that begins a step, whether the run still may. Raises: Locked - it may not; nothing was begun."""
 
 
 def lab_key(name: str, addresses: Iterable[str]) -> str:
@@ -81,90 +54,14 @@ def lab_key(name: str, addresses: Iterable[str]) -> str:
     return f"{safe}-{hashlib.sha256(chr(10).join(sorted(addresses)).encode()).hexdigest()[:8]}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed, interrupted, died (process gone)."""
-
-    id: str
-    verb: str
-    lab: str
-    plan_name: str
-    plan_sha: str
-    plan_text: str = field(repr=False)
-    inventory: str
-    user: str
-    host: str
-    pid: int
-    started: float
-    ended: float | None
-    status: str
-    exit_code: int | None
-    message: str
-    summary: Mapping[str, Json]
+def slice_key(lab: str, owner: str) -> str:
+    """Name an owner's part of a lab: the plan that is up, circuits that are ours, and jobs are kept by it."""
+    return f"{lab}/{owner}"
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One journalled effect. `state`: planned, doing (may or may not have happened), done, failed. Durations in seconds."""
-
-    run: str
-    seq: int
-    kind: str
-    subject: str
-    what: str
-    intent: Json
-    inverse: Json
-    state: str
-    planned: float
-    began: float | None
-    ended: float | None
-    seconds: float | None
-    result: Json
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentPlan:
-    """What was last brought up on a lab; `links` as the engine gave them (JSON), `since` wall seconds."""
-
-    run: str
-    plan_name: str
-    plan_sha: str
-    plan_text: str = field(repr=False)
-    links: Json
-    generation: int
-    since: float
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """One launched job; `spec` is the engine's (JSON)."""
-
-    id: int
-    lab: str
-    run: str
-    name: str
-    spec: Json
-    state: str
-    started: float
-    ended: float | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class LightPoint:
-    """What was measured of one circuit at one time (`at`, wall s), over the settings of `path`; None where no meter told.
-
-    loss_db: between the meters, attenuation that was set on purpose taken off. run: empty for a look outside any run.
-    """
-
-    circuit: str
-    path: str
-    at: float
-    in_dbm: float | None
-    out_dbm: float | None
-    loss_db: float | None
-    run: str = ""
+def lab_of(key: str) -> str:
+    """The key of the lab that a slice is part of."""
+    return key.partition("/")[0]
 
 
 class Step:
@@ -188,7 +85,7 @@ class Step:
     def end(self, error: BaseException | str | None = None) -> None:
         """Commit how it ended."""
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9 if self._began_ns else None
-        words = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error or ""
+        words = _words(error) if isinstance(error, BaseException) else error or ""
         self._store._write(
             "UPDATE steps SET state=?, ended=?, seconds=?, result=?, error=? WHERE run=? AND seq=?",
             ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), words, self.run, self.seq),
@@ -205,10 +102,22 @@ class Step:
 class Run:
     """The run being written. Use as a context manager, or call `finish` on every way out."""
 
-    def __init__(self, store: Store, run: str) -> None:
+    def __init__(self, store: Store, run: str, token: int = 0) -> None:
         self._store = store
         self.id = run
+        self.token = token
         self.finished = False
+        self._began_ns = time.monotonic_ns()
+
+    def found(self, before: object, target: object) -> None:
+        """Commit what was found and what is wanted (anything `to_json` takes); call before the first step begins."""
+        self._store._write(
+            "UPDATE runs SET before=?, target=? WHERE id=?", (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id)
+        )
+
+    def fence(self, check: Fence) -> None:
+        """Call `check` in the transaction of every step that begins from now on: what it raises keeps the step from beginning."""
+        self._store._fences[self.id] = check
 
     def plan(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
         """Note one effect to come, without beginning it. kind: device, host, job. intent, inverse: anything `to_json` takes."""
@@ -237,10 +146,13 @@ class Run:
     ) -> None:
         """Close the run. status: ok, failed, rolled-back, hands-needed or interrupted. summary: small numbers for the history."""
         self.finished = True
+        seconds = (time.monotonic_ns() - self._began_ns) / 1e9
         self._store._write(
-            "UPDATE runs SET ended=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name) WHERE id=?",
-            (time.time(), status, exit_code, message, json.dumps(to_json(summary or {})), plan_name, self.id),
+            "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name)"
+            " WHERE id=?",
+            (time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name, self.id),
         )
+        self._store._fences.pop(self.id, None)
 
     def __enter__(self) -> Run:
         return self
@@ -272,6 +184,7 @@ class Store:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
         self._lock = threading.RLock()
+        self._fences: dict[str, Fence] = {}
         self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
         self._db.row_factory = sqlite3.Row
         try:
@@ -305,31 +218,41 @@ class Store:
         plan_text: str = "",
         inventory: str | Path = "",
         user: str = "",
+        owner: str = "",
+        options: Mapping[str, object] | None = None,
     ) -> Run:
-        """Begin a run; its id is the local date and a number, `2026-11-21-0007`."""
+        """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
+
+        owner: whose slice it changes, the user's own unless said otherwise. options: of the verb, kept to be resumed with.
+        """
         day = time.strftime("%Y-%m-%d")
-        with self._transaction() as db:
+        user = user or str(os.getuid())
+        pid, mark = os.getpid(), process_mark(os.getpid())
+        with self.transaction() as db:
             found = db.execute("SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)).fetchone()
             run = f"{day}-{int(found['id'][-4:]) + 1 if found['id'] else 1:04d}"
-            db.execute(
-                "INSERT INTO runs(id,verb,lab,plan_name,plan_sha,plan_text,inventory,user,host,pid,process,started,status)"
-                " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,'running')",
-                (
-                    *(
-                        run,
-                        verb,
-                        lab,
-                        plan_name,
-                        plan_sha,
-                        plan_text,
-                        str(inventory),
-                        user or str(os.getuid()),
-                        socket.gethostname(),
-                    ),
-                    *(os.getpid(), process_mark(os.getpid()), time.time()),
-                ),
-            )
-        return Run(self, run)
+            token = _count(db, "tokens", lab)
+            values = {
+                "id": run,
+                "verb": verb,
+                "lab": lab,
+                "plan_name": plan_name,
+                "plan_sha": plan_sha,
+                "plan_text": plan_text,
+                "inventory": str(inventory),
+                "user": user,
+                "host": socket.gethostname(),
+                "pid": pid,
+                "process": mark,
+                "started": time.time(),
+                "status": "running",
+                "owner": owner or user,
+                "token": token,
+                "options": json.dumps(to_json(options or {})),
+            }
+            marks = ",".join(f":{name}" for name in values)
+            db.execute(f"INSERT INTO runs({','.join(values)}) VALUES({marks})", values)
+        return Run(self, run, token)
 
     def history(self, lab: str | None = None, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
@@ -348,6 +271,25 @@ class Store:
             "SELECT * FROM runs WHERE substr(id, -length(?1))=?1 AND length(?1)>0 ORDER BY started DESC LIMIT 2", (run,)
         )
         return _run(rows[0]) if len(rows) == 1 else None
+
+    def journalled(self, run: str) -> tuple[Json, Json]:
+        """What a run found before its first write and what it wanted; None each where it did not come so far."""
+        rows = self._read("SELECT before, target FROM runs WHERE id=?", (run,))
+        return (json.loads(rows[0]["before"]), json.loads(rows[0]["target"])) if rows else (None, None)
+
+    def unfinished(self, lab: str, owner: str) -> list[RunRecord]:
+        """Runs of this owner that stopped on their way and were not resumed, undone or superseded since; newest first."""
+        rows = self._read(
+            "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
+            " ORDER BY started DESC, id DESC",
+            (lab, owner),
+        )
+        return [record for record in map(_run, rows) if record.unfinished]
+
+    def resolve(self, runs: Iterable[str], by: str) -> None:
+        """Note that what these runs left half done was put right by another run."""
+        with self.transaction() as db:
+            db.executemany("UPDATE runs SET resolved_by=? WHERE id=? AND id<>?", [(by, run, by) for run in runs])
 
     def steps(self, run: str) -> list[StepRecord]:
         """The journalled effects of a run in their planned order."""
@@ -373,37 +315,46 @@ class Store:
 
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
-    def owned(self, lab: str) -> frozenset[Setting]:
-        """The settings this program made on the lab and has not taken down."""
-        rows = self._read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (lab,))
+    def owned(self, key: str) -> frozenset[Setting]:
+        """The settings this program made for a slice (`slice_key`) and has not taken down."""
+        rows = self._read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
         return frozenset(_setting(row) for row in rows)
 
-    def own(self, lab: str, run: str, settings: Iterable[Setting]) -> None:
+    def owners(self, lab: str) -> dict[Setting, Belonging]:
+        """Every setting of every slice of the lab, and whose it is."""
+        rows = self._read(
+            "SELECT held.*, coalesce(runs.plan_name, '') AS plan_name FROM held LEFT JOIN runs ON runs.id=held.run"
+            " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
+            (lab,),
+        )
+        return {_setting(row): Belonging(row["lab"].partition("/")[2], row["run"], row["plan_name"]) for row in rows}
+
+    def own(self, key: str, run: str, settings: Iterable[Setting]) -> None:
         """Note settings as ours; call before making them, so that a crash leaves none behind that nobody owns.
 
         A spectral route that is ours already gets the new attenuation.
         """
         now = time.time()
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.executemany(
                 "INSERT INTO held(lab,device,ingress,egress,low_mhz,high_mhz,attenuation_db,run,since) VALUES(?,?,?,?,?,?,?,?,?)"
                 " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db",
-                [(lab, *_route(s), s.attenuation_db if isinstance(s, SpectralRoute) else 0.0, run, now) for s in settings],
+                [(key, *_route(s), s.attenuation_db if isinstance(s, SpectralRoute) else 0.0, run, now) for s in settings],
             )
 
-    def disown(self, lab: str, settings: Iterable[Setting]) -> None:
+    def disown(self, key: str, settings: Iterable[Setting]) -> None:
         """Forget settings, whatever their attenuation; call after the device reported them gone."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.executemany(
                 "DELETE FROM held WHERE lab=? AND device=? AND ingress=? AND egress=? AND low_mhz=? AND high_mhz=?",
-                [(lab, *_route(s)) for s in settings],
+                [(key, *_route(s)) for s in settings],
             )
 
     # -- light measured over runs -----------------------------------------------------------------------------------------------
 
     def add_light(self, lab: str, run: str, points: Iterable[LightPoint]) -> None:
         """Keep what was measured of circuits; `at` of each point is kept as it is."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.executemany(
                 "INSERT INTO light VALUES(?,?,?,?,?,?,?,?)",
                 [(lab, p.circuit, p.path, p.at, run, p.in_dbm, p.out_dbm, p.loss_db) for p in points],
@@ -414,38 +365,53 @@ class Store:
         rows = self._read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
         return [LightPoint(**dict(row)) for row in rows]
 
-    def current(self, lab: str) -> CurrentPlan | None:
-        """What is up on the lab as far as this store knows."""
-        rows = self._read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (lab,))
-        return CurrentPlan(**{**dict(rows[0]), "links": json.loads(rows[0]["links"])}) if rows else None
+    def current(self, key: str) -> CurrentPlan | None:
+        """What is up on a slice as far as this store knows."""
+        rows = self._read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
+        return _current(rows[0]) if rows else None
+
+    def currents(self, lab: str) -> dict[str, CurrentPlan]:
+        """What is up on the lab, by owner."""
+        rows = self._read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
+        return {row["lab"].partition("/")[2]: _current(row) for row in rows}
 
     def set_current(
-        self, lab: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int
+        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int
     ) -> None:
         """Note what was brought up and verified."""
         self._write(
             "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
-            (lab, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
+            (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
         )
 
-    def clear_current(self, lab: str) -> None:
-        """Note that nothing of ours is up."""
-        self._write("DELETE FROM current WHERE lab=?", (lab,))
+    def clear_current(self, key: str) -> None:
+        """Note that nothing is up on the slice."""
+        self._write("DELETE FROM current WHERE lab=?", (key,))
 
-    def next_generation(self, lab: str) -> int:
-        """A number for a set of host routes, never given before for this lab; counts from 1."""
-        with self._transaction() as db:
-            db.execute("INSERT INTO generations VALUES(?,1) ON CONFLICT(lab) DO UPDATE SET last=last+1", (lab,))
-            return int(db.execute("SELECT last FROM generations WHERE lab=?", (lab,)).fetchone()["last"])
+    def next_generation(self, lab: str, owner: str = "", run: str = "") -> int:
+        """A number for a set of host routes, never given before for this lab; counts from 1. It is noted as the owner's."""
+        with self.transaction() as db:
+            number = _count(db, "generations", lab)
+            db.execute("INSERT INTO generation_owners VALUES(?,?,?,?)", (lab, number, owner, run))
+        return number
+
+    def generations(self, lab: str) -> dict[int, Belonging]:
+        """Whose every generation is that this store gave for the lab (of those since schema 3, and what was up then)."""
+        rows = self._read(
+            "SELECT g.*, coalesce(runs.plan_name, '') AS plan_name FROM generation_owners g LEFT JOIN runs ON runs.id=g.run"
+            " WHERE g.lab=?",
+            (lab,),
+        )
+        return {row["generation"]: Belonging(row["owner"], row["run"], row["plan_name"]) for row in rows}
 
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
-    def add_job(self, lab: str, run: str, name: str, spec: object, state: str = "starting") -> int:
+    def add_job(self, key: str, run: str, name: str, spec: object, state: str = "starting") -> int:
         """Note a job and return its id; call before launching it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             cursor = db.execute(
                 "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES(?,?,?,?,?,?)",
-                (lab, run, name, json.dumps(to_json(spec)), state, time.time()),
+                (key, run, name, json.dumps(to_json(spec)), state, time.time()),
             )
             return int(cursor.lastrowid or 0)
 
@@ -453,10 +419,15 @@ class Store:
         """Note a job's state: starting, running, paused, stopped, finished or failed."""
         self._write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
-    def latest_job(self, lab: str) -> JobRecord | None:
-        """The job launched last on the lab."""
-        rows = self._read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (lab,))
-        return JobRecord(**{**dict(rows[0]), "spec": json.loads(rows[0]["spec"])}) if rows else None
+    def latest_job(self, key: str) -> JobRecord | None:
+        """The job launched last on the slice."""
+        rows = self._read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (key,))
+        return _job(rows[0]) if rows else None
+
+    def job(self, number: int) -> JobRecord | None:
+        """One job by the id that `add_job` gave."""
+        rows = self._read("SELECT * FROM jobs WHERE id=?", (number,))
+        return _job(rows[0]) if rows else None
 
     # -- inside -----------------------------------------------------------------------------------------------------------------
 
@@ -464,18 +435,15 @@ class Store:
         self._db.execute("PRAGMA busy_timeout=10000")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-        with self._transaction() as db:
+        with self.transaction() as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:
                 raise TestbedError(f"{self.path}: written by a newer testbed (schema {version}, this one knows {SCHEMA})")
-            made = {0: (_TABLES, _SINCE_2), 1: (_SINCE_2, _FROM_1)}.get(version, ())
-            for statement in (statement for script in made for statement in script.split(";")):
-                db.execute(statement)
-            if made:
-                db.execute(f"PRAGMA user_version={SCHEMA}")
+            upgrade(db, version)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, on disk when the body is left; for tables that other modules keep in the same file."""
         with self._lock:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -490,13 +458,13 @@ class Store:
             return self._db.execute(query, values).fetchall()
 
     def _write(self, query: str, values: Sequence[Any] = ()) -> None:
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(query, values)
 
     def _plan(self, run: str, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
         now = time.time()
         steps = []
-        with self._transaction() as db:
+        with self.transaction() as db:
             seq = int(db.execute("SELECT coalesce(max(seq),0) FROM steps WHERE run=?", (run,)).fetchone()[0])
             for kind, subject, what, intent, inverse in effects:
                 seq += 1
@@ -509,10 +477,33 @@ class Store:
 
     def _begin(self, steps: Sequence[Step]) -> None:
         now = time.time()
-        with self._transaction() as db:
+        with self.transaction() as db:
+            for run in {step.run for step in steps} & set(self._fences):
+                self._fences[run](db)
             db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
         for step in steps:
             step._began_ns = time.monotonic_ns()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return "interrupted"
+    return f"{type(error).__name__}: {error}"
+
+
+def _count(db: sqlite3.Connection, table: str, lab: str) -> int:
+    """The next number of a counter that a lab has."""
+    db.execute(f"INSERT INTO {table} VALUES(?,1) ON CONFLICT(lab) DO UPDATE SET last=last+1", (lab,))
+    return int(db.execute(f"SELECT last FROM {table} WHERE lab=?", (lab,)).fetchone()["last"])
+
+
+def _current(row: sqlite3.Row) -> CurrentPlan:
+    values = {k: v for k, v in dict(row).items() if k != "lab"}
+    return CurrentPlan(**{**values, "links": json.loads(values["links"])})
+
+
+def _job(row: sqlite3.Row) -> JobRecord:
+    return JobRecord(**{**dict(row), "spec": json.loads(row["spec"])})
 
 
 def _route(setting: Setting) -> tuple[str, str, str, int, int]:
@@ -530,6 +521,8 @@ def _setting(row: sqlite3.Row) -> Setting:
 def _run(row: sqlite3.Row) -> RunRecord:
     values = dict(row)
     process = values.pop("process")
+    values.pop("target")
+    values["begun"] = values.pop("before") != "null"
     if values["status"] == "running" and values["host"] == socket.gethostname() and process_mark(values["pid"]) != process:
         values["status"] = "died"
-    return RunRecord(**{**values, "summary": json.loads(values["summary"])})
+    return RunRecord(**{**values, "summary": json.loads(values["summary"]), "options": json.loads(values["options"])})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, TestbedError
-from orchestrator.store import LightPoint, Store, lab_key
+from orchestrator.store import Belonging, LightPoint, Store, lab_key, slice_key
+from orchestrator.storeschema import SINCE_2, TABLES
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -247,21 +250,126 @@ def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: 
     assert store.owned("lab") == {A, other}
 
 
-def test_a_store_of_the_first_schema_is_upgraded_and_keeps_what_is_ours(tmp_path: Path) -> None:
-    path = tmp_path / "testbed.sqlite3"
+OLD_RUN = (
+    "INSERT INTO runs(id,verb,lab,plan_name,plan_sha,plan_text,inventory,user,host,pid,process,started,status)"
+    " VALUES('2026-11-21-0001','up','lab','ring','s','{}','inv','ann','h',1,'m',5.0,'ok');"
+    "INSERT INTO current VALUES('lab','2026-11-21-0001','ring','s','{}','[]',7,5.0);"
+    "INSERT INTO generations VALUES('lab',7);"
+    "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES('lab','2026-11-21-0001','ddp','{}','running',5.0);"
+)
+
+
+def old_store(path: Path, version: int) -> None:
     old = sqlite3.connect(path)
-    old.executescript(
-        "CREATE TABLE owned(lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,"
-        " run TEXT NOT NULL, since REAL NOT NULL, PRIMARY KEY(lab, device, ingress, egress));"
-        "INSERT INTO owned VALUES('lab','ocs1','1','17','2026-11-21-0001',5.0);"
-        "PRAGMA user_version=1"
-    )
+    old.executescript(TABLES + (SINCE_2 if version == 2 else "") + OLD_RUN)
+    if version == 1:
+        old.executescript(
+            "CREATE TABLE owned(lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,"
+            " run TEXT NOT NULL, since REAL NOT NULL, PRIMARY KEY(lab, device, ingress, egress));"
+            "INSERT INTO owned VALUES('lab','ocs1','1','17','2026-11-21-0001',5.0);"
+        )
+    else:
+        old.execute("INSERT INTO held VALUES('lab','ocs1','1','17',0,0,0,'2026-11-21-0001',5.0)")
+    old.execute(f"PRAGMA user_version={version}")
+    old.commit()
     old.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_schema_is_upgraded_and_what_was_ours_belongs_to_who_made_it(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    old_store(path, version)
     with Store(path, durable=False) as store:
-        assert store.owned("lab") == {A}
-        store.own("lab", "2026-11-21-0002", [R])
+        key = slice_key("lab", "ann")
+        assert store.owned(key) == {A} and store.owned("lab") == frozenset()
+        current, job, run = store.current(key), store.latest_job(key), store.get("0001")
+        assert current is not None and current.plan_name == "ring"
+        assert job is not None and job.name == "ddp"
+        assert run is not None and (run.owner, run.token, run.begun, run.resolved_by) == ("ann", 0, False, "")
+        assert store.generations("lab") == {7: Belonging("ann", "2026-11-21-0001", "ring")}
+        assert store.next_generation("lab", "bob", "r") == 8
+        store.own(key, "2026-11-21-0002", [R])
     with Store(path, durable=False) as store:
-        assert store.owned("lab") == {A, R}
+        assert store.owned(key) == {A, R}
+
+
+def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store: Store) -> None:
+    ann, bob = slice_key("lab", "ann"), slice_key("lab", "bob")
+    run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
+    store.own(ann, run.id, [A])
+    store.set_current(ann, run.id, plan_name="ring-6", plan_sha="s", plan_text="{}", links=[], generation=1)
+    assert store.owned(bob) == frozenset() and store.current(bob) is None
+    assert store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
+    assert str(store.owners("lab")[A]) == f"ann (ring-6, run {run.id})"
+    assert list(store.currents("lab")) == ["ann"]
+    assert store.next_generation("lab", "ann", run.id) == 1 and store.next_generation("lab", "bob", "") == 2
+    assert {number: whose.owner for number, whose in store.generations("lab").items()} == {1: "ann", 2: "bob"}
+
+
+def test_tokens_of_a_lab_only_grow(store: Store) -> None:
+    tokens = [store.new_run("up", "lab").token for _ in range(3)]
+    assert tokens == [1, 2, 3] and store.new_run("up", "other").token == 1
+
+
+def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -> None:
+    run = store.new_run("up", "lab", options={"launch_job": False})
+    assert store.journalled(run.id) == (None, None)
+    run.found({"settings": [A]}, {"settings": [B]})
+    with Store(store.path) as other:
+        before, target = other.journalled(run.id)
+        record = other.get(run.id)
+    assert before != target and before is not None
+    assert record is not None and record.begun and record.options == {"launch_job": False}
+
+
+def test_a_step_of_a_fenced_run_begins_only_while_the_fence_lets_it(store: Store) -> None:
+    run = store.new_run("up", "lab")
+    steps = run.plan_all([("device", name, "apply", None, None) for name in ("ocs1", "ocs2")])
+
+    def stolen(db: sqlite3.Connection) -> None:
+        raise Locked("bob took the lab")
+
+    run.fence(stolen)
+    with pytest.raises(Locked, match="bob"):
+        run.begin_all(steps)
+    assert [s.state for s in store.steps(run.id)] == ["planned", "planned"]
+    other = store.new_run("up", "lab")
+    with other.step("device", "ocs1", "apply"):
+        pass
+
+
+def test_a_run_that_stopped_on_its_way_is_unfinished_until_another_put_it_right(store: Store) -> None:
+    failed, harmless, good = (store.new_run("up", "lab", owner="ann") for _ in range(3))
+    failed.found({}, {})
+    failed.finish("failed", 7)
+    harmless.finish("failed", 5)
+    good.found({}, {})
+    good.finish("ok")
+    assert [r.id for r in store.unfinished("lab", "ann")] == [failed.id] and store.unfinished("lab", "bob") == []
+    store.resolve([failed.id], good.id)
+    assert store.unfinished("lab", "ann") == []
+    record = store.get(failed.id)
+    assert record is not None and record.resolved_by == good.id
+
+
+def test_an_interrupted_step_says_so(store: Store) -> None:
+    run = store.new_run("up", "lab")
+    with pytest.raises(asyncio.CancelledError), run.step("host", "all", "stage"):
+        raise asyncio.CancelledError
+    (seen,) = store.steps(run.id)
+    assert (seen.state, seen.error) == ("failed", "interrupted")
+
+
+def test_how_long_a_run_took_does_not_depend_on_the_wall_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.new_run("up", "lab")
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall - 3600.0)  # somebody set the clock back an hour
+    with run.step("host", "all", "stage"):
+        pass
+    run.finish("ok")
+    record, (step,) = store.get(run.id), store.steps(run.id)
+    assert record is not None and record.seconds is not None and 0 <= record.seconds < 5
+    assert step.seconds is not None and 0 <= step.seconds < 5
 
 
 def test_measured_light_is_kept_over_runs_oldest_first(store: Store) -> None:
