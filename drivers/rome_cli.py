@@ -125,7 +125,7 @@ class RomeCli:
             if stuck := self._halted(seen):
                 marks.words |= dict.fromkeys([*gone, *new], stuck)
             else:
-                for plug, pair in in_turn(gone, new):
+                for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                     verb, joint = ("create", "to") if plug else ("disconnect", "from")
                     await self._request(f"connection {verb} {pair[0]} {joint} {pair[1]}", pair, marks)
                 marks.broke()

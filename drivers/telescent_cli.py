@@ -112,7 +112,8 @@ class TelescentCli:
                 new.append(pair)
         if gone or new:
             await marks.begin()
-            for plug, pair in in_turn(gone, new):  # a request for a port that is not free yet might be refused: nobody knows
+            # A request for a port that is not free yet might be refused: nobody knows.
+            for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                 if plug:
                     await self._connect(pair, cells, marks)
                 else:

@@ -135,11 +135,16 @@ class Circuit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to take down and put up on one device, together. `remove` and `add` are disjoint."""
+    """What to take down and put up on one device, together. `remove` and `add` are disjoint.
+
+    order: all of them in the order for a device that moves one fibre at a time; empty: as the driver likes. It is a wish about dark
+    time, no part of what is asked, so changes that differ in it alone are equal.
+    """
 
     device: DeviceName
     remove: frozenset[Setting] = frozenset()
     add: frozenset[Setting] = frozenset()
+    order: tuple[Setting, ...] = field(default=(), compare=False)
 
     def __bool__(self) -> bool:
         return bool(self.remove or self.add)

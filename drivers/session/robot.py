@@ -21,16 +21,24 @@ def deaf(_: Progress) -> None:
     """Nobody listens."""
 
 
-def in_turn(gone: Iterable[P], new: Iterable[P]) -> list[tuple[bool, P]]:
+def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list[tuple[bool, P]]:
     """The moves, (True, pair) to plug and (False, pair) to take out, in the order that keeps each port dark for the shortest time.
 
-    What a new fibre needs is freed just before it; every port is free when it is reused.
+    What a new fibre needs is freed just before it; every port is free when it is reused. wish: an order to follow as far as that
+    allows (`Change.order`); pairs that need no move any more are passed over.
     """
+    place = {pair: at for at, pair in enumerate(wish)}
     left = sorted(gone)
-    needed: list[tuple[bool, P]] = []
-    for pair in sorted(new):
-        for held in [other for other in left if other[0] == pair[0] or other[1] == pair[1]]:
-            left.remove(held)
-            needed.append((False, held))
-        needed.append((True, pair))
-    return [(False, pair) for pair in left] + needed
+    fresh = set(new)
+    turns: list[tuple[bool, P]] = []
+    for pair in sorted({*left, *fresh}, key=lambda pair: (place.get(pair, len(place)), pair in fresh, pair)):
+        if pair in fresh:
+            for held in [other for other in left if other[0] == pair[0] or other[1] == pair[1]]:
+                left.remove(held)
+                turns.append((False, held))
+            turns.append((True, pair))
+        elif pair in left and pair in place:
+            left.remove(pair)
+            turns.append((False, pair))
+    unasked = [(False, pair) for pair in left]
+    return [*unasked, *turns] if not place else [*turns, *unasked]

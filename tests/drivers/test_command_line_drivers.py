@@ -172,6 +172,18 @@ def test_a_port_is_freed_just_before_it_is_used_again() -> None:
     ]
 
 
+def test_the_order_of_a_change_is_followed_as_far_as_ports_are_free() -> None:
+    gone, new = [("E1", "W1"), ("E2", "W2"), ("E3", "W3")], [("E1", "W9"), ("E8", "W2")]
+    wish = [("E8", "W2"), ("E3", "W3"), ("E7", "W7"), ("E1", "W1"), ("E1", "W9"), ("E2", "W2")]
+    assert in_turn(gone, new, wish) == [
+        (False, ("E2", "W2")),
+        (True, ("E8", "W2")),
+        (False, ("E3", "W3")),
+        (False, ("E1", "W1")),
+        (True, ("E1", "W9")),
+    ]
+
+
 # ---- SONiC
 
 
