@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,10 @@ from orchestrator.rules import Macs, Rules
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """One port as the host's kernel sees it. `ups` counts how often carrier came up since the interface was made."""
+    """One port as the host's kernel sees it. `ups` counts how often carrier came up since the interface was made.
+
+    speed_mbps: what the link came up with; None where it is dark, or where the driver does not say.
+    """
 
     interface: str
     mac: str
@@ -22,6 +26,7 @@ class PortState:
     carrier: bool
     ups: int
     mtu: int
+    speed_mbps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,13 @@ class HostSide(Protocol):
     async def probe(
         self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
     ) -> Mapping[HostName, Mapping[str, Probe]]: ...
-    async def neighbours(self, ports: Collection[HostPort], timeout_s: float = 0.3) -> Mapping[HostPort, FibreEnd]: ...
+    async def neighbours(
+        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
+    ) -> Mapping[HostPort, FibreEnd]: ...
+    async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]: ...
+    async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]: ...
+    def subscribe(self) -> asyncio.Queue[HostEvent]: ...
+    def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None: ...
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]: ...
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]: ...
     async def job_states(self, job: str) -> Mapping[HostName, JobState]: ...

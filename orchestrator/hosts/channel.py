@@ -205,7 +205,9 @@ def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
     """Read a committer's answer to `hello`."""
     pending = values.get("pending") or {}
     ports = {
-        int(n): PortState(p["interface"], p["mac"] or "", p["eth_mac"], bool(p["carrier"]), p["ups"] or 0, p["mtu"] or 0)
+        int(n): PortState(
+            p["interface"], p["mac"] or "", p["eth_mac"], bool(p["carrier"]), p["ups"] or 0, p["mtu"] or 0, p.get("speed")
+        )
         for n, p in values["ports"].items()
     }
     return Hello(

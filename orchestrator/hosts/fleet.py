@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import secrets
 import tarfile
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -253,18 +254,33 @@ class Hosts:
         answers = await self._ask(requests, "probe", timeout_s + 5.0)
         return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
 
-    async def neighbours(self, ports: Collection[HostPort], timeout_s: float = 0.3) -> Mapping[HostPort, FibreEnd]:
-        """Who is at the other end of each port, by its own word: names swapped fibres."""
+    async def neighbours(
+        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
+    ) -> Mapping[HostPort, FibreEnd]:
+        """Who is at the other end of each port, by its own signed word: names swapped fibres.
+
+        hear: the ports of `ports` that must hear somebody; a host answers once its own have (None: once each port was answered).
+        Every look has a key of its own, which the hosts get over SSH and nobody else knows.
+        """
         by_host: dict[HostName, list[int]] = {}
         for port in sorted(ports):
             by_host.setdefault(port.host, []).append(port.number)
-        requests = {name: {"ports": numbers, "timeout_s": timeout_s} for name, numbers in by_host.items()}
+        heard = None if hear is None else set(hear)
+        common = {"timeout_s": timeout_s, "key": secrets.token_hex(32)}
+        requests: dict[HostName, dict[str, Any]] = {name: {"ports": numbers, **common} for name, numbers in by_host.items()}
+        if heard is not None:
+            for name, request in requests.items():
+                request["hear"] = [number for number in by_host[name] if HostPort(name, number) in heard]
         answers = await self._ask(requests, "neighbours", timeout_s + 5.0)
         return {
             HostPort(name, int(number)): FibreEnd(HostPort(name, int(number)), v["carrier"], _end(v["answered"]), _end(v["heard"]))
             for name, values in answers.items()
             for number, v in values["ports"].items()
         }
+
+    async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
+        """Open, drive or read measured flows (`resident/traffic.py`)."""
+        return await self._ask(requests, "traffic", timeout_s)
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
         """One sample of every port's counters."""

@@ -18,6 +18,7 @@ from resident.generations import Generations
 from resident.jobs import Jobs
 from resident.netlink import GETLINK, GETSTATS, NEWLINK, Rtnl, attrs, link_values, links
 from resident.probes import Probes
+from resident.traffic import Traffic
 
 PORT_FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 
@@ -49,6 +50,7 @@ class Server:
         self.generations.load()
         self.probes = Probes(self)
         self.ends = FibreEnds(self)
+        self.traffic = Traffic(self)
         self.jobs = Jobs(self)
         self.reload({})
 
@@ -211,6 +213,8 @@ class Server:
             eth = next((p.get("eth") for p in self.facts["ports"] if p["number"] == number_), None)
             ports[str(number_)] = {k: v.get(k) for k in ("mac", "carrier", "ups", "downs", "mtu")}
             ports[str(number_)].update(interface=name, eth=eth, eth_mac=self.interfaces.get(eth, {}).get("mac"))
+            speed = read(f"/sys/class/net/{name}/speed").strip()  # Mb/s; nothing or -1 where dark, or where the driver does not say
+            ports[str(number_)]["speed"] = int(speed) if speed.isdigit() else None
         reply = {
             "version": VERSION,
             "host": self.host,
@@ -306,6 +310,7 @@ OPERATIONS = {
     "disarm": lambda server, *_: server.generations.disarm(),
     "probe": lambda server, request, _, answer: server.probes.probe(request, answer),
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),
+    "traffic": lambda server, request, _, answer: server.traffic.operate(request, answer),
     "counters": Server.counters,
     "job.start": Server.job,
     "job.status": Server.job,

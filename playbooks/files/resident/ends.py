@@ -8,21 +8,56 @@ import socket
 import time
 
 from resident.basics import bad, number
-from resident.probes import Rounds
 
 ETHERTYPE = 0x88B5  # IEEE 802 local experimental ethertype 1
+SIGNATURE = 32  # hexadecimal digits: 128 bits of HMAC-SHA256 (RFC 2104 section 5 allows half)
+
+
+class Look:
+    """One look at the fibre ends: whom each port was answered by and hears, by frames of this look alone.
+
+    `key`: what frames of this look are signed with; whoever does not know it can neither ask nor answer. None: unsigned.
+    """
+
+    def __init__(self, key, wanted, hear):
+        self.key, self.wanted, self.hear = key, wanted, hear
+        self.answered, self.heard = {}, {}
+        self.news = lambda: None
+
+    def signature(self, kind, nonce, host, port):
+        import hashlib
+        import hmac
+
+        text = json.dumps([kind, nonce, host, port]).encode()
+        return hmac.new(self.key, text, hashlib.sha256).hexdigest()[:SIGNATURE]
+
+    def sealed(self, kind, nonce, host, port):
+        message = {kind: nonce, "h": host, "p": port}
+        if self.key is not None:
+            message["s"] = self.signature(kind, nonce, host, port)
+        return message
+
+    def opens(self, kind, message):
+        """Whether the message is of this look: signed with its key, or unsigned where it has none."""
+        if self.key is None:
+            return "s" not in message
+        import hmac
+
+        mine = self.signature(kind, message[kind], message["h"], message["p"])
+        return hmac.compare_digest(mine, str(message.get("s", "")))
 
 
 class FibreEnds:
     """Who is at the other end of each fibre: small frames that no router passes on, answered by the committer over there.
 
-    `answered` is who received our light and said so; `heard` is whose light we receive. On a duplex link both are the same.
+    `answered` is who received our light and said so; `heard` is whose light we receive. On a duplex link both are the same. Frames
+    of a look with a key are signed with HMAC-SHA256 over what they say; the operator gives every host the key over SSH, a new one
+    for every look, so that nobody else can pretend to be a port, nor repeat what was said before.
     """
 
     def __init__(self, server):
         self.server = server
-        self.asked = {}
-        self.last = {}
+        self.looks = {}
         self.socket = socket.socket(
             socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, socket.htons(ETHERTYPE)
         )
@@ -33,39 +68,67 @@ class FibreEnds:
         self.socket.sendto(text, (interface, ETHERTYPE, 0, 0, target))
 
     def neighbours(self, request, answer):
+        """Ask at `ports` until each is answered or time is up; answer once every lit port of `hear` has heard somebody.
+
+        Without `hear`: once every lit port was answered. Asking goes on afterwards where nobody answered, because on a one-way link
+        nobody can, and the far end may still be waiting to hear us.
+        """
         ports = self.server.ports
-        wanted = request.get("ports") or sorted(ports)
-        unknown = [p for p in wanted if p not in ports]
-        if unknown:
-            raise bad(f"ports: {unknown} are not ports of this host (it has {sorted(ports)})")
+        wanted = sorted(ports) if request.get("ports") is None else request["ports"]
+        hear = request.get("hear")
+        for name, given in (("ports", wanted), ("hear", [] if hear is None else hear)):
+            if not isinstance(given, list) or not all(isinstance(p, int) for p in given):
+                raise bad(f"{name}: a list of port numbers is needed")
+            if unknown := [p for p in given if p not in ports]:
+                raise bad(f"{name}: {unknown} are not ports of this host (it has {sorted(ports)})")
+        key = request.get("key")
+        if key is not None and not (isinstance(key, str) and len(key) >= 32):
+            raise bad("key: 32 characters or more are needed")
+        look = Look(None if key is None else key.encode(), wanted, hear)
         nonce = binascii.hexlify(os.urandom(6)).decode()
-        began = time.monotonic_ns()
-        answered = {}
+        self.looks[nonce] = look
+        end = time.monotonic_ns() + int(number(request, "timeout_s", 0.3) * 1e9)
+        told = False
 
-        def ask(missing):
-            for port in missing:
-                with contextlib.suppress(OSError):
-                    self.send(ports[port], b"\xff" * 6, {"q": nonce, "h": self.server.host, "p": port})
+        def lit(port):
+            return bool(self.server.interfaces.get(ports[port], {}).get("carrier"))
 
-        def heard(port, peer):
-            answered[port] = peer
-            rounds.heard()
+        def known():
+            if hear is None:
+                return all(p in look.answered for p in wanted if lit(p))
+            return all(p in look.heard for p in hear if lit(p))
 
-        def lit():
-            return [p for p in wanted if self.server.interfaces.get(ports[p], {}).get("carrier") and p not in answered]
-
-        def finish():
-            self.asked.pop(nonce, None)
+        def tell():
+            nonlocal told
+            if told:
+                return
+            told = True
             found = {}
-            for port in wanted:
-                link = self.server.interfaces.get(ports[port], {})
-                at, peer = self.last.get(port, (0, None))
-                found[str(port)] = {"interface": ports[port], "carrier": bool(link.get("carrier")), "answered": answered.get(port)}
-                found[str(port)]["heard"] = peer if at >= began - int(1e9) else None
+            for port in dict.fromkeys([*wanted, *(hear or [])]):
+                found[str(port)] = {"interface": ports[port], "carrier": lit(port), "answered": look.answered.get(port)}
+                found[str(port)]["heard"] = look.heard.get(port)
             answer({"ports": found})
 
-        self.asked[nonce] = heard
-        rounds = Rounds(self.server, number(request, "timeout_s", 0.3), ask, lit, finish)
+        def ask(pause):
+            now = time.monotonic_ns()
+            missing = [p for p in wanted if p not in look.answered]
+            if now >= end:
+                tell()
+                self.looks.pop(nonce, None)
+                return
+            for port in missing:
+                with contextlib.suppress(OSError):  # dark
+                    self.send(ports[port], b"\xff" * 6, look.sealed("q", nonce, self.server.host, port))
+            # Once everybody answered we stay only to answer others.
+            self.server.timer(min(end, now + pause) if missing else end, lambda: ask(min(2 * pause, 64_000_000)))
+
+        def news():
+            if not told and known():
+                tell()
+
+        look.news = news
+        ask(4_000_000)
+        news()
 
     def receive(self, _):
         for _ in range(64):
@@ -79,12 +142,22 @@ class FibreEnds:
             if port is None or kind == 4:  # PACKET_OUTGOING
                 continue
             try:
-                message = json.loads(data)
-                peer = {"host": str(message["h"]), "port": int(message["p"])}
-                self.last[port] = (time.monotonic_ns(), peer)
-                if "q" in message:
-                    self.send(interface, sender, {"a": message["q"], "h": self.server.host, "p": port})
-                elif message.get("a") in self.asked:
-                    self.asked[message["a"]](port, peer)
+                self.understand(json.loads(data), port, interface, sender)
             except (ValueError, KeyError, TypeError, OSError):
                 continue
+
+    def understand(self, message, port, interface, sender):
+        peer = {"host": str(message["h"]), "port": int(message["p"])}
+        kind = "q" if "q" in message else "a"
+        looks = [look for look in self.looks.values() if look.opens(kind, message)]
+        for look in looks:
+            look.heard[port] = peer
+        if kind == "q":
+            # An unsigned question is answered without a look of our own: it says no more than it shows.
+            reply = looks[0] if looks else Look(None, (), None) if "s" not in message else None
+            if reply is not None:
+                self.send(interface, sender, reply.sealed("a", message["q"], self.server.host, port))
+        elif message["a"] in self.looks and self.looks[message["a"]] in looks:
+            self.looks[message["a"]].answered[port] = peer
+        for look in looks:
+            look.news()
