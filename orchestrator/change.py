@@ -43,7 +43,7 @@ from orchestrator.reports import DownReport, EqualiseReport, JobStatus, Rung, Up
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
 from orchestrator.session import Observation, Session
-from orchestrator.store import Run, Step, Store
+from orchestrator.store import Run, Step, Store, lab_of
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import (
     Target,
@@ -71,16 +71,30 @@ SLOW_S = 5.0
 
 @dataclass
 class Context:
-    """What a change works with."""
+    """What a change works with. slice: the owner's part of the lab, as the store knows it; its plan, circuits and job are ours."""
 
     session: Session
     store: Store
     run: Run
-    key: str
+    slice: str
     recorder: Recorder
     run_dir: Path
     timeout_s: float
     limit: Limit | None = None
+
+    @property
+    def key(self) -> str:
+        """The lab, as the store knows it."""
+        return lab_of(self.slice)
+
+    def next_generation(self) -> int:
+        """A number for a set of host routes of ours."""
+        return self.store.next_generation(self.key, self.slice.partition("/")[2], self.run.id)
+
+    def ours(self) -> frozenset[int]:
+        """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
+        owner = self.slice.partition("/")[2]
+        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == owner)
 
     def need(self, seconds: float, what: str) -> None:
         """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
@@ -175,7 +189,7 @@ async def tell_devices(
     steps = context.run.plan_all(
         ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
     )
-    context.store.own(context.key, context.run.id, (s for c in wanted.values() for s in c.add))
+    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
     context.run.begin_all(steps)
     # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
     return await finish(_answers(context, wanted, steps, phase))
@@ -201,7 +215,7 @@ async def _answers(
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # What it does not hold is nobody's: somebody else may use those ports next.
             there = routes(answer.observed)
-            context.store.disown(context.key, (s for s in asked.remove | asked.add if route(s) not in there))
+            context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
             scale = lab.time_scale(device)
             context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
             failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
@@ -210,7 +224,7 @@ async def _answers(
         step.end(answer)
         if isinstance(answer, NotBegun):
             there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
-            context.store.disown(context.key, (s for s in asked.add if route(s) not in there))
+            context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
         elif isinstance(answer, TestbedError):
             problems.append(str(answer))
         else:
@@ -288,7 +302,7 @@ class Bringing:
         self.context, self.plan, self.text = context, plan, text
         self.lab = context.session.lab
         self.hosts = context.session.hosts
-        self.current = context.store.current(context.key)
+        self.current = context.store.current(context.slice)
         self.touched = False
         self.switching_s = 0.0
         self.generation = 0
@@ -300,7 +314,7 @@ class Bringing:
         context, recorder = self.context, self.context.recorder
         seen = await self._observe()
         with recorder.phase("plan") as phase:
-            goal = target(self.plan, self.lab, seen.settings, context.store.owned(context.key))
+            goal = target(self.plan, self.lab, seen.settings, context.store.owned(context.slice))
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -311,9 +325,9 @@ class Bringing:
         self.switching_s = self._make_time(goal)
         drain = self._drain_rules(goal, seen, macs)
         # In the order of use: hosts drop what was staged before the generation they run.
-        self.drained = context.store.next_generation(context.key) if drain else None
+        self.drained = context.next_generation() if drain else None
         self.draining = tuple(sorted(drain))
-        self.generation = generation = context.store.next_generation(context.key)
+        self.generation = generation = context.next_generation()
         await self._stage(wanted, drain)
         times = Times()
         try:
@@ -322,14 +336,15 @@ class Bringing:
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
                 await self.hosts.confirm(generation, wanted)
-                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and 0 < (hello.active or 0) < generation]:
-                    await self.hosts.clear(leaving)  # later numbers were given by somebody else's store
+                ours = context.ours()
+                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]:
+                    await self.hosts.clear(leaving)
         except (TestbedError, asyncio.CancelledError) as error:
             if not self.touched:
                 raise
             raise await self._failed(goal, error) from error
         context.store.set_current(
-            context.key,
+            context.slice,
             context.run.id,
             plan_name=self.plan.name,
             plan_sha=self.plan.sha256,
@@ -579,7 +594,7 @@ class Bringing:
         return await jobs.bring(
             context.session,
             context.store,
-            context.key,
+            context.slice,
             context.run.id,
             context.run_dir,
             self.plan.job,
@@ -675,18 +690,17 @@ class Leaving:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         left = [str(e) for e in seen.errors.values()]
-        ours = per_device(store.owned(context.key))
+        ours = per_device(store.owned(context.slice))
         observed = dict(seen.settings)
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = transition(observed, {}, reachable)
-        # The generations this store gave are below its next one; a host that runs a later one follows somebody else's store.
-        mine = range(1, store.next_generation(context.key))
+        mine = context.ours()
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
         notes = (f"routes of somebody else stay on {', '.join(others)}",) if others else ()
         job = ""
         try:
-            job = await jobs.leave(session, store, context.key, recorder, context.run_dir.parent)
+            job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
         except TestbedError as error:
             left.append(f"job: {error}")
         if not change and not following and not job:
@@ -722,7 +736,7 @@ class Leaving:
                     left += str(error).splitlines()
                 phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
         # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
-        store.disown(context.key, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
+        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
         self._forget(left)
         return DownReport(
             context.run.id,
@@ -739,5 +753,5 @@ class Leaving:
 
     def _forget(self, left: list[str]) -> None:
         """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
-        if not left or not self.context.store.owned(self.context.key):
-            self.context.store.clear_current(self.context.key)
+        if not left or not self.context.store.owned(self.context.slice):
+            self.context.store.clear_current(self.context.slice)

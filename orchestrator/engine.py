@@ -16,7 +16,7 @@ from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
 from orchestrator.recorder import Recorder
 from orchestrator.reports import DownReport, PlanReport, UpReport
 from orchestrator.rules import hops
-from orchestrator.session import deadline, key_of, load_lab, load_plan, open_session
+from orchestrator.session import deadline, key_of, load_lab, load_plan, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import LabLock, Store
 from orchestrator.survey import status, verify
@@ -33,7 +33,7 @@ async def plan(
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(inventory)
     wanted, _ = load_plan(plan_path, lab)
-    key = key_of(lab)
+    key = slice_of(lab, settings)
     recorder = Recorder(progress)
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
@@ -91,7 +91,15 @@ async def up(
     key = key_of(lab)
     with LabLock(settings.lock_path(key), user=settings.user, reason=f"up {wanted.name}"):
         run = store.new_run(
-            "up", key, plan_name=wanted.name, plan_sha=wanted.sha256, plan_text=text, inventory=inventory, user=settings.user
+            "up",
+            key,
+            plan_name=wanted.name,
+            plan_sha=wanted.sha256,
+            plan_text=text,
+            inventory=inventory,
+            user=settings.user,
+            owner=settings.owner,
+            options={"launch_job": launch_job},
         )
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
@@ -99,7 +107,7 @@ async def up(
             recorder = Recorder(progress, journal)
             firm = settings.origins.get("timeout", "default") != "default"
             async with deadline(timeout_s, "up", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, key, recorder, run_dir, timeout_s, limit)
+                context = Context(session, store, run, slice_of(lab, settings), recorder, run_dir, timeout_s, limit)
                 report = await Bringing(context, wanted, text).carry_out(launch_job=launch_job)
             report = replace(report, journal=str(journal.directory))
             run.finish("ok", summary=_summary(report))
@@ -111,14 +119,15 @@ async def down(inventory: Path, *, progress: Progress, store: Store, settings: S
     lab = load_lab(inventory)
     key = key_of(lab)
     with LabLock(settings.lock_path(key), user=settings.user, reason="down"):
-        current = store.current(key)
-        run = store.new_run("down", key, plan_name=current.plan_name if current else "", inventory=inventory, user=settings.user)
+        current = store.current(slice_of(lab, settings))
+        name = current.plan_name if current else ""
+        run = store.new_run("down", key, plan_name=name, inventory=inventory, user=settings.user, owner=settings.owner)
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
             recorder = Recorder(progress, journal)
             firm = settings.origins.get("timeout", "default") != "default"
             async with deadline(timeout_s, "down", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, key, recorder, run_dir, timeout_s, limit)
+                context = Context(session, store, run, slice_of(lab, settings), recorder, run_dir, timeout_s, limit)
                 report = await Leaving(context).carry_out()
             report = replace(report, journal=str(journal.directory))
             failed = bool(report.left)

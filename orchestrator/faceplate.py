@@ -103,8 +103,8 @@ async def devices_power(
 
 
 async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:
-    lab, current = session.lab, store.current(key)
-    ways = list(stored_circuits(current.links, lab)) if current else []
+    lab = session.lab
+    ways = [way for current in store.currents(key).values() for way in stored_circuits(current.links, lab)]
     known = {(way.transmitter, way.receiver) for way in ways}
     for trace in Glass(held, lab).traces():
         if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:

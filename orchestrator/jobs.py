@@ -21,9 +21,9 @@ from orchestrator.lab import Lab
 from orchestrator.plan import Job
 from orchestrator.recorder import Recorder
 from orchestrator.reports import JobLogs, JobStatus, to_json
-from orchestrator.session import Session, deadline, key_of, load_lab, open_session
+from orchestrator.session import Session, deadline, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
-from orchestrator.store import JobRecord, LabLock, Store
+from orchestrator.store import JobRecord, LabLock, Store, lab_of
 from orchestrator.target import Target
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
@@ -286,7 +286,7 @@ async def leave(session: Session, store: Store, key: str, recorder: Recorder, ru
 async def _opened(inventory: Path, settings: Settings, timeout_s: float, verb: str) -> AsyncIterator[tuple[Session, str]]:
     lab = load_lab(inventory)
     async with deadline(timeout_s, verb), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        yield session, key_of(lab)
+        yield session, slice_of(lab, settings)
 
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
@@ -315,9 +315,16 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
         if job is None:
             raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
         await _connect(session, job.ranks)
-        with LabLock(settings.lock_path(key), user=settings.user, reason="job launch"):
+        with LabLock(settings.lock_path(lab_of(key)), user=settings.user, reason="job launch"):
             run = store.new_run(
-                "job launch", key, plan_name=current.plan_name, plan_sha=current.plan_sha, inventory=inventory, user=settings.user
+                "job launch",
+                lab_of(key),
+                plan_name=current.plan_name,
+                plan_sha=current.plan_sha,
+                plan_text=current.plan_text,
+                inventory=inventory,
+                user=settings.user,
+                owner=settings.owner,
             )
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
@@ -363,5 +370,5 @@ async def job_stop(inventory: Path, *, progress: Progress, store: Store, setting
             status = await look(session, store, record, run_dir)
             if status.state not in ("starting", "running"):
                 return status
-        with LabLock(settings.lock_path(key), user=settings.user, reason="job stop"):
+        with LabLock(settings.lock_path(lab_of(key)), user=settings.user, reason="job stop"):
             return await halt(session, store, record, run_dir, "stopped by the operator")

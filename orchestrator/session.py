@@ -18,9 +18,10 @@ from orchestrator.lab import Lab, Secret, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
-from orchestrator.store import lab_key
+from orchestrator.settings import Settings
+from orchestrator.store import lab_key, slice_key
 
-__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session"]
+__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of"]
 
 
 def load_lab(inventory: Path) -> Lab:
@@ -57,6 +58,11 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
 def key_of(lab: Lab) -> str:
     """The name under which this lab stands in the store and the lock directory."""
     return lab_key(lab.name, (d.address for d in lab.devices.values()))
+
+
+def slice_of(lab: Lab, settings: Settings) -> str:
+    """The name under which the chosen owner's plan, circuits and jobs on this lab stand in the store."""
+    return slice_key(key_of(lab), settings.owner or settings.user)
 
 
 @dataclass(frozen=True, slots=True)

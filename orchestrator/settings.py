@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ _KEYS = {
     "data_dir": "directory of the run store",
     "state_dir": "directory of journals and logs",
     "lock_dir": "directory of the lab locks, shared by all users of this machine",
+    "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
 }
 
 
@@ -34,6 +36,8 @@ class Settings:
     cache_dir: Path
     lock_dir: Path
     user: str
+    owner: str = ""
+    """Whose plan, circuits and jobs the command works on: the user himself unless `--as` or the like names somebody else."""
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,6 +96,10 @@ def load(
             timeout = duration(values["timeout"])
         except ValueError as error:
             problems.append(f"{origins['timeout']}: timeout: {error}")
+    user = _user()
+    owner = values.get("owner", user)
+    if not re.fullmatch(r"[\w.-]{1,64}", owner):
+        problems.append(f"{origins['owner']}: owner: {owner!r} is no name of letters, digits, - _ .")
     if problems:
         raise BadFile(problems)
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
@@ -103,7 +111,8 @@ def load(
         state_dir=state,
         cache_dir=Path(dirs.user_cache_dir),
         lock_dir=Path(values["lock_dir"]).expanduser() if "lock_dir" in values else _lock_dir(state),
-        user=_user(),
+        user=user,
+        owner=owner,
         origins=origins,
     )
 
@@ -139,7 +148,7 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             problems.append(f"{path}: {key}: wanted {_KEYS[key]}, found {value!r}")
         else:
-            is_path = key != "timeout"
+            is_path = key not in ("timeout", "owner")
             # A relative path in a file means relative to that file, wherever the command was typed.
             values[key] = str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
     return values

@@ -396,7 +396,7 @@ class Store:
         return number
 
     def generations(self, lab: str) -> dict[int, Belonging]:
-        """Whose every generation is that this store gave for the lab (of those since schema 3, and what was up then)."""
+        """Whose every generation is that this store gave for the lab."""
         rows = self._read(
             "SELECT g.*, coalesce(runs.plan_name, '') AS plan_name FROM generation_owners g LEFT JOIN runs ON runs.id=g.run"
             " WHERE g.lab=?",

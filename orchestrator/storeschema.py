@@ -56,8 +56,10 @@ CREATE TABLE generation_owners(
 """
 FROM_2 = (
     "UPDATE runs SET owner=user",
-    "INSERT INTO generation_owners SELECT c.lab, c.generation, coalesce(r.owner, :opener), c.run"
-    " FROM current c LEFT JOIN runs r ON r.id=c.run",
+    "WITH RECURSIVE given(lab, number) AS (SELECT lab, last FROM generations UNION ALL"
+    " SELECT lab, number-1 FROM given WHERE number>1)"
+    " INSERT INTO generation_owners SELECT g.lab, g.number, coalesce(r.owner, :opener), coalesce(c.run, '')"
+    " FROM given g LEFT JOIN current c ON c.lab=g.lab LEFT JOIN runs r ON r.id=c.run",
     *(
         f"UPDATE {table} SET lab=lab || '/' || coalesce((SELECT owner FROM runs WHERE runs.id={table}.run), :opener)"
         for table in ("current", "held", "jobs")

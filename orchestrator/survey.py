@@ -16,7 +16,7 @@ from orchestrator.light import Reading, keep
 from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
-from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session
+from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import CurrentPlan, Store
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
@@ -28,7 +28,7 @@ from orchestrator.verify import ladder, receivers
 async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:
     """The lab as it answers now; what does not answer stands in the report with its own words."""
     lab = load_lab(inventory)
-    key = key_of(lab)
+    key = slice_of(lab, settings)
     current = store.current(key)
     async with deadline(timeout_s, "status"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
@@ -37,7 +37,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     owned = per_device(store.owned(key))
     devices = tuple(_device(lab, n, seen, identities.get(n), wanted, owned) for n in lab.devices)
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
-    who = holder(settings.lock_path(key))
+    who = holder(settings.lock_path(key_of(lab)))
     return StatusReport(
         lab=lab.name,
         inventory=str(inventory),
@@ -57,7 +57,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
 async def verify(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> VerifyReport:
     """The ladder against the plan that is up. Raises: Missing - none is. Unreachable - a device or host does not answer."""
     lab = load_lab(inventory)
-    current = store.current(key_of(lab))
+    current = store.current(slice_of(lab, settings))
     if current is None:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to verify against",

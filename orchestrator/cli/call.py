@@ -62,6 +62,7 @@ class Call:
     no_color: bool = False
     yes: bool = False
     timeout: str | None = None
+    owner: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
 
@@ -69,7 +70,7 @@ class Call:
     def settings(self) -> Settings:
         from orchestrator.settings import load
 
-        return load({"inventory": self.inventory, "timeout": self.timeout})
+        return load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner})
 
     @property
     def colour(self) -> bool:
@@ -213,6 +214,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="TIME", help="Longest time it may take: 90s, 2m.", show_default=False)
 ]
+Owner = Annotated[
+    str | None,
+    typer.Option("--as", metavar="OWNER", help="Whose part of the lab to work on: a user, a project.", show_default=False),
+]
 
 COMMON: Mapping[str, tuple[Any, Any]] = {
     "inventory": (Inventory, None),
@@ -220,6 +225,7 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
     "no_color": (NoColor, False),
     "yes": (Yes, False),
     "timeout": (Timeout, None),
+    "owner": (Owner, None),
 }
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from optics.errors import BadFile, TestbedError
-from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Result, Timeout, Yes
+from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
 
 EXIT_CODES = {
     0: "done, or nothing to do",
@@ -60,8 +60,9 @@ def app() -> typer.Typer:
         no_color: NoColor = False,
         yes: Yes = False,
         timeout: Timeout = None,
+        owner: Owner = None,
     ) -> None:
-        given = {"inventory": inventory, "json": json, "no_color": no_color, "yes": yes, "timeout": timeout}
+        given = {"inventory": inventory, "json": json, "no_color": no_color, "yes": yes, "timeout": timeout, "owner": owner}
         ctx.obj = {name: given[name] for name in COMMON}
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())

@@ -39,6 +39,16 @@ def test_flag_beats_environment_beats_project_beats_user_beats_default(tmp_path:
     assert [s.origins["timeout"] for s in seen] == ["default", user, project, "environment", "flag"]
 
 
+def test_the_owner_is_oneself_unless_somebody_else_is_named(tmp_path: Path) -> None:
+    own = get(tmp_path)
+    assert own.owner == own.user
+    (tmp_path / "testbed.toml").write_text('owner = "project-x"')
+    assert get(tmp_path).owner == "project-x"
+    assert get(tmp_path, {"owner": "ann"}, {"TESTBED_OWNER": "bob"}).owner == "ann"
+    with pytest.raises(BadFile, match="environment: owner: 'a/b' is no name"):
+        get(tmp_path, env={"TESTBED_OWNER": "a/b"})
+
+
 def test_directories_follow_xdg_and_can_be_moved(tmp_path: Path) -> None:
     settings = get(tmp_path)
     assert settings.store_path == tmp_path / "data/testbed/testbed.sqlite3"
