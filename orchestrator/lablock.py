@@ -103,14 +103,44 @@ def holder(path: Path) -> Holder | None:
 
 def process_mark(pid: int) -> str:
     """Tell one life of a process id from the next: this boot and the process's start, empty if there is no such process."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    boot, stat = _boot(), _stat(pid)
+    if not boot or not stat:
         return ""
     fields = stat[stat.rfind(")") + 2 :].split()
     # proc(5): field 22 is the start time; field 3, the state, is the first after the name. A zombie does nothing any more.
     return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
+
+
+def process_alive(pid: int, mark: str) -> bool:
+    """Whether the process that had `mark` still lives; one that only its owner may see (proc mounted with hidepid) is taken to."""
+    now = process_mark(pid)
+    if now:
+        return now == mark
+    if not mark.startswith(_boot() or "?"):
+        return False
+    if _stat(pid):
+        return False  # a zombie
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _open(path: Path) -> int:

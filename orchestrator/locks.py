@@ -1,0 +1,351 @@
+"""Locks of a lab in the store: who holds what, who waits, who took what from whom. Every look settles what time has decided.
+
+A lock is in the same file as the journal, so that a step is begun only while the run's lock is held: one transaction for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+from optics.errors import Locked, Missing
+from orchestrator.lablock import process_alive, process_mark
+from orchestrator.lockqueue import LIVE, Kind, Lock, State, blockers, clock, settle
+from orchestrator.scope import Scope, scope_of_data
+
+if TYPE_CHECKING:
+    from orchestrator.store import Run, Store
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS locks(
+  seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lab TEXT NOT NULL, kind TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL,
+  host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,
+  reason TEXT NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, since REAL NOT NULL, expires REAL,
+  for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS locks_by_state ON locks(lab, state);
+CREATE TABLE IF NOT EXISTS audit(
+  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
+  pid INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL)
+"""
+POLL_S = 0.1
+"""A run that waits looks this often (s) whether it may go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who asks: on whose behalf, as which user, from which process."""
+
+    owner: str
+    user: str
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def process(self) -> str:
+        return process_mark(self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One line of the audit: who did what to which lock, tag-out or circuit, and why. at: wall seconds."""
+
+    at: float
+    user: str
+    owner: str
+    host: str
+    pid: int
+    what: str
+    subject: str
+    why: str
+
+
+class Locks:
+    """The locks of one lab, as `who` sees and changes them."""
+
+    def __init__(self, store: Store, lab: str, who: Who) -> None:
+        self.store, self.lab, self.who = store, lab, who
+        with store.transaction() as db:
+            for statement in TABLES.split(";"):
+                db.execute(statement)
+
+    # -- asking --------------------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        kind: Kind,
+        scope: Scope,
+        reason: str,
+        *,
+        for_s: float | None = None,
+        queue: bool = False,
+        after: str = "",
+    ) -> Lock:
+        """Ask for a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
+
+        Raises: Locked - somebody holds some of it, or waits for it, and we do not queue. Missing - no lock `after`.
+        """
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            if after and after not in {lock.id for lock in live}:
+                raise Missing(f"no lock {after} is held or waited for on this lab", hint="testbed lock")
+            seq = int(db.execute("SELECT coalesce(max(seq),0)+1 FROM locks").fetchone()[0])
+            who = self.who
+            wish = Lock(
+                id=_new_id(db),
+                kind=kind,
+                owner=who.owner,
+                user=who.user,
+                host=who.host,
+                pid=who.pid,
+                process=who.process,
+                reason=reason,
+                scope=scope,
+                state="waiting",
+                seq=seq,
+                asked=now,
+                since=now,
+                for_s=for_s,
+                after=after,
+                lab=self.lab,
+            )
+            ahead = blockers(wish, live)
+            if (ahead or after) and not queue and not after:
+                raise locked(ahead, wish)
+            if not ahead and not after:
+                wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
+            _insert(db, wish)
+            words = f"{kind} of {scope}" + (f" for {for_s:g} s" if for_s is not None else "") + (f": {reason}" if reason else "")
+            self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, words)
+        return wish
+
+    def extend(self, lock: str, scope: Scope) -> None:
+        """Make our lock hold `scope` too. Raises: Locked - somebody else holds some of it, or ours is not held any more."""
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            ours = next((one for one in live if one.id == lock and one.state == "active"), None)
+            if ours is None:
+                raise lost(_get(db, lock), "")
+            if ours.scope.covers(scope):
+                return
+            # Whoever waits for the lab waits for us already, or will: going back for him would be waiting while holding.
+            wish = replace(ours, scope=scope)
+            if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
+                raise locked(ahead, wish)
+            wider = replace(ours, scope=ours.scope | scope)
+            db.execute("UPDATE locks SET scope=? WHERE id=?", (json.dumps(wider.scope.to_data()), lock))
+            self._note(db, now, "extended", lock, f"by {scope}")
+
+    def bind(self, lock: str, run: str, token: int) -> None:
+        """Note which run holds the lock, and its fencing token."""
+        with self.store.transaction() as db:
+            db.execute("UPDATE locks SET run=?, token=? WHERE id=?", (run, token, lock))
+
+    # -- ending --------------------------------------------------------------------------------------------------------------
+
+    def release(self, lock: str, why: str = "") -> Lock | None:
+        """Give up a lock of ours; None if it was not held or waited for any more."""
+        return self._end(lock, "released", why)
+
+    def steal(self, lock: str, reason: str) -> Lock | None:
+        """End a lock whoever holds it; its run stops at its next journalled step. None if it had ended by itself."""
+        return self._end(lock, "stolen", reason)
+
+    def _end(self, lock: str, state: State, why: str) -> Lock | None:
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            ours = next((one for one in live if one.id == lock), None)
+            if ours is None:
+                return None
+            self._write(db, replace(ours, state=state, ended=now, ended_by=self.who.user, why=why))
+            words = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
+            self._note(db, now, state, lock, words)
+            self._settled(db, now)
+        return ours
+
+    # -- looking -------------------------------------------------------------------------------------------------------------
+
+    def listed(self) -> list[Lock]:
+        """Who holds and who waits now, in the order of the queue."""
+        with self.store.transaction() as db:
+            return self._settled(db, time.time())
+
+    def get(self, lock: str) -> Lock | None:
+        """One lock by its id, ended or not."""
+        with self.store.transaction() as db:
+            self._settled(db, time.time())
+            return _get(db, lock, self.lab)
+
+    def ahead(self, lock: str) -> list[Lock]:
+        """Whom a waiting lock waits for."""
+        live = self.listed()
+        wish = next((one for one in live if one.id == lock and one.state == "waiting"), None)
+        if wish is None:
+            return []
+        return [one for one in live if one.id == wish.after] or blockers(wish, live)
+
+    def audit(self, limit: int = 50) -> list[AuditRecord]:
+        """What was done to locks, tag-outs and ownership, newest first."""
+        fields = "at,user,owner,host,pid,what,subject,why"
+        with self.store.transaction() as db:
+            rows = db.execute(f"SELECT {fields} FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (self.lab, limit)).fetchall()
+        return [AuditRecord(**dict(row)) for row in rows]
+
+    def note(self, what: str, subject: str, why: str) -> None:
+        """Add a line to the audit."""
+        with self.store.transaction() as db:
+            self._note(db, time.time(), what, subject, why)
+
+    # -- inside --------------------------------------------------------------------------------------------------------------
+
+    def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
+        """Let time have its say on all locks of the lab; what changed is written and audited in the same transaction."""
+        rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
+        live, changed = settle([_lock(row) for row in rows], now, _gone)
+        for lock in changed:
+            self._write(db, lock)
+            what = "activated" if lock.state == "active" else lock.state
+            self._note(db, now if lock.ended is None else lock.ended, what, lock.id, lock.why or lock.reason)
+        return live
+
+    def _write(self, db: sqlite3.Connection, lock: Lock) -> None:
+        db.execute(
+            "UPDATE locks SET state=?, since=?, expires=?, ended=?, ended_by=?, why=? WHERE id=?",
+            (lock.state, lock.since, lock.expires, lock.ended, lock.ended_by, lock.why, lock.id),
+        )
+
+    def _note(self, db: sqlite3.Connection, at: float, what: str, subject: str, why: str) -> None:
+        add_audit(db, self.lab, self.who, at, what, subject, why)
+
+
+def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, subject: str, why: str) -> None:
+    """Write one line of the audit, inside the caller's transaction."""
+    db.execute(
+        "INSERT INTO audit(lab,at,user,owner,host,pid,what,subject,why) VALUES(?,?,?,?,?,?,?,?,?)",
+        (lab, at, who.user, who.owner, who.host, who.pid, what, subject, why),
+    )
+
+
+def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
+    """Check, inside the transaction that begins a step, that the run's lock was not taken from it. Raises: Locked."""
+    found = _get(db, lock)
+    if found is None or found.state != "active":
+        raise lost(found, run)
+
+
+def lost(lock: Lock | None, run: str) -> Locked:
+    """The error of one whose lock is gone."""
+    what = f"run {run}" if run else "this command"
+    if lock is None:
+        return Locked(f"{what} does not hold the lab any more", hint="testbed lock; testbed status")
+    how = f"{lock.state} by {lock.ended_by}" if lock.ended_by else lock.state
+    at = f" at {clock(lock.ended)}" if lock.ended is not None else ""
+    return Locked(
+        f"{what} does not hold the lab any more: its lock {lock.id} was {how}{at}" + (f": {lock.why}" if lock.why else ""),
+        hint="it stopped before its next step; testbed status says what is done and what is not",
+    )
+
+
+def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
+    """The error of one who does not wait: who holds what of it, since when, why, until when."""
+    lines = []
+    for lock in ahead:
+        verb = "is locked by" if lock.kind == "run" else "is reserved by"
+        verb = verb if lock.state == "active" else "is waited for by"
+        lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
+    first = ahead[0]
+    ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
+    wait = "testbed up --wait 10m waits for it" if wish.kind == "run" else "add --queue to wait for it"
+    return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
+
+
+class Held:
+    """A run's lock while it is held."""
+
+    def __init__(self, locks: Locks, lock: Lock) -> None:
+        self.locks, self.lock = locks, lock
+
+    @property
+    def id(self) -> str:
+        return self.lock.id
+
+    def bind(self, run: Run) -> None:
+        """Note the run that works under the lock: its steps begin only while the lock is held."""
+        self.locks.bind(self.lock.id, run.id, run.token)
+        run.fence(lambda db: still_held(db, self.lock.id, run.id))
+
+    def extend(self, scope: Scope) -> bool:
+        """Hold `scope` too; False if we did already. Raises: Locked."""
+        if self.lock.scope.covers(scope):
+            return False
+        self.locks.extend(self.lock.id, scope)
+        self.lock = replace(self.lock, scope=self.lock.scope | scope)
+        return True
+
+
+@asynccontextmanager
+async def hold(
+    locks: Locks, scope: Scope, reason: str, *, wait_s: float = 0.0, told: Callable[[str], None] = lambda words: None
+) -> AsyncIterator[Held]:
+    """Hold a run's lock meanwhile. wait_s: how long (s) to wait in the queue; `told` hears whom we wait for, when that changes.
+
+    Raises: Locked - somebody else holds some of it, after `wait_s` still.
+    """
+    lock = locks.take("run", scope, reason, queue=wait_s > 0)
+    try:
+        give_up = time.monotonic() + wait_s
+        words = ""
+        while lock.state == "waiting":
+            ahead = locks.ahead(lock.id)
+            if ahead and time.monotonic() >= give_up:
+                raise locked(ahead, lock)
+            if ahead and (now := "; ".join(f"{one} [lock {one.id}]" for one in ahead)) != words:
+                words = now
+                told(words)
+            await asyncio.sleep(POLL_S)
+            found = locks.get(lock.id)
+            if found is None or found.state not in LIVE:
+                raise lost(found, "")
+            lock = found
+        yield Held(locks, lock)
+    finally:
+        locks.release(lock.id)
+
+
+def _gone(lock: Lock) -> bool:
+    """Whether the process that held it is known to have ended; of another machine's nothing is known."""
+    return lock.host == socket.gethostname() and not process_alive(lock.pid, lock.process)
+
+
+def _new_id(db: sqlite3.Connection) -> str:
+    while True:
+        made = secrets.token_hex(3)
+        if not db.execute("SELECT 1 FROM locks WHERE id=?", (made,)).fetchone():
+            return made
+
+
+def _get(db: sqlite3.Connection, lock: str, lab: str | None = None) -> Lock | None:
+    row = db.execute("SELECT * FROM locks WHERE id=?1 AND (?2 IS NULL OR lab=?2)", (lock, lab)).fetchone()
+    return _lock(row) if row is not None else None
+
+
+def _lock(row: sqlite3.Row) -> Lock:
+    return Lock(**{**dict(row), "scope": scope_of_data(json.loads(row["scope"]))})
+
+
+def _insert(db: sqlite3.Connection, lock: Lock) -> None:
+    names = [f.name for f in fields(Lock) if f.name != "scope"]
+    values = [getattr(lock, name) for name in names] + [json.dumps(lock.scope.to_data())]
+    marks = ",".join("?" * len(values))
+    db.execute(f"INSERT INTO locks({','.join(names)},scope) VALUES({marks})", values)
