@@ -1,19 +1,15 @@
-"""One change of a lab, carried out: bringing a plan up, and leaving. Every effect is journalled before it happens."""
+"""One change of a lab, carried out: bringing a plan up. Every effect is journalled before it happens."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import hashlib
-import sys
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 
-from drivers.api import CircuitSwitch, JobQueue
 from optics import (
     Change,
     ChangeFailed,
@@ -24,8 +20,6 @@ from optics import (
     Infeasible,
     NotVerified,
     Outcome,
-    Progress,
-    Setting,
     SpectralRoute,
     TestbedError,
     TimedOut,
@@ -33,17 +27,15 @@ from optics import (
 from orchestrator import jobs
 from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
+from orchestrator.leaving import affairs
 from orchestrator.light import Reading, keep
-from orchestrator.lightpath import among, route, routes
-from orchestrator.patience import SLACK, Limit
+from orchestrator.patience import SLACK
 from orchestrator.plan import FixedRoute, Plan
 from orchestrator.planfile import read_plan
-from orchestrator.recorder import Recorder
-from orchestrator.reports import DownReport, EqualiseReport, JobStatus, Rung, UpReport
+from orchestrator.reports import EqualiseReport, JobStatus, Rung, UpReport
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
-from orchestrator.session import Observation, Session
-from orchestrator.store import Run, Step, Store, lab_of
+from orchestrator.session import Observation
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import (
     Target,
@@ -52,241 +44,20 @@ from orchestrator.target import (
     expected_dark_ms,
     link_data,
     path_data,
-    per_device,
-    short,
     slowest,
-    sort_key,
     switching_s,
     target,
 )
 from orchestrator.telemetry.progress import counted, scaled_text
-from orchestrator.transition import Held, Transition, transition
+from orchestrator.telling import SLOW_S, Context, finish, move_light, tell_devices
+from orchestrator.transition import Held
 from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
-
-T = TypeVar("T")
-
-SLOW_S = 5.0
-"""A change that devices need longer for (s) is a robot's: nobody counts its milliseconds, and the deadline makes room for it."""
-
-
-@dataclass
-class Context:
-    """What a change works with. slice: the owner's part of the lab, as the store knows it; its plan, circuits and job are ours."""
-
-    session: Session
-    store: Store
-    run: Run
-    slice: str
-    recorder: Recorder
-    run_dir: Path
-    timeout_s: float
-    limit: Limit | None = None
-
-    @property
-    def key(self) -> str:
-        """The lab, as the store knows it."""
-        return lab_of(self.slice)
-
-    def next_generation(self) -> int:
-        """A number for a set of host routes of ours."""
-        return self.store.next_generation(self.key, self.slice.partition("/")[2], self.run.id)
-
-    def ours(self) -> frozenset[int]:
-        """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
-        owner = self.slice.partition("/")[2]
-        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == owner)
-
-    def need(self, seconds: float, what: str) -> None:
-        """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
-        if self.limit is not None:
-            self.limit.need(seconds, what)
-            self.timeout_s = max(self.timeout_s, self.limit.timeout_s)
-
-
-async def finish(work: Awaitable[T]) -> T:
-    """Await `work` to its end even if we are cancelled meanwhile (a half-sent change is the worst state), then be cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])  # a second cancellation ends this wait at once
-        raise
-
-
-class Start:
-    """The moment all devices begin: when each has read what it needs. If one cannot, none begins and nothing is changed."""
-
-    def __init__(self, devices: int) -> None:
-        self._missing = devices
-        self._open = asyncio.Event()
-        self._failed = False
-
-    async def apply(self, device: CircuitSwitch, change: Change) -> Outcome:
-        """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another device could not even be read."""
-        arrived = False
-
-        def arrive() -> None:
-            nonlocal arrived
-            if not arrived:
-                arrived = True
-                self._missing -= 1
-                if not self._missing:
-                    self._open.set()
-
-        async def ready() -> None:
-            arrive()
-            await self._open.wait()
-            if self._failed:
-                raise NotBegun(f"{device.name}: not begun")
-
-        try:
-            return await device.apply(change, ready)
-        except BaseException:
-            self._failed = self._failed or not self._open.is_set()
-            raise
-        finally:
-            arrive()
-
-
-class NotBegun(TestbedError):
-    """The device was read but not changed, because another one could not be."""
-
-
-@contextmanager
-def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
-    """Keep the interpreter from pausing meanwhile: no garbage collection, and threads give way within half a millisecond.
-
-    Not for a change expected to take longer than `SLOW_S`: a robot does not notice, and garbage of minutes would pile up.
-    """
-    if expected_s > SLOW_S:
-        yield
-        return
-    interval = sys.getswitchinterval()
-    gc.disable()
-    sys.setswitchinterval(0.0005)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.enable()
-
-
-async def move_light(context: Context, change: Transition) -> dict[DeviceName, Outcome]:
-    """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
-
-    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report.
-    """
-    outcomes, problems = await tell_devices(context, change.changes, "switch")
-    if problems:
-        raise ChangeFailed("\n".join(problems))
-    return outcomes
-
-
-async def tell_devices(
-    context: Context, wanted: Mapping[DeviceName, Change], phase: str
-) -> tuple[dict[DeviceName, Outcome], list[str]]:
-    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised."""
-    steps = context.run.plan_all(
-        ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
-    )
-    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
-    context.run.begin_all(steps)
-    # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
-    return await finish(_answers(context, wanted, steps, phase))
-
-
-async def _answers(
-    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str
-) -> tuple[dict[DeviceName, Outcome], list[str]]:
-    """Ask all devices at once and note every answer."""
-    start = Start(len(wanted))
-    devices, lab = context.session.devices, context.session.lab
-    asked_all = (start.apply(devices[d], c) for d, c in wanted.items())
-    expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
-    with undisturbed(expected_s), watched(context, wanted, phase):
-        answers = await asyncio.gather(*asked_all, return_exceptions=True)
-    outcomes: dict[DeviceName, Outcome] = {}
-    problems: list[str] = []
-    faults: list[BaseException] = []
-    for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
-        if isinstance(answer, Outcome):
-            outcomes[device] = answer
-            step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
-            step.end("; ".join(answer.failed.values()) if answer.failed else None)
-            # What it does not hold is nobody's: somebody else may use those ports next.
-            there = routes(answer.observed)
-            context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
-            scale = lab.time_scale(device)
-            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
-            failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
-            problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
-            continue
-        step.end(answer)
-        if isinstance(answer, NotBegun):
-            there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
-            context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
-        elif isinstance(answer, TestbedError):
-            problems.append(str(answer))
-        else:
-            faults.append(answer)
-    if faults:
-        raise faults[0]
-    return outcomes, problems
-
-
-@contextmanager
-def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -> Iterator[None]:
-    """Show and journal how far slow devices are while the body waits for them."""
-    recorder, lab = context.recorder, context.session.lab
-    total = sum(len(c.remove) + len(c.add) for c in wanted.values())
-    done: dict[DeviceName, Progress] = {}
-    begun: dict[DeviceName, int] = {}
-
-    def told(progress: Progress) -> None:
-        device, now = progress.device, time.monotonic_ns()
-        before = done.get(device)
-        if progress.done > (before.done if before else 0):
-            words = f"{progress.done} of {progress.total}" + (f": {progress.words}" if progress.words else "")
-            recorder.part("device", device, "move", begun.get(device, now), now, words, lab.time_scale(device))
-            begun[device] = now
-        done[device] = progress
-        moves = sum(p.done for p in done.values())
-        words = "  ".join(progress_words(p, lab.time_scale(d)) for d, p in sorted(done.items()))
-        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), words)
-
-    slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
-    before = {d: device.told for d, device in slow.items()}
-    now = time.monotonic_ns()
-    begun.update(dict.fromkeys(slow, now))
-    for device in slow.values():
-        device.told = told
-    if slow:
-        recorder.progress.update(phase, 0, total, ", ".join(sorted(slow)))
-    try:
-        yield
-    finally:
-        for d, device in slow.items():
-            device.told = before[d]
-
-
-def progress_words(progress: Progress, time_scale: float) -> str:
-    """`rome1 move 3 of 24, 21 s left`, the time also as a real device's where the device runs faster."""
-    words = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
-    return words if progress.eta_s is None else f"{words}, {scaled_text(progress.eta_s, time_scale)} left"
-
-
-def _words(change: Change) -> str:
-    return f"-{len(change.remove)} +{len(change.add)}"
 
 
 def _settings_word(goal: Target) -> str:
     """What the plan's settings are called: all of a kind, or just settings."""
     kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
     return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
-
-
-def _data(remove: Iterable[Setting], add: Iterable[Setting]) -> dict[str, list[str]]:
-    return {"remove": [short(s) for s in sorted(remove, key=sort_key)], "add": [short(s) for s in sorted(add, key=sort_key)]}
 
 
 def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
@@ -655,103 +426,3 @@ class Bringing:
             wait = self.plan.transition.revert_after_s
             words += f"; not all answer ({'; '.join(trouble[:3])}): what they did not confirm they take back within {wait:g} s"
         return words
-
-
-async def affairs(session: Session, change: Transition) -> list[str]:
-    """What is done and what is not, read from the devices now, one line per device."""
-
-    async def line(device: DeviceName) -> str:
-        try:
-            held = await session.devices[device].read()
-        except TestbedError as error:
-            return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
-        made, removed = change.made[device], change.removed[device]
-        there, still = among(made, held), among(removed, held)
-        left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
-        left += [f"{short(s)} not removed" for s in sorted(still, key=sort_key)]
-        left += [f"{short(s)} lost" for s in sorted(change.kept[device] - among(change.kept[device], held), key=sort_key)]
-        done = f"{len(there)}/{len(made)} made, {len(removed - still)}/{len(removed)} removed"
-        return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
-
-    return list(await asyncio.gather(*(line(d) for d in change.changes)))
-
-
-class Leaving:
-    """`down`: from what is to nothing of ours."""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-
-    async def carry_out(self) -> DownReport:
-        """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
-        context, recorder, store = self.context, self.context.recorder, self.context.store
-        session, lab = context.session, context.session.lab
-        with recorder.phase("observe") as phase:
-            seen = await session.observe()
-            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        left = [str(e) for e in seen.errors.values()]
-        ours = per_device(store.owned(context.slice))
-        observed = dict(seen.settings)
-        reachable = {d: held for d, held in ours.items() if d in observed}
-        change = transition(observed, {}, reachable)
-        mine = context.ours()
-        following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
-        others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
-        notes = (f"routes of somebody else stay on {', '.join(others)}",) if others else ()
-        job = ""
-        try:
-            job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
-        except TestbedError as error:
-            left.append(f"job: {error}")
-        if not change and not following and not job:
-            self._forget(left)
-            return DownReport(
-                context.run.id,
-                lab.name,
-                nothing_to_do=not left,
-                phases=tuple(recorder.phases),
-                hosts_restored=len(seen.hellos),
-                hosts_total=len(lab.hosts),
-                left=tuple(left),
-                notes=notes,
-            )
-        restored = len(seen.hellos)
-        if following:
-            try:
-                with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
-                    await session.hosts.clear(following)
-                    phase.detail = f"cleared on {len(following)} hosts"
-            except TestbedError as error:
-                restored -= len(following)
-                left += str(error).splitlines()
-        writes = 0
-        if change:
-            with recorder.phase("switch") as phase:
-                try:
-                    if (found := slowest(change, session.devices)) is not None and found[1] > SLOW_S:
-                        context.need(found[1], f"{found[0]}")
-                    outcomes = await move_light(context, change)
-                    writes = sum(o.writes for o in outcomes.values())
-                except ChangeFailed as error:
-                    left += str(error).splitlines()
-                phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
-        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
-        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
-        self._forget(left)
-        return DownReport(
-            context.run.id,
-            lab.name,
-            phases=tuple(recorder.phases),
-            diff=diff(change, session.devices, lab),
-            writes=writes,
-            hosts_restored=restored,
-            hosts_total=len(lab.hosts),
-            job_stopped=job,
-            left=tuple(left),
-            notes=notes,
-        )
-
-    def _forget(self, left: list[str]) -> None:
-        """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
-        if not left or not self.context.store.owned(self.context.slice):
-            self.context.store.clear_current(self.context.slice)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import jobs
-from orchestrator.change import Bringing, Context, Leaving
+from orchestrator.change import Bringing
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
+from orchestrator.leaving import Leaving
 from orchestrator.recorder import Recorder
 from orchestrator.reports import DownReport, PlanReport, UpReport
 from orchestrator.rules import hops
@@ -23,6 +24,7 @@ from orchestrator.survey import status, verify
 from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress, counted
+from orchestrator.telling import Context
 
 __all__ = ["devices", "devices_power", "down", "job_launch", "job_logs", "job_status", "job_stop", "plan", "status", "up", "verify"]
 

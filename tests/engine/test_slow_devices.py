@@ -13,7 +13,6 @@ from typing import cast
 import pytest
 
 from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
-from orchestrator.change import Context, move_light, progress_words, undisturbed
 from orchestrator.patience import OUTER, deadline
 from orchestrator.recorder import Recorder
 from orchestrator.session import Session
@@ -22,6 +21,7 @@ from orchestrator.target import slowest, switching_s
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Lines, Silent, scaled_text
 from orchestrator.telemetry.reader import read as read_journal
+from orchestrator.telling import Context, move_light, progress_words, undisturbed
 from orchestrator.transition import transition
 from tests.engine.glasslab import SWITCH, Glass, Robot, hosts_yml, read
 

@@ -12,11 +12,11 @@ import pytest
 
 from drivers.api import Ready, at_once
 from optics import Change, ChangeFailed, CrossConnect, Outcome, Port, Setting, Traits, Unreachable
-from orchestrator.change import Context, move_light
 from orchestrator.recorder import Recorder
 from orchestrator.session import Session
 from orchestrator.store import Run, Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.telling import Context, move_light
 from orchestrator.transition import Transition, transition
 
 LAB = "lab"
