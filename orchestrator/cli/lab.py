@@ -126,6 +126,17 @@ def _emulated(call: Call) -> Path:
     return inventory
 
 
+_OF_ONE_KIND = {"db": "extra-loss", "db_per_hour": "drift", "limit": "login-limit", "user": "port-locked"}
+_AS_EVER = {"after": 0, "probability": 1.0, "at_s": 0.0}
+
+
+def _says_something(kind: str, field: str, value: object) -> bool:
+    """Whether a field of a fault is worth showing: not one of its columns, not left open, not without meaning for its kind."""
+    if field in ("number", "kind", "state", "fired") or value is None or _AS_EVER.get(field) == value:
+        return False
+    return _OF_ONE_KIND.get(field, kind) == kind
+
+
 def _option(name: str, text: str, **more: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **more)
 
@@ -182,16 +193,16 @@ def _faults(lab: typer.Typer) -> None:
     def list_(call: Call) -> Result:
         from orchestrator import labproc
         from orchestrator.cli.text import columns
+        from orchestrator.telemetry.progress import counted
 
         faults = labproc.ask(_emulated(call), "faults.list")["faults"]
-        plain = {"number", "kind", "state", "fired"}
         rows = [
             (
                 name,
                 str(fault["number"]),
                 fault["kind"],
-                f"{fault['state']}, fired {fault['fired']} times",
-                " ".join(f"{k}={v}" for k, v in fault.items() if k not in plain and v is not None),
+                f"{fault['state']}, fired {counted(fault['fired'], 'time')}",
+                " ".join(f"{k}={v}" for k, v in fault.items() if _says_something(fault["kind"], k, v)),
             )
             for name, armed in faults.items()
             for fault in armed

@@ -62,6 +62,16 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
     assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
 
 
+def test_faults_are_listed_with_what_was_said_of_them_and_no_more(cli: Any, inventory: Path) -> None:
+    assert cli("lab", "start").code == 0
+    assert cli("lab", "fault", "add", "ocs1", "drop-after", "--on", "write", "--count", "1").code == 0
+    assert cli("lab", "fault", "add", "ocs1", "extra-loss", "--port", "3", "--db", "2.5", "--at", "100").code == 0
+    assert cli("lab", "fault", "list").out.splitlines() == [
+        "ocs1  1  drop-after  active, fired 0 times   on=write count=1",
+        "ocs1  2  extra-loss  waiting, fired 0 times  port=3 db=2.5 at_s=100.0",
+    ]
+
+
 def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
     said = cli("up", "-t", "plan.json")
     assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 1 fibre)" in said.err
