@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
-from optics.errors import TestbedError
+from optics.errors import HandsNeeded, Interrupted, RolledBack, TestbedError
 from orchestrator.lablock import Holder, LabLock, process_mark
 from orchestrator.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
 from orchestrator.reports import Json, to_json
@@ -163,11 +163,18 @@ class Run:
         if error is None:
             self.finish("ok")
         elif isinstance(error, TestbedError):
-            self.finish("failed", error.exit_code, str(error))
+            self.finish(_STATUS.get(type(error), "failed"), error.exit_code, str(error))
         elif isinstance(error, Exception):
             self.finish("failed", 1, f"{type(error).__name__}: {error}")
         else:  # KeyboardInterrupt, CancelledError: the operator stopped it
             self.finish("interrupted", 130, "interrupted")
+
+
+_STATUS: Mapping[type[TestbedError], str] = {
+    RolledBack: "rolled-back",
+    Interrupted: "rolled-back",
+    HandsNeeded: "hands-needed",
+}
 
 
 class Store:
@@ -231,7 +238,7 @@ class Store:
         with self.transaction() as db:
             found = db.execute("SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)).fetchone()
             run = f"{day}-{int(found['id'][-4:]) + 1 if found['id'] else 1:04d}"
-            token = _count(db, "tokens", lab)
+            token = _count(db, "tokens", lab, int(time.time()))  # higher than a store's that was lost ever gave
             values = {
                 "id": run,
                 "verb": verb,
@@ -491,9 +498,9 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _count(db: sqlite3.Connection, table: str, lab: str) -> int:
-    """The next number of a counter that a lab has."""
-    db.execute(f"INSERT INTO {table} VALUES(?,1) ON CONFLICT(lab) DO UPDATE SET last=last+1", (lab,))
+def _count(db: sqlite3.Connection, table: str, lab: str, least: int = 1) -> int:
+    """The next number of a counter that a lab has, `least` or more."""
+    db.execute(f"INSERT INTO {table} VALUES(?1,?2) ON CONFLICT(lab) DO UPDATE SET last=max(last+1, ?2)", (lab, least))
     return int(db.execute(f"SELECT last FROM {table} WHERE lab=?", (lab,)).fetchone()["last"])
 
 

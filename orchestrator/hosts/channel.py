@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optics import Garbled, HostName, Refused, TestbedError, TimedOut, Unreachable
+from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
 from orchestrator.lab import Host
@@ -145,7 +145,7 @@ class Channel:
             if message["ok"]:
                 future.set_result(message)
             else:
-                future.set_exception(Refused(f"{self.host.name}: {message['error']}"))
+                future.set_exception(refusal(self.host.name, message))
         except (ValueError, KeyError, TypeError):
             self._lost("garbled", Garbled(f"{self.host.name}: its committer wrote {line[:200]!r}"))
 
@@ -175,6 +175,14 @@ class Channel:
         transport, self._transport = self._transport, None
         if transport is not None:
             await asyncio.get_running_loop().run_in_executor(self._threads, _hang_up, transport)
+
+
+def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
+    """The error of a committer that says no, in its own words: Locked where it listens to a newer run only."""
+    words = f"{host}: {answer.get('error')}"
+    if answer.get("code") == "overtaken":
+        return Locked(words, hint="testbed lock says who holds the lab; testbed status what is done and what is not")
+    return Refused(words)
 
 
 def _hang_up(transport: paramiko.Transport) -> None:

@@ -27,7 +27,7 @@ from orchestrator.hosts.api import (
     Staged,
     Tail,
 )
-from orchestrator.hosts.channel import Channel, hello_of
+from orchestrator.hosts.channel import Channel, hello_of, refusal
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.lab import Lab
@@ -36,6 +36,9 @@ from orchestrator.rules import Macs, Rules
 
 T = TypeVar("T")
 
+FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm", "job.start", "job.stop"))
+"""What a committer does only for the newest run it has heard of: requests that change something carry the run's token."""
+
 
 class Hosts:
     """See `HostSide`. `inventory`: the directory with hosts.yml. `artefacts`: where Ansible's output and collected files go."""
@@ -43,6 +46,7 @@ class Hosts:
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
         self.lab = lab
         self.hellos: dict[HostName, Hello] = {}
+        self.token: int | None = None
         self.artefacts = artefacts
         # a thread per host: one that does not answer must not keep another waiting
         self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
@@ -115,7 +119,8 @@ class Hosts:
         self, requests: Mapping[HostName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
     ) -> dict[HostName, dict[str, Any]]:
         """Send one request to each host, all before waiting for any; raise one error that names every host that failed."""
-        sent = {name: self._channels[name].send(op, **fields) for name, fields in requests.items()}
+        token = self._token() if op in FENCED else {}
+        sent = {name: self._channels[name].send(op, **fields, **token) for name, fields in requests.items()}
         if sent:
             await asyncio.wait(sent.values(), timeout=timeout_s)
         answers: dict[HostName, dict[str, Any]] = {}
@@ -139,6 +144,17 @@ class Hosts:
     ) -> dict[HostName, dict[str, Any]]:
         """Send the same request to each of `names`."""
         return await self._ask(dict.fromkeys(self._names(names), fields), op, timeout_s)
+
+    def _token(self) -> dict[str, int]:
+        return {} if self.token is None else {"token": self.token}
+
+    async def fence(self, token: int, names: Collection[HostName]) -> None:
+        """From now on speak as the run with `token`; these hosts listen to no older run any more, and drop what one has armed.
+
+        Raises: Locked - a newer run holds one of them.
+        """
+        self.token = token
+        await self._all([name for name in names if name in self.hellos and self.hellos[name].installed], "fence", {})
 
     # --- generations
 
@@ -320,7 +336,7 @@ class Hosts:
 
     async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
         """Put route generations into tables nobody looks at yet, all in one play."""
-        told = render.payloads(generations)
+        told = render.payloads(generations, self._token())
         if not told:
             return {}
         play = await self._play("stage_rules.yml", list(told), {"testbed_rules": told})
@@ -353,7 +369,8 @@ class Hosts:
 
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]:
         """Start the ranks of a job; `run` makes its name on the hosts unique."""
-        told = {name: render.pack(request, name) for name, request in launch.requests(job, self.lab, run, resume=resume).items()}
+        wanted = launch.requests(job, self.lab, run, resume=resume)
+        told = {name: render.pack(request | self._token(), name) for name, request in wanted.items()}
         play = await self._play("launch.yml", list(told), {"testbed_requests": told})
         return {name: JobState(name, "running", pid=_lines(name, play.said[name]["launch"], 1)[0]["pid"]) for name in told}
 
@@ -391,7 +408,8 @@ class Hosts:
         near = [name for name in self._names(names) if name not in lost]
         answers = await self._all(near, "job.stop", {"name": job, "grace_s": grace_s}, grace_s + 5.0)
         if lost:
-            play = await self._play("stop_job.yml", lost, {"testbed_job": job, "testbed_grace_s": grace_s})
+            request = {"op": "job.stop", "name": job, "grace_s": grace_s} | self._token()
+            play = await self._play("stop_job.yml", lost, {"testbed_requests": {name: render.pack(request, name) for name in lost}})
             answers |= {name: _lines(name, play.said[name]["stop"], 1)[0] for name in lost}
         return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
 
@@ -429,7 +447,7 @@ def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
         found = []
     for values in found:
         if not values.get("ok", True):
-            raise Refused(f"{host}: {values.get('error')}")
+            raise refusal(host, values)
     if len(found) != count:
         raise Garbled(f"{host}: its committer printed {text[:300]!r} where {count} lines of JSON were wanted")
     return found

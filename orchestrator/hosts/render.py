@@ -65,11 +65,13 @@ def _filter(f: TransitFilter) -> dict[str, list[str]]:
     return {"do": ["tc", "filter", "add", *where, *match, *action], "undo": ["tc", "filter", "del", *where]}
 
 
-def payloads(generations: Mapping[int, Mapping[HostName, Rules]]) -> dict[HostName, str]:
-    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64."""
+def payloads(generations: Mapping[int, Mapping[HostName, Rules]], token: Mapping[str, int] | None = None) -> dict[HostName, str]:
+    """What `stage_rules.yml` hands to each host: all its generations, as JSON, compressed, in base64; `token` goes into each."""
     names = sorted({name for hosts in generations.values() for name in hosts})
     return {
-        name: pack([generation(n, hosts[name]) for n, hosts in sorted(generations.items()) if name in hosts], name)
+        name: pack(
+            [generation(n, hosts[name]) | dict(token or {}) for n, hosts in sorted(generations.items()) if name in hosts], name
+        )
         for name in names
     }
 

@@ -308,7 +308,16 @@ def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store
 
 def test_tokens_of_a_lab_only_grow(store: Store) -> None:
     tokens = [store.new_run("up", "lab").token for _ in range(3)]
-    assert tokens == [1, 2, 3] and store.new_run("up", "other").token == 1
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_new_stores_tokens_are_higher_than_a_lost_ones(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    for _ in range(5):
+        last = store.new_run("up", "lab").token
+    monkeypatch.setattr("time.time", lambda: 1_800_000_060.0)
+    with Store(tmp_path / "new" / "testbed.sqlite3", durable=False) as new:
+        assert new.new_run("up", "lab").token > last
 
 
 def test_what_a_run_found_and_wanted_is_on_disk_with_its_options(store: Store) -> None:

@@ -11,7 +11,7 @@ PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class Failure(Exception):
-    """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, failed."""
+    """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, overtaken, failed."""
 
     def __init__(self, code, message):
         super().__init__(message)

@@ -14,6 +14,7 @@ import time
 from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from resident.client import Client
 from resident.ends import FibreEnds
+from resident.fence import Fence
 from resident.generations import Generations
 from resident.jobs import Jobs
 from resident.netlink import GETLINK, GETSTATS, NEWLINK, Rtnl, attrs, link_values, links
@@ -48,6 +49,7 @@ class Server:
         self.register(self.events.socket.fileno(), self.link_events)
         self.generations = Generations(self.nl, self.interfaces, self.broadcast, self.timer, self.cancelled.add)
         self.generations.load()
+        self.fence = Fence(self.generations.disarm)
         self.probes = Probes(self)
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
@@ -180,6 +182,7 @@ class Server:
                 raise Failure(
                     "unknown-op", "unknown op {!r}; this committer knows {}".format(operation, ", ".join(sorted(OPERATIONS)))
                 )
+            self.fence.check(operation, request)
             reply = method(self, request, client, lambda r: client.send(dict(r, id=identity, ok=True)))
             if reply is not None:
                 client.send(dict(reply, id=identity, ok=True))
@@ -228,6 +231,7 @@ class Server:
             ports=ports,
             **self.generations.summary(),
         )
+        reply["token"] = self.fence.highest
         reply["congctl"] = read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
         return reply
 
@@ -301,6 +305,7 @@ OPERATIONS = {
     "reload": Server.reload,
     "watch": Server.watch,
     "clock": lambda *_: {"t_ns": time.monotonic_ns()},
+    "fence": lambda server, *_: {"token": server.fence.highest},
     "stage": _stage,
     "commit": _commit,
     "confirm": lambda server, request, *_: server.generations.confirm(integer(request, "generation", 1)),

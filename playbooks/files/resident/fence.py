@@ -1,0 +1,34 @@
+"""The fence: of two runs only the newer may change this host."""
+
+import json
+
+from resident.basics import VAR, Failure, integer, read_json, write
+
+FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm", "job.start", "job.stop"))
+"""Operations that change something; looking is everybody's."""
+
+
+class Fence:
+    """Every run has a token higher than all runs before it. Who comes with a lower one than was seen here has lost the lab.
+
+    The highest is kept over restarts of this program and of the host. A request without a token is a hand at the host, and passes.
+    `overtaken()` is called when a newer run comes: what an older one armed must not happen under its feet.
+    """
+
+    def __init__(self, overtaken):
+        self.overtaken = overtaken
+        kept = read_json(VAR + "/fence.json") or {}
+        self.highest = kept.get("token", 0) if isinstance(kept, dict) else 0
+
+    def check(self, operation, request):
+        if operation not in FENCED or request.get("token") is None:
+            return
+        token = integer(request, "token", 1)
+        if token < self.highest:
+            raise Failure(
+                "overtaken", f"{operation} of a run with token {token}: a newer run, with token {self.highest}, holds this host"
+            )
+        if token > self.highest:
+            write(VAR + "/fence.json", json.dumps({"token": token}))
+            self.highest = token
+            self.overtaken()
