@@ -110,11 +110,11 @@ class RomeCli:
         add = {pair: s for s in change.add if (pair := self._pair(s))}
         ports = {port for pair in (*remove, *add) for port in pair}
         at_ns = time.monotonic_ns()
+        self._stalled = False
         seen = await self._look()
         if any(ports & {*pair} for pair in seen.moving):  # our own request whose answer was lost, or somebody else's
             at_ns, seen = await self._watch({}, ports, seen, marks)
-        marks.words.clear()  # what was said before is about older requests
-        self._stalled = False
+        marks.words.clear()  # what was said before is about older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
             failed[add.pop(pair)] = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
         gone, new = self._wanting(remove, add, seen, marks)
