@@ -52,8 +52,8 @@ class Detour:
     """How traffic goes while `dead` links are dark.
 
     groups: hosts that reach each other, the largest first; more than one means that somebody is cut off. pairs: ordered pairs the
-    plan joins, `lost` of them without a way now. rings: steps of the job's rings that go round, in words. dropped: fixed routes over
-    a dead link, off meanwhile; kept_routes: the others.
+    plan joins, `lost` of them without a way now. rings: steps of the job's rings that go round, in words. dropped: fixed routes
+    over a dead link, off meanwhile; kept_routes: the others.
     """
 
     dead: frozenset[Link]
@@ -95,9 +95,8 @@ def detour(
     """
     links, fixed = tuple(links), tuple(fixed)
     alive = tuple(link for link in links if link not in dead)
-    leaving = graph(alive)
-    steps = {(hop.out.host, hop.into.host) for ways in leaving.values() for hop in ways}
-    kept = tuple(route for route in fixed if all(step in steps for step in pairwise(route.path)))
+    steps = _steps(alive)
+    kept = _possible(fixed, steps)
     planned, left = reaching(links), reaching(alive)
     return Detour(
         dead=frozenset(dead),
@@ -112,6 +111,15 @@ def detour(
         dropped=tuple(route for route in fixed if route not in kept),
         kept_routes=kept,
     )
+
+
+def _steps(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
+    """From which host to which the links lead."""
+    return frozenset((hop.out.host, hop.into.host) for ways in graph(links).values() for hop in ways)
+
+
+def _possible(fixed: Iterable[FixedRoute], steps: Collection[tuple[HostName, HostName]]) -> tuple[FixedRoute, ...]:
+    return tuple(route for route in fixed if all(step in steps for step in pairwise(route.path)))
 
 
 def reaching(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
@@ -148,7 +156,8 @@ def broken(
     before: Iterable[Link], dead: Collection[Link], lab: Lab, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()
 ) -> int:
     """How many pairs of hosts, counted per lane, lose their way if `dead` links go dark under the routes over `before`."""
-    chosen = next_hops(before, lanes_of(lab), fixed, rings)
+    before = tuple(before)
+    chosen = next_hops(before, lanes_of(lab), _possible(fixed, _steps(before)), rings)
     ends = {port for link in dead for port in (link.a, link.b)}
     return sum(any(hop.out in ends or hop.into in ends for hop in follow(chosen, lab, *key)) for key in chosen)
 
