@@ -62,6 +62,11 @@ class Truth:
         """How often it was told to drive a port that carried something else."""
         return int(self.ask("writes")["violations"][self.device])
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions it holds open."""
+        return len(self.ask("truth", device=self.device)["sessions"])
+
     def events(self) -> list[tuple[Any, ...]]:
         """What the glass did so far: (time, "making" | "lit" | "broken", ingress, egress, ...)."""
         return [tuple(event) for event in self.ask("history", device=self.device)["history"]]

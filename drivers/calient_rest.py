@@ -109,6 +109,8 @@ class CalientRest:
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
         todo = self._work(await self._rows(), remove.keys(), add.keys(), halves)
+        if todo and await marks.begin():
+            todo = self._work(await self._rows(), remove.keys(), add.keys(), halves)
         halves |= todo.wanted - add.keys()
         marks.words.update(todo.refused)
         await self._carry_out(todo, marks, made)
@@ -136,7 +138,8 @@ class CalientRest:
             setting = remove.get(pair) or add.get(pair) or self._setting(pair)
             failed[setting] = marks.words.get(pair) or _silence(pair, state.get(pair), last.watched_s)
         rows = last.report
-        if stale := [row for row in rows if row.pairs & wrong(rows) & wanted & made]:
+        ours = wrong(rows) & wanted & made
+        if stale := [row for row in rows if row.pairs & ours]:
             words = dict(marks.words)  # what went wrong first is what the operator needs
             await self._delete(stale, marks)
             marks.words.update(words)
@@ -149,8 +152,6 @@ class CalientRest:
         return work(rows, frozenset(remove), frozenset(add), ours, frozenset(halves))
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair], made: set[Pair]) -> None:
-        if todo:
-            await marks.begin()
         if todo.delete:
             await self._delete(todo.delete, marks)
             marks.broke()
@@ -160,8 +161,9 @@ class CalientRest:
             items.append(item if self._group == SYSTEM else {**item, "group": self._group})
             made |= c.pairs
         await self._batch("badd", todo.enter, items, marks)
+        entered = set(todo.enter)
         for c in todo.activate:
-            if c not in todo.enter:  # reserved by us before
+            if c not in entered:  # else: reserved by us before
                 marks.write()
                 words = await self._tell("activate", {"conn": c.name, "group": c.group}, 1)
                 marks.words.update(dict.fromkeys(c.pairs, words[0]) if words[0] else {})

@@ -130,6 +130,8 @@ class CalientTl1:
         remove = {pair: s for s in change.remove if (pair := self._pair(s))}
         add = {pair: s for s in change.add if (pair := self._pair(s))}
         todo = work(await self._rows(), frozenset(remove), frozenset(add), self._group, frozenset(halves))
+        if todo and await marks.begin():
+            todo = work(await self._rows(), frozenset(remove), frozenset(add), self._group, frozenset(halves))
         halves |= todo.wanted - add.keys()
         marks.words.update(todo.refused)
         await self._carry_out(todo, marks)
@@ -216,7 +218,6 @@ class CalientTl1:
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
         """Take down, then put up; what was denied in one step is left out of the next."""
-        await marks.begin()
         still = await self._send("CANC-CRS", todo.cancel, marks)
         await self._send("DLT-CRS", [c for c in todo.delete if c not in still], marks)
         if todo.delete:
@@ -232,12 +233,20 @@ class CalientTl1:
 
     async def _send(self, verb: str, connections: Sequence[Connection], marks: Marks[Pair]) -> list[Connection]:
         """Send one command per connection, return the denied ones; their words are kept for each circuit they carry."""
-        if not connections:
-            return []
-        marks.write(len(connections))
-        commands = [_command(verb, connection) for connection in connections]
+        commands: dict[Connection, Command] = {}
         denied: list[Connection] = []
-        for connection, command, reply in zip(connections, commands, await self._session.batch(commands), strict=True):
+        for connection in connections:
+            try:
+                commands[connection] = _command(verb, connection)
+            except ValueError as error:  # a quote in somebody's name for it, say
+                denied.append(connection)
+                words = f"connection {connection.name!r} of group {connection.group!r} cannot be named in a command: {error}"
+                marks.words.update(dict.fromkeys(connection.pairs, words))
+        if not commands:
+            return denied
+        marks.write(len(commands))
+        replies = await self._session.batch([*commands.values()])
+        for (connection, command), reply in zip(commands.items(), replies, strict=True):
             for pair in connection.pairs:
                 if reply.completed:
                     marks.words.pop(pair, None)

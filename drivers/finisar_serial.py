@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from drivers.api import Evidence, Ready, at_once
@@ -28,11 +29,11 @@ Map = dict[int, Entry]
 class FinisarSerial:
     """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, channel by channel of 50 GHz."""
 
-    # 4.0 dB per path is the default of the COSMOS testbed; 0.2 s for RSW and a map kept without power are unconfirmed.
+    # 0.2 s for RSW, 5.0 dB (modules of this kind lose 4 to 6) and a map kept without power are unconfirmed.
     TRAITS: ClassVar[Traits] = Traits(
         settle_s=0.2, at_once=None, keeps_others_lit=True, latching=True, insertion_loss_db=5.0, spectral=True
     )
-    STAGES: ClassVar[bool] = True
+    STAGES: ClassVar[int] = 1
     """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it is staged again, whole."""
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "ports": "number of ports besides the common one; default 9",
@@ -99,8 +100,11 @@ class FinisarSerial:
         words: dict[Setting, str] = {}
         if todo := missing(last.report):
             staged = self._staged(todo, last.report, words)
+            if staged != last.report and await marks.begin():
+                words.clear()
+                seen = await self._map()
+                staged, last = self._staged(missing(seen), seen, words), replace(last, report=seen)
             if staged != last.report:
-                await marks.begin()
                 try:
                     marks.write(2)
                     await self._session.tell(f"URA {wssmap.write_map(staged)}")
@@ -132,6 +136,8 @@ class FinisarSerial:
                 continue
             if held := [channel for channel in channels if not staged[channel].blocked]:
                 words[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
+            elif beside := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
+                words[setting] = f"channel {beside[0]} beside it does the same: the two would be one; weaken one by 0.1 dB more"
             else:
                 staged.update(dict.fromkeys(channels, entry))
         return staged

@@ -75,17 +75,17 @@ class PolatisNetconf(VoaSwitch):
             return await self._session.get(tree("product-information", ns=NS), read, question="get product-information")
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = _numbers(ports)
+        wanted = self._numbers(ports)
         async with self._turn:
             return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
         async with self._turn:
-            return await self._port_states(_numbers(ports))
+            return await self._port_states(self._numbers(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         """As the protocol says, by the RPC `port-set-state`, a port at a time (its body as in ONOS)."""
-        wanted = _numbers(ports)
+        wanted = self._own(ports)
         async with self._turn:
             for n in sorted(wanted):
                 verb = "port-enab" if enabled else "port-disab"
@@ -193,7 +193,3 @@ def _voa(row: Element) -> Voa:
     level = float(netconf.number(row, "atten-level")) if netconf.said(row, "atten-level", default="") else None
     reference = netconf.said(row, "reference-port", default="")
     return Voa(netconf.said(row, "atten-mode"), level, port_number(reference) or 0)
-
-
-def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
-    return {n: port for port in ports if (n := port_number(port.label))}

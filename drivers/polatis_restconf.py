@@ -93,17 +93,17 @@ class PolatisRestconf(VoaSwitch):
             return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = _numbers(ports)
+        wanted = self._numbers(ports)
         async with self._turn:
             return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
         async with self._turn:
-            return await self._port_states(_numbers(ports))
+            return await self._port_states(self._numbers(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
         """As the protocol says. Each port's whole row is written back with only its `status` changed."""
-        wanted = _numbers(ports)
+        wanted = self._own(ports)
         async with self._turn:
             rows = await self._ports("optical-switch:port-config")
             for n in sorted(wanted):
@@ -193,7 +193,7 @@ class PolatisRestconf(VoaSwitch):
 
         def parse(answer: Answer) -> tuple[int, str, str]:
             if answer.status in (200, 201, 204):
-                return answer.status, "", answer.headers.get("etag", "")
+                return answer.status, "", _etag(answer)
             if not 400 <= answer.status < 500:
                 raise Garbled(rest.restconf_words(answer.status, answer.body))  # done or not: read and see
             words = f'refused "{method} {path.rpartition(":")[2]}": {rest.restconf_words(answer.status, answer.body)}'
@@ -246,10 +246,6 @@ class PolatisRestconf(VoaSwitch):
         return {port: polatis.port_state(rest.text(rows[n], "status")) for n, port in wanted.items() if n in rows}
 
 
-def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
-    return {n: port for port in ports if (n := port_number(port.label))}
-
-
 def _voa(row: Mapping[str, Json]) -> Voa:
     level = float(rest.number(row, "atten-level")) if "atten-level" in row else None
     reference = rest.text(row, "reference-port", "")
@@ -266,7 +262,13 @@ def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
     """The map and its ETag. Where there is no circuit there may be no such resource (RFC 8040, 3.3.1: 404 `invalid-value`)."""
     missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
     if answer.status == 204 or missing:
-        return frozenset(), answer.headers.get("etag", "")
+        return frozenset(), _etag(answer)
     held = rest.mapping(rest.mapping(_body(answer), "the answer").get("optical-switch:cross-connects"), "cross-connects")
     pairs = [(rest.whole(row, "ingress"), rest.whole(row, "egress")) for row in rest.rows(held.get("pair", []), "pair")]
-    return polatis.whole_map(pairs), answer.headers.get("etag", "")
+    return polatis.whole_map(pairs), _etag(answer)
+
+
+def _etag(answer: Answer) -> str:
+    """The answer's ETag, empty where there is none that a request could carry back."""
+    tag = answer.headers.get("etag", "")
+    return tag if tag.isascii() and tag.isprintable() else ""

@@ -16,7 +16,7 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.link import open_link
 from drivers.rounds import Marks
-from drivers.session.pairs import Pair, PairSwitch, port_number
+from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
 from drivers.watch import watch
 from drivers.wire import scpi
@@ -74,29 +74,29 @@ class PolatisScpi(PairSwitch):
         return Identity(vendor, model, serial, firmware, tuple(numbers[:enter]), tuple(numbers[enter:]))
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = {port_number(port.label): port for port in ports}
+        wanted = self._numbers(ports)
         async with self._turn:
             if self._metered is None:
                 identity = await self._session.ask("*IDN?", scpi.parse_identity)
                 self._metered = not identity[1].upper().startswith("I-OST")  # that series has no power meters
             if not self._metered:
                 return {}
-            numbers = sorted(n for n in wanted if n is not None)
+            numbers = sorted(wanted)
             found: dict[Port, Dbm] = {}
             for at in range(0, len(numbers), PORTS_PER_QUERY):
                 part = numbers[at : at + PORTS_PER_QUERY]
                 read = partial(scpi.parse_numbers, count=len(part))
                 levels = await self._session.ask(f":pmon:pow? {scpi.channels(part)}", read)
-                found.update((wanted[n], level) for n, level in zip(part, levels, strict=True) if n and level > FLOOR_DBM)
+                found.update((wanted[n], level) for n, level in zip(part, levels, strict=True) if level > FLOOR_DBM)
             return found
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        wanted = {n: port for port in ports if (n := port_number(port.label))}
+        wanted = self._numbers(ports)
         async with self._turn:
             return await self._port_states(wanted)
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        wanted = {n: port for port in ports if (n := port_number(port.label))}
+        wanted = self._own(ports)
         async with self._turn:
             if wanted:
                 await self._drain()

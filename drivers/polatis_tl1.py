@@ -103,12 +103,10 @@ class PolatisTl1(PairSwitch):
             return await self._shutters(list(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        wanted = list(ports)
-        numbers = [port_number(port.label) for port in wanted]
-        if bad := [port for port, number in zip(wanted, numbers, strict=True) if number is None]:
-            raise Refused(f"{bad[0]}: not a port of {self.name}")
+        numbers = self._own(ports)
+        wanted = list(numbers.values())
         async with self._turn:
-            for _, text in tl1.port_lists((n for n in numbers if n), PORTS_PER_LIST):
+            for _, text in tl1.port_lists(numbers, PORTS_PER_LIST):
                 await self._session.ask(_command("RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER", text))
             aim = PortState.ENABLED if enabled else PortState.DISABLED
             seen = await watch(
@@ -124,6 +122,7 @@ class PolatisTl1(PairSwitch):
             return await self._levels(list(ports))
 
     async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
+        self._own(levels)
         async with self._turn:
             able = await self._able()
             source = {b: a for a, b in await self._read()}
@@ -199,7 +198,7 @@ class PolatisTl1(PairSwitch):
 
     async def _rows_of(self, verb: str, ports: Iterable[Port]) -> dict[Port, str]:
         """What rows `port:words` say of each port. If a list is denied its ports are asked one by one; denied ones are absent."""
-        wanted = {number: port for port in ports if port.device == self.name and (number := port_number(port.label))}
+        wanted = self._numbers(ports)
         lists = tl1.port_lists(wanted, PORTS_PER_LIST)
         replies = await self._session.batch([_ask(verb, text) for _, text in lists])
         alone = [n for (part, _), reply in zip(lists, replies, strict=True) if not reply.completed and len(part) > 1 for n in part]
@@ -239,7 +238,10 @@ class PolatisTl1(PairSwitch):
             (reply,) = await self._session.batch([_ask("RTRV-EQPT", "ATTEN", "", "PARAMETER=CONFIG")])
             texts = [*reply.rows, *reply.stray] if reply.completed else []
             ranges = [found for text in texts for found in re.findall(r"\bPORT=\s*(\d{1,4})(?:&&(\d{1,4}))?", text)]
-            self._attenuators = frozenset(n for first, last in ranges for n in range(int(first), int(last or first) + 1))
+            able = frozenset(n for first, last in ranges for n in range(int(first), int(last or first) + 1))
+            if not reply.completed:  # perhaps not now, perhaps never
+                return able
+            self._attenuators = able
         return self._attenuators
 
     async def _levels(self, ports: list[Port]) -> dict[Port, Db]:

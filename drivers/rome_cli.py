@@ -119,7 +119,10 @@ class RomeCli:
             failed[add.pop(pair)] = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
         gone, new = self._wanting(remove, add, seen, marks)
         if gone or new:
-            await marks.begin()
+            if await marks.begin():
+                seen = await self._look()
+                marks.words.clear()
+                gone, new = self._wanting(remove, add, seen, marks)
             if self._halted(seen):
                 seen = await self._wake(seen, marks)
             if stuck := self._halted(seen):
@@ -255,7 +258,7 @@ class RomeCli:
         """The two ports, None when a label is not one (and must not reach a command line)."""
         if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
             return None
-        fits = re.fullmatch(r"E[1-9]\d{0,3}", setting.ingress.label) and re.fullmatch(r"W[1-9]\d{0,3}", setting.egress.label)
+        fits = re.fullmatch(r"E[1-9][0-9]{0,3}", setting.ingress.label) and re.fullmatch(r"W[1-9][0-9]{0,3}", setting.egress.label)
         return (setting.ingress.label, setting.egress.label) if fits else None
 
     def _no_pair(self, setting: Setting) -> str:

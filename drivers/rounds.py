@@ -28,10 +28,14 @@ class Marks(Generic[K]):
     writes: int = 0
     words: dict[K, str] = field(default_factory=dict)
 
-    async def begin(self) -> None:
-        """Await the word to begin, the first time; call before the first command that could change the device."""
+    async def begin(self) -> bool:
+        """Await the word to begin, the first time; call before the first command that could change the device.
+
+        Return whether there was somebody to wait for: then what was read before is old, and is read again.
+        """
         ready, self.ready = self.ready, at_once
         await ready()
+        return ready is not at_once
 
     def write(self, commands: int = 1) -> None:
         """Note that `commands` which could change the device are about to be sent."""

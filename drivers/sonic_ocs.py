@@ -19,7 +19,7 @@ from drivers.link.ssh import OPTIONS as SSH_OPTIONS
 from drivers.link.ssh import Login, SshCommands
 from drivers.rounds import Marks
 from drivers.session.pairs import PairSwitch
-from drivers.watch import watch
+from drivers.watch import soon_s, watch
 from drivers.wire import sonic
 from drivers.wire.sonic import TUNED, Pair, identifier
 from optics import (
@@ -43,6 +43,7 @@ SHOW_PORTS, OPEN = "show ocs port config", "normal"
 KEYS = "sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'"
 CHECKS = 12
 """How many settling times to wait for `tuned tuned`: sonic-mgmt looks 12 times, 5 s apart (CODE)."""
+_PORT = r"[1-9][0-9]{0,3}[AB]"
 _SHUT = (  # forms of shutting a port, the newest first; each SONiC knows one of them
     ("config ocs port state {port} {state}", "force_blocked"),  # DOC: design document, pull request 2269
     ("config ocs-port update {port} --config-status {state}", "force_blocked"),  # REAL: README of the ocs-kvm image
@@ -119,25 +120,35 @@ class SonicOcs(PairSwitch):
             return await self._port_states(list(ports))
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        wanted = [port for port in ports if re.fullmatch(r"[1-9]\d{0,3}[AB]", port.label)]
+        wanted = list(ports)
+        if strange := [port for port in wanted if port.device != self.name or not re.fullmatch(_PORT, port.label)]:
+            raise Refused(f"{strange[0]}: not a port of {self.name}")
         async with self._turn:
             for port in wanted:
                 await self._set_port(port.label, enabled)
-            return await self._port_states(wanted)
+            aim = PortState.ENABLED if enabled else PortState.DISABLED
+            seen = await watch(
+                lambda: self._port_states(wanted),
+                lambda states: all(states.get(port) is aim for port in wanted),
+                expected_s=self.traits.settle_s,
+                patience_s=soon_s(self.traits, self._patience_s),
+            )
+            return seen.report
 
     async def close(self) -> None:
         async with self._turn:
             await self._shell.close()
 
     async def _port_states(self, ports: list[Port]) -> dict[Port, PortState]:
+        """A port that is configured to be shut and still passes light is not shut: the hardware follows later, or fails."""
         config = await self._ask(SHOW_PORTS, sonic.port_column)
         status = await self._ask("show ocs port status", sonic.port_column)
         found: dict[Port, PortState] = {}
         for port in ports:
             if port.label in config:
-                failed = "fail" in status.get(port.label, "").lower()
-                shut = PortState.ENABLED if config[port.label] == OPEN else PortState.DISABLED
-                found[port] = PortState.FAILED if failed else shut
+                said = status.get(port.label, "").lower()
+                shut = PortState.ENABLED if config[port.label] == OPEN or said == TUNED else PortState.DISABLED
+                found[port] = PortState.FAILED if "fail" in said else shut
         return found
 
     async def _set_port(self, port: str, enabled: bool) -> None:
@@ -282,7 +293,10 @@ class SonicOcs(PairSwitch):
         """The two port numbers, None when a label is not one (and must not reach a shell)."""
         if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
             return None
-        ends = (re.fullmatch(r"([1-9]\d{0,3})A", setting.ingress.label), re.fullmatch(r"([1-9]\d{0,3})B", setting.egress.label))
+        ends = (
+            re.fullmatch(r"([1-9][0-9]{0,3})A", setting.ingress.label),
+            re.fullmatch(r"([1-9][0-9]{0,3})B", setting.egress.label),
+        )
         return (int(ends[0][1]), int(ends[1][1])) if ends[0] and ends[1] else None
 
 

@@ -38,8 +38,8 @@ class TelescentCli:
         "move_budget_s": "longest time of one move (s, the device's clock); default 120",
         "check_s": "time between two looks at the panel (s, the device's clock); default 3",
     }
-    STAGES: ClassVar[bool] = True
-    """Which ports are unlocked cannot be read in any known form: after a lost answer they are unlocked again."""
+    STAGES: ClassVar[int] = 2
+    """Which ports are unlocked cannot be read in any known form: after a lost answer both of a connection are unlocked again."""
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Telescent patch panels, CLI",
         ("ssh",),
@@ -66,6 +66,7 @@ class TelescentCli:
         self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
         self._patience_s = max(config.timeout_s, self._budget_s)
         self._turn = asyncio.Lock()
+        self._moving = False  # a move was asked for and not answered
 
     async def identify(self) -> Identity:
         """The panel says no name, number or version in any known command; only its ports are its own."""
@@ -95,23 +96,18 @@ class TelescentCli:
         goal = {**dict.fromkeys(remove, False), **dict.fromkeys(add, True)}
         at_ns = time.monotonic_ns()
         cells = await self._look()
-        if marks.writes:  # a request whose answer was lost may be under way
-            at_ns, cells = await self._watch(goal, cells, marks, self.traits.settle_s)
+        if marks.writes:  # a move whose answer was lost may be under way: asking again would be blind
+            at_ns, cells = await self._watch(goal, cells, marks, self._budget_s if self._moving else 0.0)
         marks.words.clear()
         for pair in [pair for pair in add if any(port not in cells or cells[port].absent for port in pair)]:
             failed[add.pop(pair)] = f"not a port of {self.name}: {pair[0]}->{pair[1]}"
             del goal[pair]
-        plugged = telescent.allocated(cells)
-        gone, new = [pair for pair in remove if pair in plugged], []
-        for pair in (pair for pair in add if pair not in plugged):
-            held = next((o for o in sorted(plugged - {*gone}) if o[0] == pair[0] or o[1] == pair[1]), None)
-            if held:
-                side, port = ("ingress", pair[0]) if held[0] == pair[0] else ("egress", pair[1])
-                marks.words[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
-            else:
-                new.append(pair)
+        gone, new = _wanting(remove, add, cells, marks)
         if gone or new:
-            await marks.begin()
+            if await marks.begin():
+                cells = await self._look()
+                marks.words.clear()
+                gone, new = _wanting(remove, add, cells, marks)
             # A request for a port that is not free yet might be refused: nobody knows.
             for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                 if plug:
@@ -168,7 +164,9 @@ class TelescentCli:
     async def _request(self, command: str, pair: Pair, marks: Marks[Pair]) -> bool:
         """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""
         marks.write()
+        self._moving = not command.startswith("unlock")
         said, _ = await self._shell.run(command, self._patience_s)
+        self._moving = False
         if words := telescent.complaint(said):
             marks.words[pair] = f'refused "{command}": {words}'
         return not words
@@ -222,6 +220,21 @@ class TelescentCli:
         if isinstance(setting, CrossConnect):
             return f"not a port of {self.name}: its ports are numbers"
         return "a spectral route; this is a cross-connect switch"
+
+
+def _wanting(
+    remove: Iterable[Pair], add: Iterable[Pair], cells: dict[int, Cell], marks: Marks[Pair]
+) -> tuple[list[Pair], list[Pair]]:
+    """What is still to be taken out and put in; a port that stays taken is not asked for."""
+    plugged = telescent.allocated(cells)
+    gone, new = [pair for pair in remove if pair in plugged], []
+    for pair in (pair for pair in add if pair not in plugged):
+        if held := next((o for o in sorted(plugged - {*gone}) if o[0] == pair[0] or o[1] == pair[1]), None):
+            side, port = ("ingress", pair[0]) if held[0] == pair[0] else ("egress", pair[1])
+            marks.words[pair] = f"{side} port {port} is held by {held[0]}->{held[1]}"
+        else:
+            new.append(pair)
+    return gone, new
 
 
 def _silence(pair: Pair, cells: Mapping[int, Cell], budget_s: float) -> str:

@@ -43,7 +43,7 @@ async def watch(read: Callable[[], Awaitable[T]], done: Callable[[T], bool], *, 
 
     The pause between polls is the smaller of an eighth of the time waited (so a device faster or slower than promised is noticed
     within 13 %) and a quarter of the distance to `expected_s`, and at least as long as the last answer took (a slow dump is not
-    asked for back to back).
+    asked for back to back). Where such a pause and the next answer would end after `expected_s`, that question waits for it.
     """
     began = time.monotonic()
     while True:
@@ -53,7 +53,10 @@ async def watch(read: Callable[[], Awaitable[T]], done: Callable[[T], bool], *, 
         waited = now - began
         if done(report):
             return Seen(report, True, time.monotonic_ns(), waited)
-        if waited >= patience_s:
+        if asked - began >= patience_s:  # an answer that took long is of the time when it was asked for
             return Seen(report, False, time.monotonic_ns(), waited)
-        pause = min(waited / 8, abs(expected_s - waited) / 4, _SPARSE_S)
-        await asyncio.sleep(min(max(pause, _TIGHT_S, now - asked), patience_s - waited))
+        took = now - asked
+        pause = max(min(waited / 8, abs(expected_s - waited) / 4, _SPARSE_S), _TIGHT_S, took)
+        if waited < expected_s < waited + pause + took and took > _TIGHT_S:
+            pause = expected_s - waited + _TIGHT_S / 4
+        await asyncio.sleep(max(0.0, min(pause, patience_s - waited)))

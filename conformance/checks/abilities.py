@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from conformance.check import NotTried, check, want
-from conformance.subject import Subject
+from conformance.subject import Subject, refused
 from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
-from optics import Port, PortState
+from optics import Port, PortState, Refused
 
 WORST_LOSS_DB = 12.0  # a path of a wavelength-selective switch; cross-connects lose far less
 DEFAULT_METER_DB = 1.5
@@ -76,6 +76,28 @@ async def ports_shut_and_open(s: Subject) -> None:
     want(await s.until(lambda: s.known.lit - s.keys(s.foreign) == s.keys(lights), patience_s), "it stays dark")
 
 
+@check("a port that is not shut is not said to be: refused, not done, or somebody else's", "port control", ports=2)
+async def ports_that_are_not_shut(s: Subject) -> None:
+    assert isinstance(s.device, PortControl)
+    control = s.device
+    (setting,) = await s.make((1, 2))
+    port = setting.egress
+    with s.known.wrong("refuse", on="write"):
+        error = await refused(lambda: control.set_ports([port], enabled=False))
+        want(isinstance(error, Refused), f"the device said no, seen {type(error).__name__}: {error}")
+    with s.known.wrong("silent-failure", on="write"):
+        states = await s.device.set_ports([port], enabled=False)
+        lit = s.key(setting) in s.known.lit
+        want((states.get(port) is PortState.ENABLED) is lit, f"lit: {lit}, it says {states.get(port)}")
+    await s.device.set_ports([port], enabled=True)
+    before = s.known.writes
+    for strange in (Port("elsewhere", port.label), Port(s.name, port.label + ";x"), Port(s.name, port.label + "\n")):
+        error = await refused(lambda strange=strange: control.set_ports([strange], enabled=False))  # type: ignore[misc]
+        want(isinstance(error, Refused), f"{strange!r} is no port of it, seen {type(error).__name__}: {error}")
+    want(s.known.writes == before, "something was written for a port that is none")
+    await s.shows([setting])
+
+
 @check("a port whose hardware failed says so", "port control", ports=1)
 async def a_failed_port_says_so(s: Subject) -> None:
     assert isinstance(s.device, PortControl)
@@ -109,6 +131,28 @@ async def attenuators_weaken(s: Subject) -> None:
             want(abs(bright - dim - 4.0) <= slack_db, f"4 dB weaker, the meter shows {bright - dim:.2f} dB")
     finally:
         await s.device.attenuate({port: old})
+
+
+@check("an attenuation that is not set is not said to be: refused, or somebody else's", "attenuator", ports=16)
+async def attenuations_that_are_not_set(s: Subject) -> None:
+    assert isinstance(s.device, Attenuator)
+    device = s.device
+    able = await device.attenuation([Port(s.name, label) for label in s.egress])
+    usable = [b for b, label in enumerate(s.egress[: s.lights], 1) if Port(s.name, label) in able]
+    if not usable:
+        raise NotTried("no attenuator at a free port")
+    (setting,) = await s.make((1, usable[0]))
+    port = setting.egress
+    old = (await device.attenuation([port]))[port]
+    with s.known.wrong("refuse", on="write"):
+        error = await refused(lambda: device.attenuate({port: old + 3.0}))
+        want(isinstance(error, Refused), f"the device said no, seen {type(error).__name__}: {error}")
+    with s.known.wrong("silent-failure", on="write"):
+        told = (await device.attenuate({port: old + 3.0})).get(port)
+        want(told is None or abs(told - old) <= 0.1, f"nothing was set, it says {told} dB")
+    error = await refused(lambda: device.attenuate({Port("elsewhere", port.label): old + 3.0}))
+    want(isinstance(error, Refused), f"a port of another device, seen {type(error).__name__}: {error}")
+    want((await device.attenuation([port])).get(port) == old, f"it was {old} dB before")
 
 
 @check("asking what happens after a loss of power writes nothing", "persistence", ports=0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from conformance.check import Failed, NotTried, check, want
 from conformance.subject import Subject, failed_exactly
+from conformance.truth import Lit
 from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute
 
 FIRST = ((1, 2), (2, 1), (3, 4), (5, 6))
@@ -98,7 +99,10 @@ async def foreign_lights_are_reported(s: Subject) -> None:
 @check("a label that is no port never reaches the device", "refusals", truth=False, ports=1)
 async def no_label_is_a_command(s: Subject) -> None:
     example = s.one(1, 1)
+    junk = ("$(reboot)", "`reboot`", "&&16", " ", "<x/>", '"', "'", "\r\nreset", ";reset", "|x", "%0d", "\u0663")
     labels = [
+        *((s.ingress[0] + more, s.egress[0]) for more in junk),
+        *((s.ingress[0], s.egress[0] + more) for more in junk),
         ("1),(@17);:oxc:swit:disc:all", "2"),
         ("1.1.1;DLT-CRS-ALL:::", "1.1.2"),
         ("", s.egress[0]),
@@ -155,6 +159,46 @@ async def refusals_are_reported(s: Subject) -> None:
         failed_exactly(s, outcome, wanted)
         await s.shows(wanted)
         await s.honest(outcome)
+
+
+@check("what is accepted and never happens is reported, in other words than a refusal", "refusals", ports=4)
+async def accepted_and_never_done(s: Subject) -> None:
+    wanted, words = s.light((1, 2), (3, 4)), {}
+    for kind in ("refuse", "silent-failure"):
+        with s.known.wrong(kind, on="write"):
+            outcome = await s.apply(add=wanted)
+            failed_exactly(s, outcome, wanted)
+            await s.shows(())
+            await s.honest(outcome)
+            words[kind] = {re.sub(r"[0-9.]+", "#", text) for text in outcome.failed.values()}
+        await s.clear()
+    same = words["refuse"] & words["silent-failure"]
+    want(not same, f"refused and merely not done, it says the same: {sorted(same)}")
+    _good(await s.apply(add=wanted))
+
+
+@check("a port that somebody else has locked is not driven", "refusals", ports=6)
+async def a_locked_port_is_not_driven(s: Subject) -> None:
+    locked, good = s.one(1, 2), s.one(3, 4)
+    with s.known.wrong("port-locked", port=locked.egress.label):
+        outcome = await s.apply(add=[locked, good])
+        failed_exactly(s, outcome, [locked])
+        await s.shows([good])
+    _good(await s.apply(add=[locked]))
+    with s.known.wrong("port-locked", port=locked.egress.label):
+        outcome = await s.apply(remove=[locked, good])
+        failed_exactly(s, outcome, [locked])
+        await s.shows([locked])
+
+
+@check("of two lights that go opposite ways one is broken and the other is lit", "change", truth=False, ports=2)
+async def one_of_two_ways(s: Subject) -> None:
+    there, back = s.one(1, 2), s.one(2, 1)
+    await s.make((1, 2), (2, 1))
+    outcome = await s.apply(remove=[there])
+    _good(outcome)
+    await s.shows([back])
+    want(outcome.observed - s.foreign == {back}, f"it reports {sorted(map(str, outcome.observed))}")
 
 
 @check("of a batch that is done in part every item is finished or reported", "refusals")
@@ -224,3 +268,38 @@ async def a_set_is_made_together(s: Subject) -> None:
     many = (await s.apply(add=rest)).writes
     want(many <= single * len(rest), f"{many} writes for {len(rest)} lights, {single} for one")
     await s.shows(s.light((1, 2)) | rest)
+
+
+@check("what somebody did while the word to begin was awaited is not touched", "ready", ports=9)
+async def done_meanwhile(s: Subject) -> None:
+    if s.scheme == "serial":
+        raise NotTried("a serial line knows no callers")
+    mine, good = s.one(1, 2), s.one(4, 5)
+    for theirs in {s.clashing(mine), replace(mine, egress=s.one(1, 4).egress)}:
+        await _meanwhile(s, frozenset(), frozenset({mine, good}), theirs)
+        await _meanwhile(s, frozenset({mine}), frozenset({good}), theirs)
+
+
+async def _meanwhile(s: Subject, remove: frozenset[Setting], add: frozenset[Setting], theirs: Setting) -> None:
+    """Apply the change; before it begins another session replaces `remove` by `theirs`, which must stand afterwards."""
+    _good(await s.apply(add=remove))
+    since: dict[Lit, float] = {}
+    async with s.another() as other:
+
+        async def ready() -> None:
+            _good(await s.apply(remove=remove, add=[theirs], device=other))
+            await s.shows([theirs])
+            since.update(s.since([theirs]))
+
+        outcome = await s.apply(remove=remove, add=add, ready=ready)
+    good = {setting for setting in add if not _touch(setting, theirs)}
+    failed_exactly(s, outcome, add - good)
+    await s.shows({theirs, *good})
+    want(s.since([theirs]) == since, f"{theirs}, made meanwhile, was disturbed")
+    await s.clear()
+
+
+def _touch(one: Setting, other: Setting) -> bool:
+    slots = [setting.slot for setting in (one, other) if isinstance(setting, SpectralRoute)]
+    apart = len(slots) == 2 and not slots[0].overlaps(slots[1])
+    return not apart and (one.ingress == other.ingress or one.egress == other.egress)

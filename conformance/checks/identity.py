@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
 from dataclasses import replace
+from urllib.parse import urlsplit
 
-from conformance.check import Effect, check, want
+from conformance.check import Effect, NotTried, check, want
 from conformance.strangers import nobody, nonsense
 from conformance.subject import Subject, names_device, refused
 from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
 from drivers.registry import open_device
-from optics import CrossConnect, Port, SpectralRoute, Unreachable
+from optics import CrossConnect, DeviceConfig, Port, SpectralRoute, Unreachable
 
 READS = Effect.READS
+WRONG = "wr0ng-Passw0rd"
 
 
 @check("a device says who it is and lists its ports", "identify", effect=READS, truth=False, ports=0)
@@ -97,14 +101,76 @@ async def closed_twice(s: Subject) -> None:
 @check("a wrong password is refused and repeated nowhere", "login", effect=READS, ports=0)
 async def wrong_password(s: Subject) -> None:
     _ = s.known  # real devices lock accounts
-    async with s.another(password="wr0ng-Passw0rd") as other:
+    async with s.another(password=WRONG) as other:
         error = await refused(other.read)
     want(error is not None, "a wrong password was good enough")
     assert error is not None
     names_device(s, error)
+    _untold(error)
+
+
+@check("whatever goes wrong at the login, the password is in no error and no log", "login", effect=READS, ports=0)
+async def passwords_are_kept(s: Subject) -> None:
+    said: list[str] = []
+    ear = _Ear(said)
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.addHandler(ear)
+    root.setLevel(logging.DEBUG)
+    try:
+        for kind in ("hang", "garble", "drop-after", "refuse", "twice"):
+            async with s.another(password=WRONG, timeout_s=s.quick_s) as other:
+                want(WRONG not in repr(other), "the password stands in the device's repr")
+                with s.known.wrong(kind):
+                    error = await refused(other.read)
+                if error is not None:
+                    _untold(error)
+    finally:
+        root.removeHandler(ear)
+        root.setLevel(level)
+    want(not any(WRONG in line for line in said), "the password stands in a log line")
+
+
+@check("a host key that is not the known one ends the attempt", "login", effect=READS, truth=False, ports=0)
+async def host_keys_are_checked(s: Subject) -> None:
+    if s.scheme not in ("ssh", "netconf"):
+        raise NotTried("no host keys over this transport")
+    with tempfile.NamedTemporaryFile("w", suffix="-known-hosts") as file:
+        for line in ("", _another_key(s.config)):
+            file.truncate(0)
+            file.write(line)
+            file.flush()
+            async with s.another(options={"known_hosts": file.name}) as other:
+                error = await refused(other.read)
+            want(isinstance(error, Unreachable), f"wanted Unreachable, seen {type(error).__name__}: {error}")
+            assert error is not None
+            names_device(s, error)
+
+
+def _another_key(config: DeviceConfig) -> str:
+    """A known_hosts line with a key that is not the device's."""
+    import paramiko
+
+    parts = urlsplit(config.address)
+    key = paramiko.ECDSAKey.generate()
+    return f"[{parts.hostname}]:{parts.port} {key.get_name()} {key.get_base64()}\n"
+
+
+class _Ear(logging.Handler):
+    """Keeps every log line."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.DEBUG)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
+
+
+def _untold(error: BaseException) -> None:
+    """The password is in no error of the chain. Raises: Failed."""
     chain: BaseException | None = error
     while chain is not None:
-        want("wr0ng" not in f"{chain!s} {chain!r}", "the password stands in the error")
+        want(WRONG not in f"{chain!s} {chain!r}", "the password stands in the error")
         chain = chain.__cause__ or chain.__context__
 
 

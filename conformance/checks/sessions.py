@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import replace
 
 from conformance.check import Effect, NotTried, check, want
 from conformance.subject import Subject, refused
+from drivers.registry import open_device
+
+GIVEN_UP_S = 5.0
 
 
 @check("a session that was dropped while idle is made again", "sessions", ports=1)
@@ -65,3 +70,40 @@ async def a_cancelled_question(s: Subject) -> None:
             pass
         await asyncio.sleep(0.06)
         want(await s.device.read() - s.foreign == held, "it reports something else")
+
+
+@check("a change that is given up half way leaves nothing behind, and the next one is made", "two callers")
+async def given_up_half_way(s: Subject) -> None:
+    here, there = s.light((1, 2), (3, 4)), s.light((1, 4), (3, 2))
+    async with s.another() as device:
+        for after in (1, 2):
+            await s.apply(add=here, device=device)
+            before = s.known.writes
+            changing = asyncio.create_task(s.apply(remove=here, add=there, device=device))
+            await s.until(lambda before=before, after=after, task=changing: s.known.writes >= before + after or task.done(), 10.0)  # type: ignore[misc]
+            changing.cancel()
+            await asyncio.wait({changing}, timeout=GIVEN_UP_S)
+            want(changing.done(), f"given up after {after} writes it is still at it {GIVEN_UP_S:.0f} s later")
+            left = await device.read() - s.foreign
+            outcome = await s.apply(remove=left - there, add=there, device=device)
+            want(not outcome.failed, f"given up after {after} writes, then: {dict(outcome.failed)}")
+            await s.shows(there)
+            await s.apply(remove=there, device=device)
+
+
+@check("closed, it leaves no session, no task and no thread behind", "sessions", effect=Effect.READS, ports=0)
+async def closed_tidily(s: Subject) -> None:
+    if s.scheme == "serial":
+        raise NotTried("a serial line knows no callers")
+    await s.device.read()
+    before = s.known.sessions
+    tasks = asyncio.all_tasks()
+    device = open_device(replace(s.config, name=f"{s.name}-again"))
+    await device.read()
+    await device.close()
+    mine = [task for task in asyncio.all_tasks() - tasks if device.name in task.get_name()]
+    want(not mine, f"tasks that live on: {mine}")
+    threads = [thread.name for thread in threading.enumerate() if device.name in thread.name]
+    want(not threads, f"threads that live on: {threads}")
+    gone = await s.until(lambda: s.known.sessions <= before, 2.0)
+    want(gone, f"{s.known.sessions} sessions are open, {before} were before")

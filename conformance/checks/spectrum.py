@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from conformance.check import NotTried, check, want
 from conformance.subject import Subject, failed_exactly
-from optics import Slot, SpectralRoute
+from optics import Setting, Slot, SpectralRoute
 
 EXIT_WAYS = ((1, 1), (2, 2), (3, 1))
 
@@ -65,6 +65,24 @@ async def no_slot_is_rounded(s: Subject) -> None:
         want(one in outcome.observed, f"{one} is neither reported as failed nor as made: {sorted(map(str, outcome.observed))}")
         await s.shows([one])
         await s.apply(remove=[one])
+
+
+@check("neighbouring slots that go the same way stay two, or the second is refused by name", "spectral", truth=False, ports=2)
+async def neighbours_stay_two(s: Subject) -> None:
+    first = s.one(1, 1)
+    assert isinstance(first, SpectralRoute)
+    width_mhz = first.slot.high_mhz - first.slot.low_mhz
+    second = replace(first, slot=Slot(first.slot.high_mhz, first.slot.high_mhz + width_mhz))
+    for changes in ([[first], [second]], [[first, second]]):
+        failed: set[Setting] = set()
+        for adding in changes:
+            outcome = await s.apply(add=adding)
+            failed |= outcome.failed.keys()
+        made = {first, second} - failed
+        want(made, "neither was made")
+        seen = await s.device.read() - s.foreign
+        want(seen == made, f"reported as failed {sorted(map(str, failed))}, it reports {sorted(map(str, seen))}")
+        await s.clear()
 
 
 @check("a single slot carries light when the others do not", "spectral", truth=False, ports=2)

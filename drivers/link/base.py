@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from drivers.link.tap import pass_on
-from optics import TimedOut, Unreachable
+from optics import TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
 """An exchange may last this many silences (`timeout_s`) in all: a slow dump keeps talking and is let finish, a device that only
@@ -16,6 +16,12 @@ sends unsolicited messages is not listened to for ever."""
 
 class Dropped(TimedOut):
     """The connection ended before the answer came; what was sent may have been done or not."""
+
+
+def discreet(error: TestbedError, secret: str) -> TestbedError:
+    """The same error without what was last heard and without `secret`: a device may echo a password, whole or in part."""
+    words = str(error).partition("; last heard")[0]
+    return type(error)(words.replace(secret, "***") if secret else words, hint=error.hint)
 
 
 class Link(ABC):

@@ -199,7 +199,6 @@ class NetconfLink:
         except ImportError as error:
             raise Missing(f"{self.who}: {self.address} needs ncclient", hint="pip install ncclient") from error
         from ncclient.transport import errors
-        from paramiko.ssh_exception import SSHException
 
         try:
             session.trust(self._known_hosts)
@@ -227,7 +226,7 @@ class NetconfLink:
                 raise Refused(words, hint="username, password or the option key_file in the inventory") from error
             if isinstance(error, Unreachable):
                 raise
-            if isinstance(error, (SSHException, errors.TransportError, OSError, EOFError, ValueError, Garbled, _TooLong)):
+            if isinstance(error, Exception):  # of ncclient, of paramiko, of sockets, of the library that reads a key file
                 raise Unreachable(f"{self.who}: no NETCONF session with {self.address}: {_words(error)}") from error
             raise
         return session

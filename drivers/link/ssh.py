@@ -88,7 +88,7 @@ def connect(
     except Unreachable:
         transport.close()
         raise
-    except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+    except Exception as error:  # of paramiko, of sockets, of the library that reads a key file
         transport.close()
         denied = isinstance(error, paramiko.AuthenticationException)
         words = f"login as {login.username!r} denied" if denied else str(error) or type(error).__name__
@@ -109,7 +109,10 @@ def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> Non
     known = paramiko.HostKeys()
     for path in files:
         if path.is_file():
-            known.load(str(path))
+            try:
+                known.load(str(path))
+            except Exception as error:  # paramiko raises its own bare kinds for a line it cannot read
+                raise Unreachable(f"{who}: cannot read host keys from {path}: {error}") from error
         elif login.known_hosts:
             raise Unreachable(f"{who}: known_hosts: there is no file {path}", hint="its option known_hosts names the file")
     entries = known.lookup(name)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable
 
 from drivers.link import Dropped, Link
+from drivers.link.base import discreet
 from drivers.wire.joblog import PROMPT, without_logs
-from optics import Garbled, Refused, Unreachable
+from optics import Garbled, Refused, TestbedError, TimedOut, Unreachable
 
 LONGEST = 1 << 20  # bytes of one answer; a table of 300 rows has 30 kB
 _LOGIN = re.compile(r"(?:Login|User|Username)\s*:\s*$", re.IGNORECASE)
@@ -110,7 +111,10 @@ class JobCliSession:
     async def _open(self) -> None:
         """Connect and get to the first prompt, through the login where the line asks for one."""
         self._rest = ""
+        if not (self._username + self._password).isprintable():
+            raise Refused(f"{self._link.who}: user name or password cannot be sent: it has a character that ends a line")
         await self._link.open()
+        lost: TestbedError | None = None
         try:
             heard = await self._until(b"", "connect")
             if _LOGIN.search(heard):
@@ -119,13 +123,17 @@ class JobCliSession:
                 heard = await self._until(self._password.encode() + b"\n", "password")
             if not self._prompt.search(heard):
                 last = heard.strip().splitlines()[-1:] or [""]
-                raise Refused(f"{self._link.who}: login as {self._username!r} denied: {last[0][:80]!r}")
+                raise Refused(f"{self._link.who}: login as {self._username!r} denied: {last[0]!r}")
         except Dropped as error:
-            await self.close()
-            raise Unreachable(f"{self._link.who}: login as {self._username!r}: {error}") from error
+            lost = Unreachable(f"{self._link.who}: login as {self._username!r}: {error}")
+        except (TimedOut, Garbled, Refused) as error:
+            lost = error
         except BaseException:
             await self.close()
             raise
+        if lost is not None:
+            await self.close()
+            raise discreet(lost, self._password)  # out here, where the error it stands for is not its context
 
     async def _until(self, data: bytes, question: str) -> str:
         """Send `data` and listen until a prompt or another question of the login."""

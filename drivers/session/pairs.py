@@ -12,7 +12,7 @@ from typing import ClassVar
 from drivers.api import Ready, at_once
 from drivers.rounds import Marks, in_rounds
 from drivers.watch import patience_s, soon_s, watch
-from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, Setting, Traits
+from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, Refused, Setting, Traits
 
 Pair = tuple[int, int]
 """(ingress, egress), as the device numbers them."""
@@ -95,7 +95,9 @@ class PairSwitch(ABC):
         marks.words.clear()
         if gone or new:
             await self._drain()  # before anything goes dark: older errors are not about this change
-            await marks.begin()
+            if await marks.begin():
+                seen = await self._read()
+                gone, new = gone & seen, new - seen
         if gone:
             await self._break(sorted(gone), marks)
             marks.broke()
@@ -114,6 +116,18 @@ class PairSwitch(ABC):
         marks.acknowledged()
         if self._configured and (gone or new):
             self._steady_at = time.monotonic() + self.traits.settle_s
+
+    def _numbers(self, ports: Iterable[Port]) -> dict[int, Port]:
+        """This device's ports by number; what is none of its ports is left out."""
+        return {n: port for port in ports if port.device == self.name and (n := port_number(port.label))}
+
+    def _own(self, ports: Iterable[Port]) -> dict[int, Port]:
+        """This device's ports by number. Raises: Refused - one is none of them."""
+        asked = list(ports)
+        found = self._numbers(asked)
+        if strange := sorted(set(asked) - set(found.values())):
+            raise Refused(f"{strange[0]}: not a port of {self.name}")
+        return found
 
     def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
         return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)

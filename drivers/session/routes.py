@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from drivers.api import Ready, at_once
 from drivers.rounds import Marks, in_rounds
-from drivers.watch import patience_s, soon_s, watch
+from drivers.watch import Seen, patience_s, soon_s, watch
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Setting, SpectralRoute, Traits
 
 
@@ -99,7 +99,9 @@ class RouteSwitch(ABC, Generic[H]):
         def settled(held: H) -> bool:
             return done(held) and time.monotonic() >= steady
 
-        last = await watch(self._look, settled, expected_s=self.traits.settle_s, patience_s=first_s)
+        last = Seen(seen, done(seen), time.monotonic_ns(), 0.0)
+        if marks.writes:
+            last = await watch(self._look, settled, expected_s=self.traits.settle_s, patience_s=first_s)
         for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
             todo = wrong(last.report)
             await self._send(todo & remove, todo & add, last.report, marks)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drivers.link import Dropped, Link
+from drivers.link.base import discreet
 from drivers.wire import tl1
 from optics import Garbled, Refused, TestbedError, TimedOut
 
@@ -36,7 +37,7 @@ class Command:
 
     verb: str
     aid: str = ""
-    blocks: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = field(default=(), repr=False)
     again: bool = False
     general: str | None = None
 
@@ -212,11 +213,13 @@ class Tl1Session:
         except ValueError as error:
             await self._link.close()
             raise Refused(f"{self._link.who}: user name or password cannot be sent over TL1: {error}") from None
+        lost: TestbedError | None = None
         try:
             (reply,) = await self._exchange([login])
-        except (TimedOut, Garbled) as error:  # a device that echoes may have sent the password back, whole or in part
-            words = str(error).partition("; last heard")[0]
-            raise type(error)(words.replace(self._password, "***") if self._password else words) from None
+        except (TimedOut, Garbled) as error:
+            lost = discreet(error, self._password)
+        if lost is not None:
+            raise lost  # out here, where the error it stands for is not its context
         # A denial with this text is how Calient switches greet a user they still know (Quali cloudshell-L1-calient).
         known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray, *reply.rows))
         self._logged_in = reply.completed or known

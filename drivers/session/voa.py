@@ -54,10 +54,10 @@ class VoaSwitch(PairSwitch):
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         """As the protocol says; a port whose attenuator holds a power instead is absent."""
         async with self._turn:
-            return self._told(_numbers(ports), await self._attenuators(), await self._read())
+            return self._told(self._numbers(ports), await self._attenuators(), await self._read())
 
     async def attenuate(self, levels: Mapping[Port, Db]) -> Mapping[Port, Db]:
-        wanted = _numbers(levels)
+        wanted = self._own(levels)
         async with self._turn:
             held, pairs = await self._attenuators(), await self._read()
             source = {b: a for a, b in pairs}
@@ -113,7 +113,3 @@ class VoaSwitch(PairSwitch):
 
     def _loss(self, pair: Pair) -> Db:
         return self._losses.get(pair, self.traits.insertion_loss_db)
-
-
-def _numbers(ports: Iterable[Port]) -> dict[int, Port]:
-    return {n: port for port in ports if (n := port_number(port.label))}

@@ -208,3 +208,16 @@ async def test_the_last_report_is_returned_when_patience_ends() -> None:
     seen = await watch(read, lambda report: False, expected_s=0.01, patience_s=0.1)
     assert (seen.report, seen.done) == ("still dark", False)
     assert 0.1 <= time.monotonic() - began < 0.5
+
+
+async def test_the_last_report_was_asked_for_when_patience_ended_however_long_answers_take() -> None:
+    began = asyncio.get_running_loop().time()
+    asked: list[float] = []
+
+    async def read() -> bool:
+        asked.append(asyncio.get_running_loop().time() - began)
+        await asyncio.sleep(0.07)
+        return asked[-1] >= 0.1
+
+    seen = await watch(read, bool, expected_s=0.05, patience_s=0.1)
+    assert seen.done
