@@ -8,6 +8,7 @@ label has an IN and an OUT side (Calient). The plant knows sides only, so both k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ from emulators.light import (
 __all__ = ["DARK_DBM", "FLOOR_DBM", "LOS_DBM", "Circuit", "Event", "Impairments", "Pair", "Plant", "Side", "Violation"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Circuit:
     """Mirrors turned to each other; light passes from `lit_at_s` on."""
 
@@ -83,8 +84,11 @@ class Plant(Optic):
             max_loss_db=max_loss_db,
         )
         self._circuits: dict[Side, Circuit] = {}  # each circuit stands under both its sides
+        self._pairs: dict[Pair, Circuit] = {}  # the same ones, in the order of their making
         self._settling: list[Circuit] = []
+        self._due_s = math.inf  # nothing settles before
         self._lit: tuple[int, frozenset[Pair]] = (-1, frozenset())
+        self._moved: set[Pair] = set()  # pairs to look at again; the rest of `_lit` is right
 
     # ---- circuits
 
@@ -94,7 +98,7 @@ class Plant(Optic):
 
     def pairs(self) -> tuple[Pair, ...]:
         """Return the commanded pairs in the order of the ingress ports' making."""
-        return tuple(c.pair for (which, _), c in self._circuits.items() if which == "in")
+        return tuple(self._pairs)
 
     def since(self, pair: Pair) -> float | None:
         """Return when `pair` was last made (s), None when it is not."""
@@ -129,7 +133,7 @@ class Plant(Optic):
             if self.deaf:
                 continue
             circuit = Circuit(*pair, now, now, self._draw_loss(pair))
-            self._circuits["in", pair[0]] = self._circuits["out", pair[1]] = circuit
+            self._hold(circuit)
             made.append(pair)
         self._settle(made, now, self._settle_s(len(made)))
         return refused
@@ -161,7 +165,7 @@ class Plant(Optic):
         made = [p for p in pairs if ("in", p[0]) not in self._circuits and ("out", p[1]) not in self._circuits]
         for pair in made:
             circuit = Circuit(*pair, now, now, self._draw_loss(pair))
-            self._circuits["in", pair[0]] = self._circuits["out", pair[1]] = circuit
+            self._hold(circuit)
         self._settle(made, now, after_s + self._settle_s(len(made)))
 
     def preset(self, pairs: Iterable[Pair]) -> None:
@@ -169,8 +173,7 @@ class Plant(Optic):
         for pair in pairs:
             if why := self.why_not(pair):
                 raise ValueError(f"{self.name}: preset {pair[0]}->{pair[1]}: {why}")
-            circuit = Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_loss(pair))
-            self._circuits["in", pair[0]] = self._circuits["out", pair[1]] = circuit
+            self._hold(Circuit(*pair, FOREVER_S, FOREVER_S, self._draw_loss(pair)))
         self.version += 1
 
     def set_disabled(self, sides: Iterable[Side], disabled: bool, now: float) -> None:
@@ -185,6 +188,7 @@ class Plant(Optic):
                 self._blocked.discard(side)
                 if circuit := self._circuits.get(side):
                     circuit.lit_at_s = now + self.settle_s
+                    self._due_s = min(self._due_s, circuit.lit_at_s)
                     if circuit not in self._settling:
                         self._settling.append(circuit)
         self.version += 1
@@ -194,19 +198,20 @@ class Plant(Optic):
     def advance(self, now: float) -> None:
         """Let circuits whose time has come settle."""
         super().advance(now)
-        if not self._settling:
+        if now < self._due_s:
             return
-        due = [c for c in self._settling if c.lit_at_s <= now]
-        if due:
+        if due := [c for c in self._settling if c.lit_at_s <= now]:
             self._settling = [c for c in self._settling if c.lit_at_s > now]
             self.history.extend(Event(c.lit_at_s, c.pair, "lit") for c in sorted(due, key=lambda c: c.lit_at_s))
-            self.version += 1
+            self._move(c.pair for c in due)
+        self._due_s = min((c.lit_at_s for c in self._settling), default=math.inf)
 
     def next_event(self, now: float) -> float | None:
         """Return when the next circuit settles (s), None when nothing moves."""
         due = super().next_event(now)
-        settled = min((c.lit_at_s for c in self._settling), default=None)
-        return settled if due is None else due if settled is None else min(due, settled)
+        if not self._settling:
+            return due
+        return self._due_s if due is None else min(due, self._due_s)
 
     def settled(self, circuit: Circuit, now: float) -> bool:
         return circuit.lit_at_s <= now
@@ -214,14 +219,20 @@ class Plant(Optic):
     def glass(self, now: float) -> frozenset[Pair]:
         """Return the pairs whose mirrors face each other and rest, whatever light there is."""
         self.advance(now)
-        return frozenset(c.pair for c in self._each() if c.lit_at_s <= now)
+        return frozenset(pair for pair, c in self._pairs.items() if c.lit_at_s <= now)
 
     def lit(self, now: float) -> frozenset[Pair]:
         """Return the pairs that bring light from the fibre at the ingress into the fibre at the egress."""
         self.advance(now)
-        if self._lit[0] != self.version:
-            self._lit = (self.version, frozenset(c.pair for c in self._each() if self.passes(c, now)))
-        return self._lit[1]
+        version, lit = self._lit
+        if version != self.version:
+            lit = frozenset(pair for pair, c in self._pairs.items() if self.passes(c, now))
+        elif self._moved:
+            lit -= self._moved
+            lit |= {pair for pair in self._moved if (c := self._pairs.get(pair)) and self.passes(c, now)}
+        self._moved.clear()
+        self._lit = (self.version, lit)
+        return lit
 
     def bright(self, circuit: Circuit, now: float) -> bool:
         """Return whether light comes out of the switch by `circuit`; a fibre broken behind its egress is not seen here."""
@@ -275,8 +286,16 @@ class Plant(Optic):
 
     # ---- inside
 
-    def _each(self) -> Iterable[Circuit]:
-        return (c for (which, _), c in self._circuits.items() if which == "in")
+    def _hold(self, circuit: Circuit) -> None:
+        self._circuits["in", circuit.ingress] = self._circuits["out", circuit.egress] = circuit
+        self._pairs[circuit.pair] = circuit
+
+    def _move(self, pairs: Iterable[Pair]) -> None:
+        """Note that these circuits changed and nothing else did: `lit` need not look at the others again."""
+        if self._lit[0] == self.version:
+            self._lit = (self.version + 1, self._lit[1])
+            self._moved.update(pairs)
+        self.version += 1
 
     def _settle_s(self, count: int) -> float:
         bulk = self.bulk_settle_s
@@ -289,15 +308,18 @@ class Plant(Optic):
             self._settling.append(circuit)
             self.history.append(Event(now, pair, "making"))
         if pairs:
-            self.version += 1
+            self._due_s = min(self._due_s, now + settle_s)
+            self._move(pairs)
             self.advance(now)
 
     def _break(self, pair: Pair, now: float) -> None:
         circuit = self._circuits.pop(("in", pair[0]))
-        del self._circuits["out", pair[1]]
-        self._settling = [c for c in self._settling if c is not circuit]
+        del self._circuits["out", pair[1]], self._pairs[pair]
+        if circuit in self._settling:
+            self._settling.remove(circuit)
+            self._due_s = min((c.lit_at_s for c in self._settling), default=math.inf)
         self.history.append(Event(now, pair, "broken"))
-        self.version += 1
+        self._move([pair])
 
     def _path_loss(self, circuit: Circuit, now: float) -> float:
         return circuit.loss_db + self._extra_db(circuit.pair, now)

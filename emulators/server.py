@@ -144,11 +144,24 @@ class DeviceServer:
             if self.on_light is not None:
                 self.on_light(self.name, now)
         self.dialect.on_light(now)
-        for out in self.dialect.drain():
+        for out in self._together(self.dialect.drain(), now):
             self._emit(out, now)
         for conversation in [c for c in self._conversations.values() if c.ending and not c.waiting]:
             conversation.emit(now, None, now)
         self._rearm(now)
+
+    def _together(self, outs: list[Outgoing], now: float) -> list[Outgoing]:
+        """Join answers to one session that follow each other and are due: commands that came in one packet are answered in one."""
+        if len(outs) < 2 or self.chunking != "whole":
+            return outs
+        joined: list[tuple[Session, float, list[bytes] | None]] = []
+        for session, at, data in outs:
+            last = joined[-1] if joined else None
+            if data is not None and last and last[0] is session and last[2] is not None and max(at, last[1]) <= now:
+                last[2].append(data)
+            else:
+                joined.append((session, at, None if data is None else [data]))
+        return [(session, at, None if parts is None else b"".join(parts)) for session, at, parts in joined]
 
     def _emit(self, out: Outgoing, now: float) -> None:
         session, at, data = out

@@ -35,6 +35,7 @@ def parse_row(row: str) -> Row:
     >>> parse_row('1.1.1:WX,NONE:INAS=IS,LABEL=\\"a,b\\"').fields["LABEL"]
     'a,b'
     """
+    escaped = '\\"' in row
     name, *blocks = _split(row, ":")
     positional: list[str] = []
     fields: dict[str, str] = {}
@@ -42,7 +43,7 @@ def parse_row(row: str) -> Row:
         for part in _split(block, ","):
             key, equals, value = part.partition("=")
             if equals and (known := _key(key)):
-                fields[known] = value.strip().removeprefix('\\"').removesuffix('\\"')
+                fields[known] = value.strip().removeprefix('\\"').removesuffix('\\"') if escaped else value.strip()
             elif part.strip() or len(blocks) > 1:
                 positional.append(part.strip())
     return Row(name.strip(), tuple(positional), fields)

@@ -134,15 +134,23 @@ def whole(rows: Sequence[Row], first_mhz: int, last_mhz: int) -> tuple[Row, ...]
 
 def block(rows: Sequence[Row], slot: Slot) -> tuple[Row, ...]:
     """Block the rows of `slot`; their phase stays."""
-    return tuple(replace(r, attenuation=BLOCKED[0], port=BLOCKED[1]) if slot.low_mhz <= r.mhz < slot.high_mhz else r for r in rows)
+    first, end = _span(rows, slot)
+    return (*rows[:first], *(replace(row, attenuation=BLOCKED[0], port=BLOCKED[1]) for row in rows[first:end]), *rows[end:])
 
 
 def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, ...]:
     """Lead the rows of `slot` to `port`, weakened by `db`, apart from a neighbour that would read as one with it; phases stay."""
-    near = {(b.port, b.db) for b in bands(rows) if b.slot.high_mhz == slot.low_mhz or b.slot.low_mhz == slot.high_mhz}
+    first, end = _span(rows, slot)
+    near = {(row.port, row.db) for row in (*rows[max(0, first - 1) : first], *rows[end : end + 1]) if not row.blocked}
     while (port, db) in near:
         db += APART_DB
-    return tuple(replace(r, attenuation=f"{db:.3f}", port=port) if slot.low_mhz <= r.mhz < slot.high_mhz else r for r in rows)
+    return (*rows[:first], *(replace(row, attenuation=f"{db:.3f}", port=port) for row in rows[first:end]), *rows[end:])
+
+
+def _span(rows: Sequence[Row], slot: Slot) -> tuple[int, int]:
+    """Where the rows of `slot` begin and end among `rows`, which follow each other without a gap."""
+    first, end = (min(len(rows), max(0, -((rows[0].mhz - edge) // STEP_MHZ))) for edge in (slot.low_mhz, slot.high_mhz))
+    return first, end
 
 
 def fault(slot: Slot, db: Decimal, first_mhz: int, last_mhz: int) -> str:

@@ -103,6 +103,10 @@ def _kept(node: etree._Element, wanted: etree._Element) -> etree._Element | None
     return kept if len(kept) else None
 
 
+Entries = dict[str, dict[str, etree._Element]]
+"""Tag of a list -> key -> entry, of one parent."""
+
+
 def edited(
     old: Sequence[etree._Element], edits: Iterable[etree._Element], default: str, schemas: Mapping[str, Schema]
 ) -> list[etree._Element]:
@@ -113,11 +117,12 @@ def edited(
     root = etree.Element("config")
     for node in old:
         root.append(copy.deepcopy(node))
+    entries: Entries = {}
     for edit in edits:
         schema = schemas.get(str(edit.tag))
         if schema is None:
             raise _about("unknown-element", edit, "no such element")
-        _apply(root, edit, default, schema)
+        _apply(root, edit, default, schema, entries)
     return [copy.deepcopy(node) for node in root]
 
 
@@ -149,11 +154,13 @@ def _operation(edit: etree._Element, default: str) -> str:
     return said
 
 
-def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema) -> None:
+def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: Schema, siblings: Entries) -> None:
+    """Carry out `edit` under `parent`. siblings: the list entries there, looked up once for all edits of one parent."""
     operation = _operation(edit, default)
     if not schema.writable:
         raise _about("unknown-element", edit, "is not configuration")
-    there = _counterpart(parent, edit, schema)
+    entries, key = _entries(parent, edit, schema, siblings)
+    there = entries.get(key) if schema.key else parent.find(str(edit.tag))
     exists = there is not None and (not schema.children or bool(schema.key) or len(there) > 0)
     match operation:
         case "create" if exists:
@@ -164,18 +171,21 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
             raise _about("data-missing", edit, "does not exist")
     if operation in ("delete", "remove", "replace", "create") and there is not None:
         parent.remove(there)
+        entries.pop(key, None)
         there = None
     if operation in ("delete", "remove"):
         return
     if there is None:
         there = element(str(edit.tag), edit.nsmap)
         parent.append(there)
+        entries[key] = there
     if not schema.children:
         if len(edit):
             raise _about("unknown-element", edit[0], "no such element")
         if operation != "none":
             there.text = text(edit)
         return
+    below: Entries = {}
     inherited = "merge" if operation in ("replace", "create") else operation
     for child in edit:
         known = schema.children.get(local(str(child.tag)))
@@ -183,19 +193,25 @@ def _apply(parent: etree._Element, edit: etree._Element, default: str, schema: S
             raise _about("unknown-element", child, "no such element")
         if schema.key == known.name and there.find(str(child.tag)) is not None:
             continue
-        _apply(there, child, "merge" if schema.key == known.name else inherited, known)
+        _apply(there, child, "merge" if schema.key == known.name else inherited, known, below)
 
 
-def _counterpart(parent: etree._Element, edit: etree._Element, schema: Schema) -> etree._Element | None:
+def _entries(
+    parent: etree._Element, edit: etree._Element, schema: Schema, siblings: Entries
+) -> tuple[dict[str, etree._Element], str]:
+    """Return the entries by key of the list that `edit` is an entry of, and its own key; nothing where it is no list."""
     if not schema.key:
-        return parent.find(str(edit.tag))
+        return {}, ""
     space = namespace(str(edit.tag))
     name = f"{{{space}}}{schema.key}" if space else schema.key
     key = edit.find(name)
     if key is None or not text(key):
         raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)
-    for node in parent.findall(str(edit.tag)):
-        own = node.find(name)
-        if own is not None and text(own) == text(key):
-            return node
-    return None
+    tag = str(edit.tag)
+    if tag not in siblings:
+        siblings[tag] = found = {}
+        for node in parent.findall(tag):
+            own = node.find(name)
+            if own is not None:
+                found.setdefault(text(own), node)
+    return siblings[tag], text(key)

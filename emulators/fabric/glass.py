@@ -66,6 +66,7 @@ class Glass:
         self._island = _islands({s.device for s in self.strands.values()}, self.ties.values())
         self._plug_in()
         self._ways: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
+        self._lit: dict[str, frozenset[Lit]] = {}  # the same as one set
         self._seen: dict[str, dict[HostPort, HostPort]] = {}  # island -> receiver -> transmitter
         self._clashes: dict[str, dict[HostPort, tuple[HostPort, ...]]] = {}
         self.cut: frozenset[str] = frozenset()
@@ -79,10 +80,12 @@ class Glass:
 
     def show(self, device: str, lit: frozenset[Lit]) -> Relight:
         """Note that `device` now carries light on exactly these ways."""
-        ways: dict[str, list[Lit]] = {}
-        for way in lit:
+        before, self._lit[device] = self._lit.get(device, frozenset()), lit
+        ways = self._ways.setdefault(device, {})
+        for way in before - lit:
+            ways[way[0]].remove(way)
+        for way in lit - before:
             ways.setdefault(way[0], []).append(way)
-        self._ways[device] = ways
         return self._look(self._island.get(device, device))
 
     def sever(self, name: str, cut: bool) -> Relight:

@@ -53,7 +53,9 @@ def _run(name: str, runs: int, keep: bool) -> bool:
         found.mkdir()
         words.write_text(_dictionary(kept))
         limits = [f"-runs={runs}", "-max_len=2048", "-len_control=50", f"-timeout={SECONDS_EACH}", f"-rss_limit_mb={MEMORY_MB}"]
-        options = [*limits, f"-dict={words}", f"-artifact_prefix=crash-{name}-", "-print_final_stats=1", "-verbosity=0"]
+        if words.stat().st_size:  # an empty dictionary is an error to the fuzzer
+            limits.append(f"-dict={words}")
+        options = [*limits, f"-artifact_prefix=crash-{name}-", "-print_final_stats=1", "-verbosity=0"]
         command = [sys.executable, "-m", "tests.fuzz", "--one", name, *options, str(found), str(kept)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         said = done.stdout + done.stderr
