@@ -306,6 +306,10 @@ class StatusReport(Report):
     job: JobStatus | None = None
     locked_by: str = ""
     drift: tuple[str, ...] = ()
+    dark: tuple[str, ...] = ()
+    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
+    guard: str = ""
+    """The guard that watches this plan, or what one left behind."""
 
     derived = ("ok",)
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from optics import DeviceName, HostName, Identity, Missing, Setting, TestbedError
-from orchestrator import jobs
+from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
+from orchestrator.degraded import degraded
+from orchestrator.guardfile import GuardState
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
 from orchestrator.lablock import holder
@@ -32,12 +34,19 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     current = store.current(key)
     async with deadline(timeout_s, "status"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
-        job = await _job(session, store, key, settings, seen)
+        ways = stored_circuits(current.links, lab) if current else ()
+        links = stored_links(current.links) if current else ()
+        dark, job = await asyncio.gather(
+            degraded(session.devices, lab, links, ways, seen.hellos), _job(session, store, key, settings, seen)
+        )
     wanted = _wanted(current, lab)
     owned = per_device(store.owned(key))
     devices = tuple(_device(lab, n, seen, identities.get(n), wanted, owned) for n in lab.devices)
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
     who = holder(settings.lock_path(key_of(lab)))
+    watcher = guardfile.look(guardfile.guard_path(settings, key))
+    if watcher is not None and (current is None or watcher.run != current.run):
+        watcher = None
     return StatusReport(
         lab=lab.name,
         inventory=str(inventory),
@@ -50,7 +59,9 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         hosts=hosts,
         job=job,
         locked_by=str(who) if who else "",
-        drift=tuple(_drift(devices, hosts, current)),
+        drift=tuple(_drift(devices, hosts, current, dark, watcher)),
+        dark=dark,
+        guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
     )
 
 
@@ -139,9 +150,15 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned))
 
 
-def _drift(devices: tuple[DeviceStatus, ...], hosts: tuple[HostStatus, ...], current: CurrentPlan | None) -> list[str]:
+def _drift(
+    devices: tuple[DeviceStatus, ...],
+    hosts: tuple[HostStatus, ...],
+    current: CurrentPlan | None,
+    dark: tuple[str, ...] = (),
+    guard: GuardState | None = None,
+) -> list[str]:
     found = [f"{d.name}: {len(d.missing)} planned cross-connects missing: {', '.join(d.missing[:6])}" for d in devices if d.missing]
-    found += [f"{h.name}: {h.up} of {h.planned} planned ports have carrier" for h in hosts if h.ok and h.up < h.planned]
+    found += dark
     if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
         found += [f"{d.name}: {d.ours} cross-connects of ours" for d in devices if d.ours]
         found += [
@@ -150,9 +167,10 @@ def _drift(devices: tuple[DeviceStatus, ...], hosts: tuple[HostStatus, ...], cur
             if h.generation is not None
         ]
     else:
-        found += [
-            f"{h.name}: runs generation {h.generation}, {current.generation} was committed"
-            for h in hosts
-            if h.ok and h.planned and h.generation != current.generation
-        ]
+        away = [h for h in hosts if h.ok and h.planned and h.generation != current.generation]
+        if guard is not None and guard.around and away and all(h.generation == guard.generation for h in away):
+            whose = "" if guard.alive else ", of a guard that has ended"
+            found.append(f"routes: traffic goes round {', '.join(guard.around)} (generation {guard.generation}{whose})")
+        else:
+            found += [f"{h.name}: runs generation {h.generation}, {current.generation} was committed" for h in away]
     return found

@@ -118,6 +118,8 @@ def status(report: StatusReport, colour: bool) -> str:
         lines.append("plan     nothing is up")
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
+    if report.guard:
+        lines.append(f"guard    {report.guard}")
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
