@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from drivers.api import CircuitSwitch, PowerMeter
@@ -14,7 +14,6 @@ from orchestrator.lab import Lab
 from orchestrator.lightpath import Held, route
 from orchestrator.store import LightPoint, Store
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import counted
 
 LOS_DBM = -30.0
 """Below this a port counts as dark (the LOS threshold the emulated plant uses too; transceivers state their own)."""
@@ -49,6 +48,8 @@ class Reading:
     expected_db: Db
     """Loss (dB) between the first ingress and the last egress: passes, trunks and attenuation that was set on purpose."""
     meter_db: Db
+    missing: tuple[Setting, ...] = ()
+    """Settings of the circuit that the devices do not hold."""
 
     def _own(self, at: int, side: str, port: Port) -> Dbm | None:
         point = self.points[at] if self.points else None
@@ -94,19 +95,29 @@ class Reading:
         here = self.points[dark]
         before = self.points[dark - 1] if dark else None
         if here.side == "out" and before is not None and before.port.device == here.port.device:
-            return f"{before.power:.1f} dBm enters {before.port} but nothing leaves {here.port}: look at the switch"
+            enters = f"light enters {before.port} ({before.power:.1f} dBm) but does not leave {here.port}"
+            absent = any(setting.ingress == before.port for setting in self.missing)
+            return f"{enters}: {here.port.device} {'does not hold that' if absent else 'or its output'}"
         trunk = next((t for t in lab.trunks if t.end == here.port), None) if here.side == "in" else None
         if trunk is None:
-            return f"no light reaches {here.port}: look at {self.circuit.transmitter} and its fibre"
+            sender = self.circuit.transmitter
+            return f"no light arrives at {here.port}: the transmitter of {sender}, or fibre {lab.fibres[sender].name}"
         if before is not None and before.port == trunk.start:
-            return f"{before.power:.1f} dBm leaves {before.port} but none reaches {here.port}: look at trunk {trunk.name}"
-        return f"no light reaches {here.port}: look at trunk {trunk.name} and at {trunk.start.device}, which has no meter"
+            return f"light leaves {before.port} ({before.power:.1f} dBm) but does not arrive at {here.port}: trunk {trunk.name}"
+        return f"no light arrives at {here.port}: trunk {trunk.name}, or {trunk.start.device} before it, which has no meter"
 
 
 async def measure(
-    devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, circuits: Iterable[Circuit], held: Held | None = None
+    devices: Mapping[DeviceName, CircuitSwitch],
+    lab: Lab,
+    circuits: Iterable[Circuit],
+    held: Held | None = None,
+    *,
+    silent: Collection[str] = (),
 ) -> tuple[Reading, ...]:
     """Ask every device on these circuits for power, all at once. `held`: what the devices hold, for the attenuation set there.
+
+    silent: devices not to be asked, because they do not answer; they count as devices without meters.
 
     Raises: as `PowerMeter.power`.
     """
@@ -123,7 +134,7 @@ async def measure(
 
     async def ask(name: DeviceName, ports: set[Port]) -> tuple[DeviceName, Mapping[Port, Dbm]]:
         device = devices[name]
-        return name, (await device.power(ports) if isinstance(device, PowerMeter) else {})
+        return name, (await device.power(ports) if isinstance(device, PowerMeter) and name not in silent else {})
 
     power = dict(await asyncio.gather(*(ask(name, ports) for name, ports in wanted.items())))
     users = Counter(side for way in ways for setting in way.path for side in _sides(setting))
@@ -138,7 +149,8 @@ async def measure(
             meters.append(lab.traits_of(device).meter_db)
             points.append(Point("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1))
             points.append(Point("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
-        readings.append(Reading(way, path, tuple(points), _expected(path, lab), max(meters)))
+        missing = () if held is None else tuple(s for s in path if s.ingress.device in held and route(s) not in there)
+        readings.append(Reading(way, path, tuple(points), _expected(path, lab), max(meters), missing))
     return tuple(readings)
 
 
@@ -156,20 +168,6 @@ def _expected(path: tuple[Setting, ...], lab: Lab) -> Db:
     loss += sum(x.attenuation_db for x in path if isinstance(x, SpectralRoute))
     loss += sum(lab.onward[x.egress].loss_db for x in path[:-1] if x.egress in lab.onward)
     return round(loss, 2)
-
-
-def judge(readings: Iterable[Reading], lab: Lab) -> tuple[bool, str, tuple[str, ...]]:
-    """Light leaves every last device towards its receiver; where it does not, say where it was lost."""
-    found = tuple(readings)
-    evidence = sorted(f"{r.circuit}: {why}" for r in found if (why := r.where_lost(lab)))
-    if evidence:
-        return False, f"{len(evidence)} of {len(found)} circuits dark", tuple(evidence)
-    margins = [r.out_dbm - LOS_DBM for r in found if r.out_dbm is not None]
-    if found and not margins:
-        return True, f"not measured: no meter on {counted(len(found), 'circuit')}", ()
-    unmetered = f", {len(found) - len(margins)} without a meter" if len(margins) < len(found) else ""
-    worst = f", worst margin +{min(margins):.1f} dB" if margins else ""
-    return True, f"{len(margins)}/{len(found)} circuits lit{unmetered}{worst}", ()
 
 
 def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", journal: Journal | None = None) -> None:

@@ -67,15 +67,23 @@ class FixedRoute:
 class Acceptance:
     """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails.
 
-    target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives.
+    target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives. light_window_db:
+    largest difference between measured and expected loss of any part of a way, None for what the parts' own numbers allow.
+    min_link_share, max_link_loss: of measured traffic on every link, compared with link_mbps or else the links' median.
+    min_busbw_share: of a short all-reduce, compared with what the links allow. None: not measured.
     """
 
     link_up_timeout_s: float = 15.0
     max_loss_db: Db = 6.3
     target_dbm: Dbm | None = None
     tolerance_db: Db = 0.5
+    light_window_db: Db | None = None
     neighbours: bool = True
     all_pairs: bool = True
+    link_mbps: float | None = None
+    min_link_share: float | None = None
+    max_link_loss: float | None = None
+    min_busbw_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,24 @@ class AcceptanceEdge(Edge):
         Field(ge=-40, le=20, description="power wanted where light leaves the last device; spectral routes are attenuated to it"),
     ] = None
     tolerance_db: Annotated[float, Field(ge=0.1, le=10, description="how far from target_dbm is near enough")] = 0.5
+    light_window_db: Annotated[
+        float | None,
+        Field(gt=0, le=30, description="how far measured and expected loss may differ, instead of what the devices' numbers allow"),
+    ] = None
     neighbours: Annotated[bool, Field(description="each port must reach the planned port")] = True
     all_pairs: Annotated[bool, Field(description="each pair of hosts must be reachable in the planned number of hops")] = True
+    link_mbps: Annotated[
+        float | None, Field(gt=0, le=1_000_000, description="rate a link should carry; by default what the median link carries")
+    ] = None
+    min_link_share: Annotated[
+        float | None, Field(gt=0, le=1, description="measured traffic: each link carries this share of link_mbps")
+    ] = None
+    max_link_loss: Annotated[
+        float | None, Field(ge=0, lt=1, description="measured traffic: each link loses at most this share of datagrams")
+    ] = None
+    min_busbw_share: Annotated[
+        float | None, Field(gt=0, le=1, description="a short all-reduce reaches this share of what the links allow")
+    ] = None
 
 
 class TransitionEdge(Edge):

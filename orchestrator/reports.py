@@ -84,6 +84,8 @@ class DeviceDiff:
     foreign: tuple[str, ...] = ()
     dark_ms_expected: float | None = None
     time_scale: float = 1.0
+    dark_port_s_expected: float | None = None
+    """Of a device that moves one fibre at a time: seconds that lit ports are dark, summed over ports; None for others."""
 
 
 class _Counts(Report):
@@ -290,6 +292,33 @@ class HostStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that stopped on its way, by what devices and hosts say now: what it did, what it did not, what others did meanwhile.
+
+    resume, undo: the commands that continue it and take it back; no undo: it had changed nothing.
+    """
+
+    run: str
+    what: str
+    status: str
+    started: float
+    done: tuple[str, ...] = ()
+    not_done: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    resume: str = ""
+    undo: str = ""
+
+    def lines(self) -> list[str]:
+        """In words, the commands last."""
+        ended = {"died": "died on its way", "interrupted": "was interrupted"}.get(self.status, "stopped half way")
+        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.undo else " before it changed anything")]
+        for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
+            lines += [f"  {what + ':':<10}{line}" for line in found]
+        undo = f"   take it back: {self.undo}" if self.undo else ""
+        return [*lines, f"  continue: {self.resume}{undo}"]
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReport(Report):
     """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing is up."""
 
@@ -310,12 +339,18 @@ class StatusReport(Report):
     """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
+    dark: tuple[str, ...] = ()
+    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
+    guard: str = ""
+    """The guard that watches this plan, or what one left behind."""
+    unfinished: tuple[Unfinished, ...] = ()
+    """Runs of the owner that stopped on their way and were neither continued nor taken back."""
 
     derived = ("ok",)
 
     @property
     def ok(self) -> bool:
-        return not self.drift and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
+        return not self.drift and not self.unfinished and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,24 +445,71 @@ class PowerReport(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class LinkQuality:
+    """What measured traffic showed of one direction of one link.
+
+    mbps: rate that a burst came through with (megabits per second), None if nothing arrived. share: of the reference rate.
+    loss: share of the datagrams of steady traffic that did not arrive, None if none could be sent; offered_mbps: at that rate.
+    """
+
+    link: str
+    mbps: float | None
+    share: float | None
+    loss: float | None
+    offered_mbps: float | None = None
+    sent: int = 0
+    arrived: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFigures:
+    """A short all-reduce against what the links allow; bus bandwidths in megabytes (1e6) per second, as nccl-tests counts them."""
+
+    ranks: int
+    rings: int
+    bytes: int
+    busbw_mbps: float
+    expected_mbps: float
+    link_mbps: float
+    """Rate of the slowest link the rings use, megabits per second."""
+    slowest: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.busbw_mbps / self.expected_mbps if self.expected_mbps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Rung:
-    """One rung of the verification ladder; `evidence` are the lines that show why it failed."""
+    """One rung of the verification ladder; `evidence` are the lines that show why it failed and where.
+
+    code: `OK`, or the rung's own (`E-LIGHT`). notes: worth knowing, and no failure. timeout_s: longest it was allowed to take.
+    """
 
     name: str
     ok: bool
     detail: str = ""
     seconds: float = 0.0
     evidence: tuple[str, ...] = ()
+    code: str = "OK"
+    notes: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    links: tuple[LinkQuality, ...] = ()
+    collective: CollectiveFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Report):
-    """The ladder, bottom first; it stops at the first rung that fails unless that rung does not carry the next."""
+    """The ladder, bottom first; every rung is climbed whatever the lower ones said, because together they localise a fault.
+
+    silent: devices and hosts of the plan that do not answer, in their own words.
+    """
 
     lab: str
     plan: str
     rungs: tuple[Rung, ...] = ()
     notes: tuple[str, ...] = ()
+    silent: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     derived = ("ok",)
 

@@ -1,61 +1,151 @@
 """The verification ladder: what must be seen before a plan counts as up. Each rung looks at the world, none at what we remember.
 
-map (the devices, read whole) · light (power along every circuit, where there are meters) · power (at the receivers, where the plan
-says) · link (carrier at both ends) · identity (who answers at the other end of each fibre, and at which port) · forwarding
-(all host pairs, at the planned hops).
+map (the devices, read whole) · light (power along every circuit against the loss model, where there are meters) · power (at the
+receivers, where the plan says) · link (carrier and speed at both ends) · identity (who answers at the other end of each fibre, and
+at which port) · forwarding (all host pairs, at the planned hops). Two more put traffic on the links and are climbed when asked for:
+qualification (`qualify.py`) and collective (`collective.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, SpectralRoute, TestbedError
+from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, Setting, SpectralRoute, TestbedError
 from orchestrator.circuits import settings
 from orchestrator.hosts import Hello, HostSide
+from orchestrator.identity import explained, led, senders
 from orchestrator.lab import Lab
-from orchestrator.light import Reading, judge, measure
+from orchestrator.light import Drift, Reading, measure
 from orchestrator.lightpath import among, route, routes
-from orchestrator.paths import lanes_of
+from orchestrator.losses import judge, weaker
+from orchestrator.paths import follow, hops, lanes_of, next_hops
 from orchestrator.plan import Plan
-from orchestrator.reports import Rung
-from orchestrator.rules import hops
+from orchestrator.reports import CollectiveFigures, LinkQuality, Rung
 from orchestrator.session import Session
 from orchestrator.target import short, sort_key
 from orchestrator.transition import Held
 
-PROBE_S = 2.0
-"""Longest time (s) for all neighbours or all pairs to answer."""
-ONE_WAY_S = 0.3
-"""The same where links are one-way and only hearing counts; asked once more, for longer, if somebody heard nobody."""
+PROBE_S = 1.0
+"""Longest time (s) for all neighbours to be heard; what is not as planned is looked at again, everywhere, for as long."""
+PAIRS_S = 2.0
+"""Longest time (s) for all pairs of hosts to answer on one lane."""
+CARRIER_S = 1.0
+"""A planned port may be this late (s) with its carrier: hosts tell in the moment it comes, and nobody waits once all are there."""
+
+RUNGS: Mapping[str, float] = {
+    "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,
+    "qualification": 120.0, "collective": 240.0,
+}  # fmt: skip
+"""The rungs, bottom first, and how long each may take (s): devices that are asked one port after the other need the most."""
+TRAFFIC = ("qualification", "collective")
+"""Rungs that load the links, and are climbed only when the plan or the operator asks for them."""
 
 Readings: TypeAlias = tuple[Reading, ...]
-Check = Callable[[], Awaitable[tuple[bool, str, tuple[str, ...]]]]
 
 
-async def rung(name: str, check: Check) -> Rung:
-    """Time one rung; an error of a device or host is a failed rung, with its words as evidence."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rung saw."""
+
+    ok: bool
+    detail: str
+    evidence: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    links: tuple[LinkQuality, ...] = ()
+    collective: CollectiveFigures | None = None
+
+
+Check: TypeAlias = Callable[[], Awaitable[Finding]]
+
+
+def code(name: str) -> str:
+    """The code of a failed rung: `E-LIGHT`."""
+    return f"E-{name.upper()}"
+
+
+async def rung(name: str, check: Check, timeout_s: float | None = None) -> Rung:
+    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the words as evidence."""
     begin = time.monotonic()
+    limit = RUNGS.get(name) if timeout_s is None else timeout_s
     try:
-        ok, detail, evidence = await check()
+        async with asyncio.timeout(limit) as timer:
+            found = await check()
     except TestbedError as error:
-        ok, detail, evidence = False, "could not be checked", tuple(str(error).splitlines())
-    return Rung(name, ok, detail, time.monotonic() - begin, evidence)
+        found = Finding(False, "could not be checked", tuple(str(error).splitlines()))
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        found = Finding(False, "could not be checked", (f"no result after {limit:g} s",))
+    seconds = time.monotonic() - begin
+    return Rung(
+        name,
+        found.ok,
+        found.detail,
+        seconds,
+        found.evidence,
+        "OK" if found.ok else code(name),
+        found.notes,
+        limit,
+        found.links,
+        found.collective,
+    )
 
 
-async def check_map(observed: Held, wanted: Held) -> tuple[bool, str, tuple[str, ...]]:
-    """Every wanted setting is held, whatever its attenuation; foreign ones are counted, not judged."""
-    missing = []
-    for device, held in sorted(wanted.items()):
-        there = routes(observed.get(device, ()))
-        missing += [f"{device}: {short(s)} is missing" for s in sorted(held, key=sort_key) if route(s) not in there]
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the rungs may say more of if they know it.
+
+    owned: settings of ours. whose: settings of others, and their owners in words. silent: devices and hosts that do not answer,
+    with their words. drifts: how circuits' losses changed since they were first measured.
+    """
+
+    owned: Held | None = None
+    whose: Mapping[Setting, str] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    drifts: Callable[[], Iterable[Drift]] = tuple
+
+
+async def check_map(
+    observed: Held,
+    wanted: Held,
+    around: Surroundings = Surroundings(),
+) -> Finding:
+    """Every wanted setting is held, whatever its attenuation, and nothing of ours is left over; foreign ones are only listed."""
+    wrong, notes, there_of_wanted, foreign = [], [], 0, 0
     total = sum(len(held) for held in wanted.values())
-    foreign = sum(len(held) - len(among(held, wanted.get(d, ()))) for d, held in observed.items())
+    owners = {route(setting): words for setting, words in around.whose.items()}
+
+    def whose(setting: Setting) -> str:
+        known = owners.get(route(setting))
+        return f"belongs to {known}" if known else "of nobody this store knows"
+
+    for device in sorted({*observed, *wanted}):
+        goal = wanted.get(device, frozenset())
+        if device not in observed:
+            wrong.append(f"{device}: {around.silent.get(device, 'was not read')}")
+            continue
+        held = frozenset(observed[device])
+        there = routes(held)
+        rest = sorted(held - among(held, goal), key=sort_key)
+        ours = among(rest, (around.owned or {}).get(device, ()))
+        for setting in sorted(goal, key=sort_key):
+            if route(setting) in there:
+                there_of_wanted += 1
+                continue
+            taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)
+            instead = f"; {short(taken)} is there instead, {'ours' if taken in ours else whose(taken)}" if taken else ""
+            wrong.append(f"{device}: {short(setting)} is missing{instead}")
+        wrong += [f"{device}: {short(s)} is ours and not in the plan" for s in rest if s in ours]
+        foreign += len(rest) - len(ours)
+        notes += [f"{device}: {short(s)} is foreign, {whose(s)}" for s in rest if s not in ours]
     others = f", {foreign} foreign" if foreign else ""
     kinds = {type(s) for held in wanted.values() for s in held}
     what = "cross-connects" if kinds <= {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
-    return not missing, f"{total - len(missing)}/{total} {what}{others}", tuple(missing)
+    return Finding(not wrong, f"{there_of_wanted}/{total} {what}{others}", tuple(wrong), tuple(notes))
 
 
 async def check_light(
@@ -77,7 +167,7 @@ def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
 
 
 async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[bool, str, tuple[str, ...]]:
-    """Every planned receiver has carrier."""
+    """Every planned receiver has carrier, as its host said when it was greeted."""
     wanted = receivers(links)
     dark = [p for p in wanted if not _carrier(hellos, p)]
     return not dark, f"{len(wanted) - len(dark)}/{len(wanted)} ports up", tuple(f"{p} has no carrier" for p in dark)
@@ -88,47 +178,126 @@ def _carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
     return state is not None and state.carrier
 
 
-async def check_identity(hosts: HostSide, links: Iterable[Link]) -> tuple[bool, str, tuple[str, ...]]:
-    """The planned host and port answer at the other end of each link, each way; swapped fibres are named."""
-    sends: dict[HostPort, HostPort] = {}
+async def carriers(hosts: HostSide, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
+    """The carriers of the hosts of these ports; hears of those still to come, until all of `wanted` are there or time is up."""
+    queue = hosts.subscribe()
+    names = sorted({port.host for port in wanted})
+    try:
+        up = dict(await hosts.watch_links(names))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(up.get(port) for port in wanted):
+                    event = await queue.get()
+                    if event.kind == "link":
+                        up[HostPort(event.host, int(event.values["port"]))] = bool(event.values["carrier"])
+        except TimeoutError:
+            pass
+        return up
+    finally:
+        hosts.unsubscribe(queue)
+
+
+def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str, ...]:
+    """Links whose two ends came up with different speeds, as far as their drivers say."""
+    found = []
     for link in links:
-        sends[link.a] = link.b
-        if link.kind is LinkKind.DUPLEX:
-            sends[link.b] = link.a
-    hears = {receiver: sender for sender, receiver in sends.items()}
-    ports = {*sends, *hears}
-    # Nobody answers against the direction of a simplex link, so the hosts would wait their whole time for what cannot come.
-    one_way = any(hears.get(port) != peer for port, peer in sends.items())
-    found = await hosts.neighbours(ports, timeout_s=ONE_WAY_S if one_way else PROBE_S)
-    if one_way and any(port not in found or found[port].hears != peer for port, peer in hears.items()):
-        found = await hosts.neighbours(ports, timeout_s=PROBE_S)
-    wrong: list[str] = []
-    for port, peer in sorted(hears.items()):
-        seen = found[port].hears if port in found else None
-        if seen is None:
-            wrong.append(f"{port}: hears nobody; {peer} is planned")
-        elif seen != peer:
-            wrong.append(f"{port}: hears {seen}; {peer} is planned: fibres swapped, or another cross-connect")
-    return not wrong, f"neighbours {len(hears) - len(wrong)}/{len(hears)}", tuple(wrong)
+        ends = [hellos[p.host].ports.get(p.number) if p.host in hellos else None for p in (link.a, link.b)]
+        one, other = (state.speed_mbps if state is not None and state.carrier else None for state in ends)
+        if one and other and one != other:
+            found.append(f"{link.a} came up with {one} Mb/s and {link.b} with {other} Mb/s")
+    return tuple(found)
 
 
-async def check_forwarding(hosts: HostSide, plan: Plan, links: tuple[Link, ...], lab: Lab) -> tuple[bool, str, tuple[str, ...]]:
-    """Every ordered pair that the links join answers on every lane, at the planned number of hops."""
+def no_carrier(port: HostPort, readings: Readings, lab: Lab, silent: Mapping[str, str]) -> str:
+    """Why a planned receiver is dark, as far as the meters and the hosts tell."""
+    reading = next((r for r in readings if r.circuit.receiver == port), None)
+    if reading is None:
+        return f"{port} has no carrier"
+    sender = reading.circuit.transmitter
+    cable = lab.fibres[port].name
+    if why := reading.where_lost(lab):
+        gone = f"; {sender.host} does not answer either" if sender.host in silent else ""
+        return f"{port} has no carrier: {why}{gone}"
+    if not reading.measured:
+        return f"{port} has no carrier; no meter looks at its light"
+    leaves = f"light leaves {reading.path[-1].egress} ({reading.points[-1].power:.1f} dBm) but {port} has no carrier"
+    back = next((r for r in readings if r.circuit.transmitter == port), None)
+    if back is not None and back.points and not back.points[0].lit:
+        return f"{leaves}, and nothing arrives from it: fibre {cable} is cut or unplugged, or {port.host} is off"
+    return f"{leaves}: fibre {cable}, or the receiver of {port.host}"
+
+
+async def check_identity(
+    hosts: HostSide, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
+) -> Finding:
+    """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named.
+
+    Only planned ports are asked at first, and nobody waits once all are heard. What is not as planned is looked at again at every
+    port of every host that answers: the other half of a swap may be at a port that the plan does not use.
+    """
+    planned = senders(tuple(links))
+    answering = {name for name, hello in hellos.items() if hello.installed and name not in silent}
+    ports = {port for port in {*planned, *planned.values()} if port.host in answering}
+    found = await hosts.neighbours(ports, timeout_s=PROBE_S, hear=[p for p in planned if p in ports])
+    hears = {port: found[port].hears if port in found else None for port in planned}
+    lines: tuple[str, ...] = ()
+    if any(hears[port] != peer for port, peer in planned.items() if port in ports):
+        everywhere = {port for port in lab.fibres if port.host in answering}
+        wide = await hosts.neighbours(everywhere, timeout_s=PROBE_S, hear=everywhere)
+        hears |= {port: end.hears for port, end in wide.items()}
+        lit = {port for port, end in wide.items() if end.carrier}
+        lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), hears, lab, lit)
+    mute = sorted({port.host for port in planned if port.host not in answering})
+    wrong = sum(hears.get(port) != peer for port, peer in planned.items())
+    unasked = tuple(f"{host}: does not answer, so nobody knows what it hears" for host in mute)
+    return Finding(not wrong, f"neighbours {len(planned) - wrong}/{len(planned)}", (*lines, *unasked))
+
+
+async def check_forwarding(
+    hosts: HostSide, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()
+) -> Finding:
+    """Every ordered pair that the links join answers on every lane, at the planned number of hops.
+
+    mute: hosts that do not answer us: they ask nobody, and their pairs count as wrong.
+    """
     planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab))}
     wrong: dict[tuple[HostName, HostName], str] = {}
     for lane, pairs in planned.items():  # one after the other: a job that runs meanwhile keeps room between the probes
         questions: dict[HostName, dict[str, int | None]] = {}
         for (source, target), count in pairs.items():
-            questions.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
-        answers = await hosts.probe(questions, timeout_s=PROBE_S)
+            if source in mute:
+                wrong.setdefault((source, target), f"{source}->{target}: {source} does not answer")
+            else:
+                questions.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
+        answers = await hosts.probe(questions, timeout_s=PAIRS_S)
+        silent = {(s, t) for s, t in pairs if s not in mute and not answers[s][lab.hosts[t].lane_address(lane)].ok}
         for (source, target), count in sorted(pairs.items()):
+            if source in mute:
+                continue
             address = lab.hosts[target].lane_address(lane)
             seen = answers[source][address]
-            if not seen.ok:
-                why = f"{seen.hops} hops, planned {count}" if seen.hops not in (None, count) else seen.error or "no answer"
+            if not seen.ok or seen.hops not in (None, count):
+                short_of = "" if seen.ok else _stops(plan, links, lab, source, target, lane, silent)
+                why = f"{seen.hops} hops, planned {count}" if seen.ok else (seen.error or "no answer") + short_of
                 wrong.setdefault((source, target), f"{source}->{target}: lane {lane} ({address}): {why}")
     total = len({pair for pairs in planned.values() for pair in pairs})
-    return not wrong, f"pairs {total - len(wrong)}/{total} at planned hop counts", tuple(wrong.values())
+    return Finding(not wrong, f"pairs {total - len(wrong)}/{total} at planned hop counts", tuple(wrong.values()))
+
+
+def _stops(
+    plan: Plan,
+    links: tuple[Link, ...],
+    lab: Lab,
+    source: HostName,
+    target: HostName,
+    lane: int,
+    silent: Collection[tuple[str, str]],
+) -> str:
+    """Between which hosts of the planned path answers end, empty where that is the first step."""
+    chosen = next_hops(links, lanes_of(lab), plan.routes, plan.rings)
+    path = [source, *(hop.into.host for hop in follow(chosen, lab, source, target, lane))]
+    lost = next((at for at, host in enumerate(path) if (source, host) in silent), None)
+    return f"; {path[lost - 1]} answers, {path[lost]} does not" if lost is not None and lost > 1 else ""
 
 
 def pairs_of(forwarding: Rung) -> tuple[int, int]:
@@ -140,13 +309,123 @@ def pairs_of(forwarding: Rung) -> tuple[int, int]:
         return 0, 0
 
 
-async def check_power(readings: Readings, target_dbm: float, tolerance_db: float) -> tuple[bool, str, tuple[str, ...]]:
+async def check_power(readings: Readings, target_dbm: float, tolerance_db: float) -> Finding:
     """Every circuit that is measured brings its receiver the planned power."""
     seen = [(r, r.out_dbm - target_dbm) for r in readings if r.out_dbm is not None]
     off = [f"{r.circuit}: {r.out_dbm:.1f} dBm, {error:+.1f} dB from the target" for r, error in seen if abs(error) > tolerance_db]
     unmetered = f", {len(readings) - len(seen)} without a meter" if len(seen) < len(readings) else ""
     words = f"{len(seen) - len(off)}/{len(seen)} circuits within {tolerance_db:g} dB of {target_dbm:g} dBm{unmetered}"
-    return not off, words, tuple(sorted(off))
+    return Finding(not off, words, tuple(sorted(off)))
+
+
+class Ladder:
+    """The rungs of one plan on one lab, to be climbed in any choice."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        links: tuple[Link, ...],
+        ways: tuple[Circuit, ...],
+        observed: Held | None,
+        hellos: Mapping[HostName, Hello],
+        keep: Callable[[Readings], None] | None = None,
+        around: Surroundings = Surroundings(),
+    ) -> None:
+        self.session, self.plan, self.links, self.ways = session, plan, links, ways
+        self.observed, self.hellos, self.keep, self.around = observed, hellos, keep, around
+        self.wanted = settings(ways)
+        self._readings: Readings | None = None
+
+    @property
+    def mute(self) -> tuple[HostName, ...]:
+        """Hosts of the plan that cannot be asked."""
+        needed = {p.host for link in self.links for p in (link.a, link.b)}
+        answering = {name for name, hello in self.hellos.items() if hello.installed and name not in self.around.silent}
+        return tuple(sorted(needed - answering))
+
+    async def held(self) -> Held:
+        """What the devices hold: as it was read by whoever climbs, else read now, whole."""
+        if self.observed is None:
+            names = [name for name in self.session.devices if name not in self.around.silent]
+            found = await asyncio.gather(*(self.session.devices[name].read() for name in names))
+            self.observed = dict(zip(names, found, strict=True))
+        return self.observed
+
+    async def readings(self) -> Readings:
+        if self._readings is None:
+            session, held = self.session, await self.held()
+            self._readings = await measure(session.devices, session.lab, self.ways, held, silent=self.around.silent)
+            if self.keep is not None:
+                self.keep(self._readings)
+        return self._readings
+
+    async def map(self) -> Finding:
+        return await check_map(await self.held(), self.wanted, self.around)
+
+    async def light(self) -> Finding:
+        accept = self.plan.acceptance
+        ok, words, evidence = judge(
+            await self.readings(), self.session.lab, window_db=accept.light_window_db, max_loss_db=accept.max_loss_db
+        )
+        return Finding(ok, words, evidence, weaker(self.around.drifts()))
+
+    async def power(self) -> Finding:
+        accept = self.plan.acceptance
+        assert accept.target_dbm is not None
+        return await check_power(await self.readings(), accept.target_dbm, accept.tolerance_db)
+
+    async def link(self) -> Finding:
+        wanted = receivers(self.links)
+        asked = [port for port in wanted if port.host not in self.mute]
+        up: Mapping[HostPort, bool] = {p: _carrier(self.hellos, p) for p in asked}
+        if not all(up.values()):
+            up = await carriers(self.session.hosts, asked, CARRIER_S)
+        dark = [port for port in asked if not up.get(port)]
+        readings = await self.readings() if dark or self.mute else ()
+        evidence = [no_carrier(port, readings, self.session.lab, self.around.silent) for port in dark]
+        evidence += [f"{host}: {self.around.silent.get(host, 'no committer runs there')}" for host in self.mute]
+        uneven = speeds(self.hellos, self.links)
+        good = len(asked) - len(dark)
+        known = {s.speed_mbps for p in asked if (s := self.hellos[p.host].ports.get(p.number)) and s.carrier and s.speed_mbps}
+        at = f" at {next(iter(known)) / 1000:g} Gb/s" if len(known) == 1 and good == len(wanted) else ""
+        return Finding(good == len(wanted) and not uneven, f"{good}/{len(wanted)} ports up{at}", (*evidence, *uneven))
+
+    async def identity(self) -> Finding:
+        hosts, silent = self.session.hosts, self.around.silent
+        return await check_identity(hosts, self.links, self.session.lab, await self.held(), self.hellos, silent)
+
+    async def forwarding(self) -> Finding:
+        return await check_forwarding(self.session.hosts, self.plan, self.links, self.session.lab, self.mute)
+
+    def asked_for(self) -> tuple[str, ...]:
+        """The rungs that the plan asks for."""
+        accept = self.plan.acceptance
+        given = {
+            "power": accept.target_dbm is not None,
+            "identity": accept.neighbours,
+            "forwarding": accept.all_pairs,
+            "qualification": accept.min_link_share is not None or accept.max_link_loss is not None,
+            "collective": accept.min_busbw_share is not None,
+        }
+        return tuple(name for name in RUNGS if given.get(name, True))
+
+    async def climb(self, names: Iterable[str]) -> tuple[Rung, ...]:
+        """Climb these rungs that need no traffic, bottom first; each whatever the lower ones said."""
+        found: list[Rung] = []
+        checks: Mapping[str, Check] = {
+            "map": self.map,
+            "light": self.light,
+            "power": self.power,
+            "link": self.link,
+            "identity": self.identity,
+            "forwarding": self.forwarding,
+        }
+        chosen = set(names)
+        for name, check in checks.items():
+            if name in chosen:
+                found.append(await rung(name, check))
+        return tuple(found)
 
 
 async def ladder(
@@ -154,35 +433,16 @@ async def ladder(
     plan: Plan,
     links: tuple[Link, ...],
     ways: tuple[Circuit, ...],
-    observed: Held,
+    observed: Held | None,
     hellos: Mapping[HostName, Hello],
     *,
     keep: Callable[[Readings], None] | None = None,
     power: bool = True,
 ) -> tuple[Rung, ...]:
-    """Climb every rung the plan asks for; each is climbed whatever the lower ones said, because together they localise a fault.
+    """Climb every rung without traffic that the plan asks for; each is climbed whatever the lower ones said.
 
-    ways: the circuits of `links`, by the ways they were given. keep: gets the power that was measured. power: judge it against
-    the plan's target, where there is one.
+    ways: the circuits of `links`, by the ways they were given. observed: None to have the devices read now. keep: gets the power
+    that was measured. power: judge it against the plan's target, where there is one.
     """
-    lab = session.lab
-    measured: list[Reading] = []
-
-    def note(readings: Readings) -> None:
-        measured.extend(readings)
-        if keep is not None:
-            keep(readings)
-
-    rungs = [
-        await rung("map", lambda: check_map(observed, settings(ways))),
-        await rung("light", lambda: check_light(session, ways, observed, note)),
-        await rung("link", lambda: check_link(hellos, links)),
-    ]
-    target_dbm, tolerance_db = plan.acceptance.target_dbm, plan.acceptance.tolerance_db
-    if power and target_dbm is not None:
-        rungs.insert(2, await rung("power", lambda: check_power(tuple(measured), target_dbm, tolerance_db)))
-    if plan.acceptance.neighbours:
-        rungs.append(await rung("identity", lambda: check_identity(session.hosts, links)))
-    if plan.acceptance.all_pairs:
-        rungs.append(await rung("forwarding", lambda: check_forwarding(session.hosts, plan, links, lab)))
-    return tuple(rungs)
+    whole = Ladder(session, plan, links, ways, observed, hellos, keep)
+    return await whole.climb(name for name in whole.asked_for() if name != "power" or power)

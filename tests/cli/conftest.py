@@ -155,7 +155,7 @@ REPORTS: dict[str, Any] = {
                 1.5,
                 None,
                 0.5,
-                "no light reaches wss1:4103: look at gpu03:p1 and its fibre",
+                "no light arrives at wss1:4103: the transmitter of gpu03:p1, or fibre f-gpu03-p1",
             ),
             CircuitLight("gpu04:p1->gpu03:p1", ("ocs1:4->19",), None, None, None, 1.5, None, 0.0, None, 0.0),
         ),

@@ -48,7 +48,7 @@ def test_power_compares_with_expectation_and_draws_it(cli: Any, golden: Callable
     assert said.code == 0
     golden("devices-power.txt", said.out)
     assert cli.calls[-1][2]["history"] is True and cli.calls[-1][2]["device"] is None
-    assert "dark: no light reaches wss1:4103" in said.out and "beyond repeatability (+-0.2 dB)" in said.out
+    assert "dark: no light arrives at wss1:4103" in said.out and "beyond repeatability (+-0.2 dB)" in said.out
 
 
 def test_the_picture_is_a_whole_svg_with_a_bar_for_every_measured_circuit(cli: Any) -> None:

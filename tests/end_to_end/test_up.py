@@ -213,7 +213,7 @@ def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> No
     plan = lab.plan("more", [*ring((1, 2)), ("gpu01:p3", "gpu04:p3")], acceptance={"link_up_timeout_s": 2})
     answer = lab.up(plan)
     assert answer.exit_code == 7 and "gpu04:p3 has no carrier" in answer.envelope["message"]
-    assert "no light reaches ocs3:1.1.1: look at gpu01:p3 and its fibre" in answer.envelope["message"]
+    assert "no light arrives at ocs3:1.1.1: the transmitter of gpu01:p3, or fibre f-gpu01-p3" in answer.envelope["message"]
     generations = {h["generation"] for h in lab.testbed("status").envelope["data"]["hosts"]}
     assert len(generations) == 1, "every host runs the same generation after a failed change"
     lab.clean()

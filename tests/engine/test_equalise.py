@@ -11,7 +11,8 @@ import pytest
 from optics import Change, DeviceName, HostPort, Link, LinkKind, Outcome, Port, SpectralRoute
 from orchestrator.circuits import circuits, settings
 from orchestrator.equalise import ROUNDS, adjusted, equalise
-from orchestrator.light import drifts, judge, keep, measure
+from orchestrator.light import drifts, keep, measure
+from orchestrator.losses import judge
 from orchestrator.reports import EqualiseReport
 from orchestrator.store import LightPoint, Store
 from orchestrator.verify import check_map, check_power
@@ -61,7 +62,8 @@ async def test_the_second_time_nothing_is_written() -> None:
     writes = bench.glass.devices["wss1"].writes
     again = await bench.equalise(-10.0)
     assert (again.rounds, again.writes, again.within) == (0, 0, 4) and bench.glass.devices["wss1"].writes == writes
-    ok, words, _ = await check_map(bench.held, settings(bench.ways))
+    found = await check_map(bench.held, settings(bench.ways))
+    ok, words = found.ok, found.detail
     assert ok and words == "8/8 spectral routes", "attenuation is no part of the map"
 
 
@@ -73,7 +75,8 @@ async def test_too_little_light_is_said_and_no_attenuation_is_left() -> None:
     (note,) = report.notes
     assert note.startswith("gpu02:p1->gpu03:p1: -18.3 dBm, 8.3 dB below the target") and "too little light" in note
     readings = await measure(bench.glass.devices, bench.lab, bench.ways, bench.held)
-    ok, words, evidence = await check_power(readings, -10.0, 0.5)
+    found = await check_power(readings, -10.0, 0.5)
+    ok, words, evidence = found.ok, found.detail, found.evidence
     assert not ok and words.startswith("3/4 circuits within 0.5 dB of -10 dBm") and "-8.3 dB from the target" in evidence[0]
 
 
@@ -153,15 +156,17 @@ async def test_lost_light_is_localised_to_fibre_switch_and_trunk() -> None:
     one = [Link(HostPort("gpu01", 1), HostPort("gpu02", 1), LinkKind.SIMPLEX)]
     cut = Glass(metered)
     cut.extra_db = {Port("west", "1"): 60.0}
-    assert await lost(cut, one) == ["gpu01:p1->gpu02:p1: no light reaches west:1: look at gpu01:p1 and its fibre"]
+    assert await lost(cut, one) == ["gpu01:p1->gpu02:p1: no light arrives at west:1: the transmitter of gpu01:p1, or fibre f1"]
     cut.extra_db = {Port("east", "801"): 60.0}
-    assert await lost(cut, one) == ["gpu01:p1->gpu02:p1: -2.1 dBm leaves west:901 but none reaches east:801: look at trunk we1"]
+    assert await lost(cut, one) == [
+        "gpu01:p1->gpu02:p1: light leaves west:901 (-2.1 dBm) but does not arrive at east:801: trunk we1"
+    ]
     broken = Glass(metered)
     bench = Bench(broken, one)
     broken.devices["east"].held = frozenset()
     readings = await measure(broken.devices, metered, bench.ways, bench.held)
     assert judge(readings, metered)[2] == (
-        "gpu01:p1->gpu02:p1: -2.7 dBm enters east:801 but nothing leaves east:102: look at the switch",
+        "gpu01:p1->gpu02:p1: light enters east:801 (-2.7 dBm) but does not leave east:102: east does not hold that",
     )
 
 
@@ -171,7 +176,7 @@ async def test_a_device_without_meters_is_named_where_it_hides_the_fault_and_is_
     east = Glass(lab.with_traits({"west": SWITCH, "east": with_meters(SWITCH)}))
     east.extra_db = {Port("east", "801"): 60.0}
     assert await lost(east, one) == [
-        "gpu01:p1->gpu02:p1: no light reaches east:801: look at trunk we1 and at west, which has no meter"
+        "gpu01:p1->gpu02:p1: no light arrives at east:801: trunk we1, or west before it, which has no meter"
     ]
     west = Glass(lab.with_traits({"west": with_meters(SWITCH), "east": SWITCH}))
     bench = Bench(west, one)
