@@ -12,6 +12,7 @@ and takes a `DeviceConfig` and the `Traits` to go by.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
@@ -125,7 +126,7 @@ def _third_party() -> dict[str, EntryPoint]:
 
 def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
     overrides: Mapping[str, Any] = config.traits
-    names = [field.name for field in fields(Traits) if field.name not in ("spectral", "ways")]  # what a device is, not how well
+    names = [field.name for field in fields(Traits) if field.name != "spectral"]  # what a device is, not how well
     own = replace(own, settle_s=own.settle_s / config.time_scale)
     wrong = [f"{key}: no such trait{_meant(key, names)}" for key in overrides if key not in names]
     good: dict[str, Any] = {}
@@ -134,7 +135,7 @@ def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
             if fault := _fault(key, value):
                 wrong.append(f"{key}: {fault}, not {value!r}")
             else:
-                good[key] = value
+                good[key] = tuple((a, b) for a, b in value) if key == "ways" else value
     return replace(own, **good), wrong
 
 
@@ -143,11 +144,22 @@ def _fault(key: str, value: object) -> str:
     if key == "at_once":
         fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
         return "" if fine else "a whole number of at least 1, or null for no limit"
+    if key == "ways":
+        pairs = isinstance(value, list | tuple) and all(isinstance(way, list | tuple) and len(way) == 2 for way in value)
+        fine = pairs and all(_pattern(text) for way in cast(list[list[object]], value) for text in way)
+        return "" if fine else "pairs of patterns of port labels"
     if key in ("settle_s", "insertion_loss_db", "meter_db"):
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         fine = number and cast(float, value) >= 0 and not (key == "settle_s" and value == 0)
         return "" if fine else ("seconds above 0" if key == "settle_s" else "decibel, 0 or more")
     return "" if isinstance(value, bool) else "true or false"
+
+
+def _pattern(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(re.compile(text))
+    except re.error:
+        return False
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

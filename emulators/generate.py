@@ -18,6 +18,7 @@ from pathlib import Path
 from emulators.families import WHERE, family
 from emulators.family import Family
 from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of, texts_of_each
+from emulators.lookahead import texts_of_lookahead
 
 MAX_HOSTS = 250  # host ids are the last byte of addresses
 POLATIS_SIZES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -171,6 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAME",
         help="a lab whose devices all are of this driver; given several times: one device of each, and no hosts",
     )
+    parser.add_argument(
+        "--look-ahead", action="store_true", help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)"
+    )
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
         "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
@@ -188,13 +192,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rate-mbps", type=int, default=250, help="rate of a port, Mb/s, 0 unshaped (default 250)")
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
-    options.ports = options.ports or (1 if options.driver else 4)
+    if options.driver and options.look_ahead:
+        parser.error("--driver and --look-ahead exclude each other")
+    options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
     try:
         kinds = [family(driver) for driver in options.driver or ()]
-        options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 12)
+        options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12)
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
             parser.error("1 to 250 hosts with 1 to 8 ports each")
-        words = write_families(kinds, options) if kinds else write_default(options)
+        write = write_lookahead if options.look_ahead else write_default
+        words = write_families(kinds, options) if kinds else write(options)
     except ValueError as problem:
         parser.error(str(problem))
     print(f"{options.out}: {words}")
@@ -237,6 +244,24 @@ def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:
     for name, text in texts.items():
         (options.out / name).write_text(text)
     return f"{total} devices, no hosts" if many else f"{hosts} hosts, {hosts * total} fibres, {total} devices"
+
+
+def write_lookahead(options: argparse.Namespace) -> str:
+    """Write a lab with a patch panel behind 1x2 switches; return what it has. Raises ValueError: too many host ports."""
+    if options.free_ports:
+        ports = free_ports(options.hosts + 2)
+        ssh, devices = ports[: options.hosts], ports[options.hosts :]
+    else:
+        base = 26_000 if options.device_port_base is None else options.device_port_base
+        ssh, devices = tuple(options.port_base + n for n in range(1, options.hosts + 1)), (base + 1, base + 2)
+    state = options.state or f"{DEFAULT_STATE.rpartition('/')[0]}/{options.out.name}"
+    wanted = Wanted(ssh, devices, state, options.settle_s or 0.0, options.rate_mbps, lab=options.out.name)
+    texts = texts_of_lookahead(wanted, options.ports)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, text in {"hosts.yml": hosts_yml(replace(wanted, device_ports=(0,) * options.ports)), **texts}.items():
+        (options.out / name).write_text(text)
+    fibres = options.hosts * options.ports
+    return f"{options.hosts} hosts, {fibres} fibres, {4 * fibres} trunks, 2 devices"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from orchestrator.labedges import DevicesEdge, FibreEdge, FibresEdge, Forwarding
 
 FIBRE_DB_PER_KM = 0.35  # G.652.D at 1310 nm, ITU-T G.652 (11/2016) table 2 gives at most 0.4; 0.35 is the usual data sheet value
 CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in each direction
+SLOW_MOVE_S = 1.0  # nobody waits in the dark for this when there is another way
 UNKNOWN = Traits(settle_s=0.05)  # a device whose driver was not asked: the typical beam-steering switch of `optics.Traits`
 
 
@@ -170,11 +171,17 @@ class Lab:
         if known is not None:
             return known
         given = self.devices[device].traits
-        return replace(UNKNOWN, **{name: given[name] for name in ("settle_s", "insertion_loss_db") if given.get(name) is not None})
+        known_here = ("settle_s", "at_once", "insertion_loss_db", "ways")
+        return replace(UNKNOWN, **{name: given[name] for name in known_here if given.get(name) is not None})
 
     def insertion_loss_db(self, device: DeviceName) -> Db:
         """Expected loss (dB) of one pass: the inventory's override, else the driver's own number."""
         return self.traits_of(device).insertion_loss_db
+
+    def slow(self, device: DeviceName) -> bool:
+        """Whether the device, were it a real one, makes one move after the other and takes a second or more for each: a robot."""
+        traits = self.traits_of(device)
+        return traits.at_once == 1 and traits.settle_s * self.time_scale(device) >= SLOW_MOVE_S
 
     def time_scale(self, device: DeviceName) -> float:
         """How much faster than a real one the device runs; 1 for hardware."""

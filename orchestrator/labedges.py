@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import AddressValueError, IPv4Address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ ADDRESS_SCHEMES = ("tcp", "telnet", "ssh", "netconf", "http", "https", "visa", "
 
 Name = Annotated[str, Field(pattern=NAME)]
 Interface = Annotated[str, Field(pattern=INTERFACE, description="a Linux interface name, at most 15 characters")]
+Power = Annotated[float, Field(ge=-60, le=60, description="dBm")]
 Label = Annotated[str, Field(min_length=1, max_length=64, description="a device port as printed on its faceplate")]
 
 
@@ -86,6 +88,17 @@ class TraitsEdge(Edge):
     latching: bool | None = None
     insertion_loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
     meter_db: Annotated[float, Field(ge=0, le=10)] | None = None
+    ways: Annotated[list[Annotated[list[str], Field(min_length=2, max_length=2)]], Field(max_length=1024)] | None = None
+
+    @field_validator("ways")
+    @classmethod
+    def _patterns(cls, ways: list[list[str]] | None) -> list[list[str]] | None:
+        for pattern in (pattern for way in ways or () for pattern in way):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f'"{pattern}" is no pattern of port labels: {error}') from None
+        return ways
 
 
 class DeviceEdge(Edge):
@@ -99,6 +112,8 @@ class DeviceEdge(Edge):
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     options: dict[str, str] = Field(default_factory=dict)
     time_scale: Annotated[float, Field(gt=0, le=10_000)] = 1.0
+    max_input_dbm: Power | None = None
+    max_input_dbm_at: dict[Label, Power] = Field(default_factory=dict)
 
     @field_validator("address")
     @classmethod
@@ -141,6 +156,7 @@ class FibreEdge(Edge):
     length_m: Annotated[float, Field(ge=0, le=100_000)] = 0.0
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
     slot: SlotEdge | None = None
+    tx_dbm: Power | None = None
 
 
 class TrunkEndEdge(Edge):

@@ -40,6 +40,12 @@ def in_order(change: Transition, observed: Held, lab: Lab) -> Transition:
     return replace(change, changes=changes)
 
 
+def without(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
+    """The same transition once `early` is done: fewer changes are left, what is made and removed in all is the same."""
+    left = {d: Change(d, c.remove - early[d].remove, c.add - early[d].add) if d in early else c for d, c in change.changes.items()}
+    return replace(change, changes={d: c for d, c in left.items() if c})
+
+
 def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay: Iterable[Step] = ()) -> tuple[Setting, ...]:
     """All settings of the change, each port free when it is reused, with the fewest dark port-moves (see `dark_moves`).
 
@@ -197,6 +203,8 @@ def _key(setting: Setting) -> tuple[object, ...]:
 
 
 def per_device_dark(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, float]:
-    """Expected dark time (s times ports) of the devices that move one fibre at a time, as `dark_port_s`."""
+    """Expected dark time (s times ports) of the slow devices that darken anything, as `dark_port_s`."""
+    if not any(lab.slow(device) for device in change.changes):
+        return {}
     lit = {s for trace in Glass(observed, lab).traces() if trace.receiver is not None for s in trace.path}
-    return {d: dark_port_s(c, lab, lit) for d, c in change.changes.items() if lab.traits_of(d).at_once == 1}
+    return {d: dark_port_s(c, lab, lit) for d, c in change.changes.items() if lab.slow(d)}

@@ -2,7 +2,9 @@
 
 One device is the common case and needs no search. Over trunks each circuit is routed by itself; circuits that then want the same
 port or the same spectrum are taken up and routed again at rising cost of what they contend for (the negotiation of McMurchie and
-Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared out whatever the order of the plan.
+Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared out whatever the order of the plan. Circuits that are lit
+already take no part in it unless there is no other way. A device that needs a second or more for each move is asked for as few
+moves as possible, and for moves in the dark rather than such that darken somebody: so light goes where it was wired ahead.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ TURNS = 40
 """Rounds of negotiation; a handful settle every fabric tried, an impossible one is given up after these."""
 FOREIGN = 1_000_000
 """Cost of a port that somebody else's circuit holds: any way around it is better."""
+DARK_MOVES = 1_000
+"""Cost, in moves, of waiting in the dark for a slow device to free a port that carries light."""
 
 Way: TypeAlias = tuple[HostPort, HostPort]
 Side: TypeAlias = tuple[str, Port]
@@ -33,21 +37,24 @@ def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
 def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
     """A path for each transmitter and receiver, in the order given.
 
-    live: what the devices hold; light that arrives already keeps its way. foreign: settings of others, whose ports are avoided
-    where there is another way (the transition refuses the rest, naming them).
+    live: what the devices hold; light that arrives already keeps its way, if the rest finds one beside it. foreign: settings of
+    others, whose ports are avoided where there is another way (the transition refuses the rest, naming them).
     Raises: Infeasible - a circuit has no way at all, or two contend for a port or for spectrum and no way around was found.
     """
-    paths = [direct(way, lab) for way in wanted]
+    lit = {(t.transmitter, t.receiver): t.path for t in Glass(live or {}, lab).traces()} if lab.trunks else {}
+    paths = [lit.get(way) or direct(way, lab) for way in wanted]
     searched = [index for index, path in enumerate(paths) if path is None]
+    lasting = [index for index, way in enumerate(wanted) if way in lit]
     if searched:
-        negotiation = _Negotiation(wanted, lab, foreign or {})
-        for index, path in enumerate(paths):
-            if path is not None:
-                negotiation.take(index, path)
-        lit = {(t.transmitter, t.receiver): t.path for t in Glass(live or {}, lab).traces()}
-        for index in searched:
-            negotiation.take(index, lit.get(wanted[index]) or negotiation.search(index))
-        negotiation.settle(searched)
+        for movable in (searched, searched + lasting):
+            negotiation = _Negotiation(wanted, lab, foreign or {}, live or {})
+            for index, path in enumerate(paths):
+                if path is not None:
+                    negotiation.take(index, path)
+            for index in searched:
+                negotiation.take(index, negotiation.search(index))
+            if negotiation.settle(movable):
+                break
         paths = [negotiation.paths[index] for index in range(len(wanted))]
     found = tuple(
         Circuit(*way, path, loss_db(*way, path, lab)) for way, path in zip(wanted, paths, strict=True) if path is not None
@@ -90,8 +97,16 @@ def _setting(way: Way, ingress: Port, egress: Port, lab: Lab) -> Setting:
 
 
 class _Negotiation:
-    def __init__(self, wanted: Sequence[Way], lab: Lab, foreign: Held) -> None:
+    def __init__(self, wanted: Sequence[Way], lab: Lab, foreign: Held, live: Held) -> None:
         self.wanted, self.lab = wanted, lab
+        self.slow = frozenset(device for device in lab.devices if lab.slow(device))
+        self.there = frozenset(setting for device in self.slow for setting in live.get(device, ()))
+        self.plugged: dict[Side, list[Setting]] = {}
+        for setting in self.there:
+            for side in _sides(setting):
+                self.plugged.setdefault(side, []).append(setting)
+        traces = Glass(live, lab).traces() if self.there else ()
+        self.lit = frozenset(setting for trace in traces if trace.receiver is not None for setting in trace.path)
         self.paths: dict[int, tuple[Setting, ...]] = {}
         self.users: dict[Side, dict[Setting, set[int]]] = {}
         self.others: dict[Side, list[Setting]] = {}
@@ -135,15 +150,22 @@ class _Negotiation:
             cost += FOREIGN * sum(clash(setting, other) is not None for other in self.others.get(side, ()))
         return cost
 
+    def moves(self, setting: Setting) -> int:
+        """What a slow device must move for the setting; nothing where it is there, or the device is a fast one."""
+        if setting.ingress.device not in self.slow or setting in self.there:
+            return 0
+        held = {other for side in _sides(setting) for other in self.plugged.get(side, ()) if clash(setting, other) is not None}
+        return 1 + sum(1 + DARK_MOVES * (other in self.lit) for other in held)
+
     def search(self, index: int) -> tuple[Setting, ...]:
-        """The cheapest way now: least contended, then fewest devices, then least loss (Dijkstra over ingress ports)."""
+        """The cheapest way now: least contended, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
         way, lab = self.wanted[index], self.lab
         start, goal = lab.fibres[way[0]].enters, lab.fibres[way[1]].leaves
-        open_: list[tuple[int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0.0, (), start, ())]
+        open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
         settled: set[Port] = set()
         lacking: Infeasible | None = None
         while open_:
-            cost, passes, loss, names, at, path = heappop(open_)
+            cost, moves, passes, loss, names, at, path = heappop(open_)
             if path and path[-1].egress == goal:
                 return path
             if at in settled or passes >= MAX_PASSES:
@@ -160,19 +182,22 @@ class _Negotiation:
                 except Infeasible as error:
                     lacking = error
                     continue
-                total = (cost + self.cost(setting, index), passes + 1, loss + traits.insertion_loss_db + more)
-                heappush(open_, (*total, (*names, name), following, (*path, setting)))
+                dear = (cost + self.cost(setting, index), moves + self.moves(setting))
+                heappush(
+                    open_,
+                    (*dear, passes + 1, loss + traits.insertion_loss_db + more, (*names, name), following, (*path, setting)),
+                )
         if lacking is not None:
             raise lacking
         where = f"no trunks lead from {start} to {goal}"
         raise Infeasible(f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
 
-    def settle(self, movable: Sequence[int]) -> None:
-        """Route again whoever contends, until nobody does or the turns are over."""
+    def settle(self, movable: Sequence[int]) -> bool:
+        """Route again whoever contends, until nobody does (True) or the turns are over."""
         for self.turn in range(2, TURNS + 2):
             fighting = [index for index in movable if any(self.contenders(s, index) for s in self.paths[index])]
             if not fighting:
-                return
+                return True
             for index in fighting:
                 for setting in self.paths[index]:
                     if self.contenders(setting, index):
@@ -181,6 +206,7 @@ class _Negotiation:
                 if any(self.contenders(setting, index) for setting in self.paths[index]):
                     self.give_up(index)
                     self.take(index, self.search(index))
+        return False
 
 
 def _sides(setting: Setting) -> tuple[Side, Side]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from drivers.api import CircuitSwitch
@@ -28,20 +28,27 @@ from optics import (
 from orchestrator import circuits as light
 from orchestrator.lab import Lab
 from orchestrator.lightpath import Glass, among, loss_db, route, routes
+from orchestrator.moves import in_order, per_device_dark, without
 from orchestrator.plan import Plan
+from orchestrator.prewire import ahead, spare
 from orchestrator.reports import CircuitRow, DeviceDiff
 from orchestrator.transition import Held, Transition, transition
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside; kept_links: those that stay."""
+    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside; kept_links: those that stay.
+
+    early: what slow devices do before anything goes dark, unseen by any host (`prewire.ahead`); it is part of what `change` makes
+    and removes, and not of its `changes`.
+    """
 
     links: tuple[Link, ...]
     circuits: tuple[Circuit, ...]
     wanted: Held
     change: Transition
     old_links: tuple[Link, ...]
+    early: Mapping[DeviceName, Change] = field(default_factory=dict)
 
     @property
     def kept_links(self) -> tuple[Link, ...]:
@@ -50,7 +57,7 @@ class Target:
 
     @property
     def moving(self) -> bool:
-        return bool(self.change)
+        return bool(self.change or self.early)
 
     def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
         """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.
@@ -88,9 +95,12 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
             hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
         )
     wanted = light.settings(ways)
-    change = transition(observed, wanted, ours)
+    unplugged = spare(observed, wanted, ours, lab)
+    change = transition(observed, {d: held | unplugged.get(d, frozenset()) for d, held in {**unplugged, **wanted}.items()}, ours)
+    early = ahead(change, observed, lab)
+    change = in_order(without(change, early), observed, lab)
     old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
-    return Target(links, ways, wanted, change, old)
+    return Target(links, ways, wanted, change, old, early)
 
 
 def path_data(circuit: Circuit) -> dict[str, object]:
@@ -161,6 +171,8 @@ def short(setting: Setting) -> str:
 
 def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> tuple[DeviceDiff, ...]:
     """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves."""
+    observed = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
+    dark = per_device_dark(change, observed, lab)
     return tuple(
         DeviceDiff(
             device,
@@ -170,6 +182,7 @@ def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: L
             foreign=_shorts(change.foreign[device]),
             dark_ms_expected=switching_s(asked, devices[device].traits) * 1e3 if (asked := change.changes.get(device)) else None,
             time_scale=lab.time_scale(device),
+            dark_port_s_expected=dark.get(device),
         )
         for device in sorted(change.kept)
     )

@@ -38,6 +38,13 @@ def test_traits_come_from_the_driver_and_are_overridden_by_the_inventory() -> No
     )
 
 
+def test_a_matrix_is_made_a_bank_of_small_switches_by_its_ways() -> None:
+    traits = open_device(config(traits={"ways": [["1", "61|73"], ["13|25", "49"]]})).traits
+    assert traits.joins("1", "73") and traits.joins("25", "49") and not traits.joins("1", "49") and not traits.joins("11", "61")
+    for value in (["1"], [["1", "("]], [["1", 2]], "1"):
+        assert "ways: pairs of patterns of port labels" in problems(config(traits={"ways": value}))[0]
+
+
 def test_every_wrong_trait_and_option_is_named_at_once() -> None:
     found = problems(config(traits={"setle_s": 1, "settle_s": -1, "at_once": 0, "latching": "yes"}, options={"pace": "0.1"}))
     assert found == [

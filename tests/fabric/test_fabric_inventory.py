@@ -27,6 +27,15 @@ def test_the_committed_lab_of_a_roadm_is_what_the_generator_writes(tmp_path: Pat
         assert (ROOT / "inventory/emulated-wss" / file).read_text() == (tmp_path / "emulated-wss" / file).read_text()
 
 
+def test_the_committed_look_ahead_lab_is_what_the_generator_writes(tmp_path: Path) -> None:
+    out = tmp_path / "emulated-lookahead"
+    assert main(["--look-ahead", "--port-base", "22400", "--device-port-base", "26100", "--out", str(out)]) == 0
+    for file in ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml"):
+        assert (ROOT / "inventory/emulated-lookahead" / file).read_text() == (out / file).read_text()
+    config = read_config(out)
+    assert set(build_devices(config)) == {"flip1", "robot1"} and (len(config.fibres), len(config.trunks)) == (12, 48)
+
+
 @pytest.mark.parametrize("driver", sorted(WHERE))
 def test_a_lab_of_any_family_reads_back_and_its_devices_have_the_ports(tmp_path: Path, driver: str) -> None:
     out = tmp_path / "lab"
