@@ -85,6 +85,24 @@ async def neighbours_stay_two(s: Subject) -> None:
         await s.clear()
 
 
+@check("of two neighbouring slots one is broken and the other keeps its edges", "spectral", ports=4)
+async def a_neighbour_keeps_its_edges(s: Subject) -> None:
+    middle = s.one(1, 1)
+    assert isinstance(middle, SpectralRoute)
+    low, high = middle.slot.low_mhz, middle.slot.high_mhz
+    exit_ = s.one(1, 2).egress
+    beside = {replace(middle, slot=slot, egress=exit_) for slot in (Slot(2 * low - high, low), Slot(high, 2 * high - low))}
+    await s.apply(add=beside)
+    since = s.since(beside)
+    outcome = await s.apply(add=[middle])
+    want(not outcome.failed, f"{dict(outcome.failed)}")
+    outcome = await s.apply(remove=[middle])
+    want(not outcome.failed, f"{dict(outcome.failed)}")
+    want(outcome.observed - s.foreign == beside, f"it reports {sorted(map(str, outcome.observed))}")
+    await s.shows(beside)
+    want(s.since(beside) == since, "the lights beside it were made anew")
+
+
 @check("a single slot carries light when the others do not", "spectral", truth=False, ports=2)
 async def one_slot_alone(s: Subject) -> None:
     if len(s.egress) < 2:
