@@ -64,6 +64,9 @@ class BlockingLink(Link):
     def _ended(self) -> bool:
         """Whether the other end is known to have gone."""
 
+    def _hurry(self) -> None:
+        """End what the thread waits for while it opens; called in the event loop, must not block."""
+
     @property
     def alive(self) -> bool:
         return self._is_open and not self._ended()
@@ -74,6 +77,7 @@ class BlockingLink(Link):
         try:
             await self._call(self._open)
         except BaseException:
+            self._hurry()
             await self.close()
             raise
         self._is_open = True

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -139,9 +139,15 @@ class SshShell(BlockingLink):
         self._host, self._port, self._login = host, port, login
         self._transport: Any = None
         self._channel: Any = None
+        self._dialled: list[socket.socket] = []
+
+    def _hurry(self) -> None:
+        _cut(self._dialled)
 
     def _open(self) -> None:
-        self._transport = connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s)
+        self._dialled.clear()
+        dialled = self._dialled.append
+        self._transport = connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled)
         try:
             self._channel = self._transport.open_session(timeout=self.timeout_s)
             self._channel.settimeout(self.timeout_s)
@@ -211,17 +217,12 @@ class SshCommands:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"link-{self.who}")
         dialled: list[socket.socket] = []
 
-        def hurry() -> None:
-            for sock in dialled:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-
         def work() -> Any:
             return connect(self.who, self.address, self._host, self._port, self._login, self.timeout_s, dialled.append)
 
         opening = asyncio.get_running_loop().run_in_executor(self._thread, work)
         try:
-            self._transport = await kept(opening, lambda transport: transport.close(), hurry)
+            self._transport = await kept(opening, lambda transport: transport.close(), lambda: _cut(dialled))
         except BaseException:
             await self._shut()
             raise
@@ -290,6 +291,13 @@ class SshCommands:
             if transport is not None:
                 await asyncio.get_running_loop().run_in_executor(thread, transport.join, 1.0)
             thread.shutdown(wait=True)
+
+
+def _cut(dialled: Iterable[socket.socket]) -> None:
+    """End connections that somebody may be waiting on."""
+    for sock in dialled:
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
 
 
 def _take(channel: Any) -> bytes | None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from drivers.link.netconf import NetconfLink
-from drivers.link.ssh import Login, SshCommands
+from drivers.link.ssh import Login, SshCommands, SshShell
 
 SLOW_S = 2.0
 
@@ -70,8 +70,14 @@ def by_ssh(port: int) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awa
     return lambda: shell.run("show version"), shell.close
 
 
+def by_shell(port: int) -> tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]:
+    login = Login("admin", "secret")
+    link = SshShell("ocs1", f"ssh://127.0.0.1:{port}", SLOW_S, host="127.0.0.1", port=port, login=login)
+    return link.open, link.close
+
+
 @pytest.mark.parametrize("backlog", [0, 8], ids=["no-connection", "no-greeting"])
-@pytest.mark.parametrize("by", [by_netconf, by_ssh])
+@pytest.mark.parametrize("by", [by_netconf, by_ssh, by_shell])
 async def test_a_connection_given_up_holds_nobody_up_and_leaves_nothing(
     by: Callable[[int], tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[None]]]], backlog: int
 ) -> None:
@@ -80,5 +86,8 @@ async def test_a_connection_given_up_holds_nobody_up_and_leaves_nothing(
         async with a_loop_that_is_never_held_up():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
+                    began = time.monotonic()
                     await begin()
+            # A connection that does not come about cannot be hurried; one that stands is cut.
+            assert time.monotonic() - began < (SLOW_S / 2 if backlog else 2 * SLOW_S)
         await close()
