@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from optics import BadFile, Db, DeviceConfig, DeviceName, HostName, HostPort, Port, Slot, Traits
+from optics import BadFile, Db, Dbm, DeviceConfig, DeviceName, HostName, HostPort, Port, Slot, Traits
 from orchestrator.ansible import InventoryHost, read_inventory
 from orchestrator.filecheck import check
 from orchestrator.filepos import Document, Path, Problems, did_you_mean, natural, read_yaml, summary
@@ -76,7 +76,8 @@ class Fibre:
     """A duplex cable from a host port to a device: light enters the device at `enters` and leaves it for the host at `leaves`.
 
     loss_db: of the cable and its connectors, one way. slot: the light its host sends, None where the inventory does not say.
-    Fibres whose slots do not overlap may enter at one port: a passive coupler joins them.
+    tx_dbm: how much light its host sends (dBm), None likewise. Fibres whose slots do not overlap may enter at one port: a passive
+    coupler joins them.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Fibre:
     length_m: float
     loss_db: Db
     slot: Slot | None = None
+    tx_dbm: Dbm | None = None
 
     @property
     def device(self) -> DeviceName:
@@ -123,6 +125,8 @@ class Lab:
     trunks: tuple[Trunk, ...] = ()
     traits: Mapping[DeviceName, Traits] = field(default_factory=dict)
     """What the drivers say of their devices; who reads the lab adds it (`with_traits`), because nothing here knows a driver."""
+    input_limits: Mapping[DeviceName, Mapping[str, Dbm]] = field(default_factory=dict)
+    """How much light (dBm) may enter each port, by its label; the empty label stands for all others of the device."""
 
     def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
         """The same lab, its devices as their drivers describe them, the inventory's overrides included."""
@@ -183,6 +187,11 @@ class Lab:
         traits = self.traits_of(device)
         return traits.at_once == 1 and traits.settle_s * self.time_scale(device) >= SLOW_MOVE_S
 
+    def max_input_dbm(self, port: Port) -> Dbm | None:
+        """How much light (dBm) may enter there, None where the inventory sets no limit."""
+        limits = self.input_limits.get(port.device, {})
+        return limits.get(port.label, limits.get(""))
+
     def time_scale(self, device: DeviceName) -> float:
         """How much faster than a real one the device runs; 1 for hardware."""
         return self.devices[device].time_scale
@@ -208,7 +217,9 @@ def read_lab(
     problems = [Problems(document) for document in documents]
 
     hosts, host_names = ({}, None) if hosts_doc.name in unreadable else _hosts(hosts_doc, problems[0])
-    lab_name, devices, secrets = _devices(devices_doc, problems[1]) if devices_doc.name not in unreadable else ("", {}, {})
+    lab_name, devices, secrets, limits = (
+        _devices(devices_doc, problems[1]) if devices_doc.name not in unreadable else ("", {}, {}, {})
+    )
     device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
         fibres, trunks = _glass(fibres_doc, problems[2], hosts, host_names, device_names)
@@ -216,7 +227,7 @@ def read_lab(
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
-    return Lab(lab_name, hosts, devices, fibres, secrets, trunks)
+    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits)
 
 
 def _keys(value: Any, key: str) -> list[str]:
@@ -330,11 +341,17 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
                 )
 
 
-def _devices(document: Document, problems: Problems) -> tuple[str, dict[DeviceName, DeviceConfig], dict[DeviceName, Secret]]:
+Limits: TypeAlias = dict[DeviceName, Mapping[str, Dbm]]
+
+
+def _devices(
+    document: Document, problems: Problems
+) -> tuple[str, dict[DeviceName, DeviceConfig], dict[DeviceName, Secret], Limits]:
     edge = check(DevicesEdge, document.value if document.value is not None else {}, problems)
     if edge is None:
-        return "", {}, {}
+        return "", {}, {}, {}
     devices, secrets = {}, {}
+    limits: Limits = {}
     for name, device in edge.devices.items():
         path: Path = ("devices", name)
         given = [key for key in ("password", "password_env", "password_file") if getattr(device, key)]
@@ -355,7 +372,10 @@ def _devices(document: Document, problems: Problems) -> tuple[str, dict[DeviceNa
             options=device.options,
             time_scale=device.time_scale,
         )
-    return edge.lab, devices, secrets
+        every = {} if device.max_input_dbm is None else {"": device.max_input_dbm}
+        if every or device.max_input_dbm_at:
+            limits[name] = every | device.max_input_dbm_at
+    return edge.lab, devices, secrets, limits
 
 
 def _glass(
@@ -423,7 +443,7 @@ class _Claims:
         others.append((edge.name, place, slot))
         self.taken.setdefault(("in", enters), place)
         self.claim(("out", leaves), f"a fibre out of {leaves}", (*path, "leaves"), place)
-        return Fibre(edge.name, port, enters, leaves, edge.length_m, _loss(edge), slot)
+        return Fibre(edge.name, port, enters, leaves, edge.length_m, _loss(edge), slot, edge.tx_dbm)
 
     def trunk(self, edge: TrunkEdge, path: Path) -> Trunk:
         place = f"{path[0]}[{path[1]}]"

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from optics.errors import Locked, Missing
-from orchestrator.lablock import process_alive, process_mark
+from orchestrator.audit import Who, add_audit, make_tables
+from orchestrator.lablock import process_alive
 from orchestrator.lockqueue import LIVE, Kind, Lock, State, blockers, clock, settle
 from orchestrator.scope import Scope, scope_of_data
 
 if TYPE_CHECKING:
     from orchestrator.store import Run, Store
+
+__all__ = ["Held", "Lock", "Locks", "Who", "hold", "locked", "lost", "still_held"]
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS locks(
@@ -31,41 +33,10 @@ CREATE TABLE IF NOT EXISTS locks(
   host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,
   reason TEXT NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, since REAL NOT NULL, expires REAL,
   for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
-CREATE INDEX IF NOT EXISTS locks_by_state ON locks(lab, state);
-CREATE TABLE IF NOT EXISTS audit(
-  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
-  pid INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL)
+CREATE INDEX IF NOT EXISTS locks_by_state ON locks(lab, state)
 """
 POLL_S = 0.1
 """A run that waits looks this often (s) whether it may go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Who:
-    """Who asks: on whose behalf, as which user, from which process."""
-
-    owner: str
-    user: str
-    host: str = field(default_factory=socket.gethostname)
-    pid: int = field(default_factory=os.getpid)
-
-    @property
-    def process(self) -> str:
-        return process_mark(self.pid)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """One line of the audit: who did what to which lock, tag-out or circuit, and why. at: wall seconds."""
-
-    at: float
-    user: str
-    owner: str
-    host: str
-    pid: int
-    what: str
-    subject: str
-    why: str
 
 
 class Locks:
@@ -73,9 +44,7 @@ class Locks:
 
     def __init__(self, store: Store, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
-        with store.transaction() as db:
-            for statement in TABLES.split(";"):
-                db.execute(statement)
+        make_tables(store, *TABLES.split(";"))
 
     # -- asking --------------------------------------------------------------------------------------------------------------
 
@@ -195,18 +164,6 @@ class Locks:
             return []
         return [one for one in live if one.id == wish.after] or blockers(wish, live)
 
-    def audit(self, limit: int = 50) -> list[AuditRecord]:
-        """What was done to locks, tag-outs and ownership, newest first."""
-        fields = "at,user,owner,host,pid,what,subject,why"
-        with self.store.transaction() as db:
-            rows = db.execute(f"SELECT {fields} FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (self.lab, limit)).fetchall()
-        return [AuditRecord(**dict(row)) for row in rows]
-
-    def note(self, what: str, subject: str, why: str) -> None:
-        """Add a line to the audit."""
-        with self.store.transaction() as db:
-            self._note(db, time.time(), what, subject, why)
-
     # -- inside --------------------------------------------------------------------------------------------------------------
 
     def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
@@ -227,14 +184,6 @@ class Locks:
 
     def _note(self, db: sqlite3.Connection, at: float, what: str, subject: str, why: str) -> None:
         add_audit(db, self.lab, self.who, at, what, subject, why)
-
-
-def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, subject: str, why: str) -> None:
-    """Write one line of the audit, inside the caller's transaction."""
-    db.execute(
-        "INSERT INTO audit(lab,at,user,owner,host,pid,what,subject,why) VALUES(?,?,?,?,?,?,?,?,?)",
-        (lab, at, who.user, who.owner, who.host, who.pid, what, subject, why),
-    )
 
 
 def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:

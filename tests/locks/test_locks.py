@@ -15,14 +15,16 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, Missing, Port
+from orchestrator.audit import Who, audit
 from orchestrator.lablock import process_alive, process_mark
-from orchestrator.locks import Locks, Who, hold
+from orchestrator.locks import Locks, hold
 from orchestrator.scope import WHOLE, Scope
 from orchestrator.store import Store
 
 HOLD = """
 import asyncio, sys, pathlib
-from orchestrator.locks import Locks, Who, hold
+from orchestrator.audit import Who, audit
+from orchestrator.locks import Locks, hold
 from orchestrator.scope import Scope
 from orchestrator.store import Store
 
@@ -113,7 +115,7 @@ def test_a_killed_holder_holds_nothing_and_the_audit_says_so(store: Store, holde
     assert locks.take("run", A, "up torus").state == "active"
     died = locks.get(holder.lock)
     assert died is not None and died.state == "died" and died.ended is not None
-    assert [(r.what, r.subject) for r in locks.audit()][-2:] == [("died", holder.lock), ("locked", holder.lock)]
+    assert [(r.what, r.subject) for r in audit(store, "lab")][-2:] == [("died", holder.lock), ("locked", holder.lock)]
 
 
 def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: Holder) -> None:
@@ -125,7 +127,7 @@ def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: 
     said = holder.end()
     assert f"Locked: run {time.strftime('%Y-%m-%d')}-0001 does not hold the lab any more" in said
     assert f"its lock {holder.lock} was stolen by bob at" in said and "ann is at sea" in said
-    stolen = next(r for r in locks.audit() if r.what == "stolen")
+    stolen = next(r for r in audit(store, "lab") if r.what == "stolen")
     assert (stolen.user, stolen.pid, stolen.subject) == ("bob", os.getpid(), holder.lock)
     assert "up ring-12" in stolen.why and "ann is at sea" in stolen.why
     steps = store.steps(f"{time.strftime('%Y-%m-%d')}-0001")
