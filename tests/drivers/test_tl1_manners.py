@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from drivers.api import Attenuator, PortControl, PowerMeter
 from drivers.glimmerglass_tl1 import parse
 from drivers.registry import open_device
 from optics import BadFile, Change, DeviceConfig, Garbled, Port, PortState, Refused, Slot, SpectralRoute, TimedOut
-from tests.drivers.tl1_device import Answer, circuits, driven
+from tests.drivers.tl1_device import Answer, Tl1Device, circuits, driven
 
 GRANTED = ("ACT-USER", "CANC-USER", "RTRV-HDR")
 
@@ -345,3 +347,27 @@ async def test_a_faulty_circuit_of_somebody_else_keeps_its_ports() -> None:
         ((_, words),) = outcome.failed.items()
         assert "port 20002 is held by 10007->20002" in words and "initial_connection_timer_expired" in words
         assert switch.made == {"10007": "20002"}
+
+
+# answers under another's tag
+
+
+@pytest.mark.parametrize("off", [1, -1, 500])
+async def test_an_answer_under_another_tag_is_nobodys(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Tl1Device.talk
+
+    async def first_a_lie(self: Tl1Device, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        plain = writer.write
+
+        def write(data: bytes) -> None:
+            if b"RTRV-PATCH" in self.asked[-1].encode():
+                tag = int(self.asked[-1].split(":")[3]) + off
+                plain(f'\r\n\n   SID 26-01-01 12:00:00\r\nM  {tag} COMPLD\r\n   "7,15"\r\n;'.encode())
+            plain(data)
+
+        monkeypatch.setattr(writer, "write", write)
+        await talk(self, reader, writer)
+
+    monkeypatch.setattr(Tl1Device, "talk", first_a_lie)
+    async with driven("polatis-tl1", lambda verb, *_: ['"1,9"'] if verb == "RTRV-PATCH" else []) as (device, _):
+        assert await device.read() == circuits(("1", "9"))
