@@ -47,6 +47,8 @@ BEHIND_S = 0.25
 """While somebody else changes the lab, whether he is done is looked at this often (s)."""
 TOGETHER_S = 0.015
 """Carriers that go within this time (s) of each other went for one reason: a cut cable darkens two hosts, a switch many."""
+TOLD_LOSSES = 3
+"""A link that loses its light more often than this without a long calm between is said to flap, once."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -271,13 +273,20 @@ class Guard:
             news, mended = dead - self.dead, self.dead - dead
         self.dead = dead
         self.damper.see(dead, now)
-        if news:
-            self._tell_dark(news)
-        if mended:
-            for link in sorted(mended, key=link_text):
-                held = self.damper.hold(link)
-                words = f"{link_text(link)}: light is back; used again when it stayed for {held:g} s"
-                self.say("light", words, link=link_text(link), hold_s=held)
+        flapping = {link for link in news | mended if self.damper.losses.get(link, 0) > TOLD_LOSSES}
+        if news - flapping:
+            self._tell_dark(news - flapping)
+        for link in sorted(mended - flapping, key=link_text):
+            held = self.damper.hold(link)
+            words = f"{link_text(link)}: light is back; used again when it stayed for {held:g} s"
+            self.say("light", words, link=link_text(link), hold_s=held)
+        for link in sorted(flapping & news, key=link_text):
+            losses = self.damper.losses[link]
+            if losses == TOLD_LOSSES + 1:
+                words = (
+                    f"{link_text(link)}: comes and goes; not used until it is lit for longer, and each loss is not told any more"
+                )
+                self.say("flapping", words, link=link_text(link), losses=losses)
         out = self.damper.out(now)
         if out == self.applied:
             self.detected_ns = 0

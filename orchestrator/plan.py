@@ -95,6 +95,15 @@ class TransitionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Avoid:
+    """What the plan is brought up without: host ports whose fibres are not used, trunks that no light takes; `words` as given."""
+
+    words: tuple[str, ...] = ()
+    ports: frozenset[HostPort] = frozenset()
+    trunks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing."""
 
@@ -107,6 +116,7 @@ class Plan:
     description: str = ""
     sha256: str = ""
     warnings: tuple[str, ...] = field(default=(), compare=False)
+    avoid: Avoid = Avoid()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

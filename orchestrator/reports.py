@@ -339,10 +339,6 @@ class StatusReport(Report):
     """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
-    dark: tuple[str, ...] = ()
-    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
-    guard: str = ""
-    """The guard that watches this plan, or what one left behind."""
     unfinished: tuple[Unfinished, ...] = ()
     """Runs of the owner that stopped on their way and were neither continued nor taken back."""
 

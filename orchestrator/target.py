@@ -26,6 +26,8 @@ from optics import (
     Traits,
 )
 from orchestrator import circuits as light
+from orchestrator.avoid import choose
+from orchestrator.avoid import without as bare
 from orchestrator.lab import Lab
 from orchestrator.lightpath import Glass, among, loss_db, route, routes
 from orchestrator.moves import in_order, per_device_dark, without
@@ -86,8 +88,8 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     ours = per_device(owned)
     # Links of others are neither kept for bare hosts nor given up: their ports are taken.
     mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
-    links = light.assign_ports(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab))
-    ways = light.circuits(links, lab, observed, {d: held - mine[d] for d, held in observed.items()})
+    links = choose(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab), plan.avoid)
+    ways = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - mine[d] for d, held in observed.items()})
     if dim := light.over_budget(ways, plan.acceptance.max_loss_db):
         words = "; ".join(f"{way} would lose {way.loss_db:.1f} dB" for way in dim[:5])
         raise Infeasible(
@@ -244,5 +246,6 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
 
 def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
-    text = plan.sha256 + "".join(f"\n{s}" for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
+    held = (s for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
+    text = " ".join((plan.sha256, *plan.avoid.words)) + "".join(f"\n{s}" for s in held)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
