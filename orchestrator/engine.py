@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import jobs
+from orchestrator.avoid import avoiding
 from orchestrator.change import Bringing
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
@@ -30,11 +31,19 @@ __all__ = ["devices", "devices_power", "down", "job_launch", "job_logs", "job_st
 
 
 async def plan(
-    inventory: Path, plan_path: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    inventory: Path,
+    plan_path: Path,
+    *,
+    avoid: tuple[str, ...] = (),
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(inventory)
     wanted, _ = load_plan(plan_path, lab)
+    wanted = avoiding(wanted, avoid, lab)
     key = slice_of(lab, settings)
     recorder = Recorder(progress)
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
@@ -65,6 +74,7 @@ async def up(
     *,
     dry_run: bool,
     launch_job: bool,
+    avoid: tuple[str, ...] = (),
     progress: Progress,
     store: Store,
     settings: Settings,
@@ -77,8 +87,9 @@ async def up(
     """
     lab = load_lab(inventory)
     wanted, text = load_plan(plan_path, lab)
+    wanted = avoiding(wanted, avoid, lab)
     if dry_run:
-        found = await plan(inventory, plan_path, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
+        found = await plan(inventory, plan_path, avoid=avoid, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
         return UpReport(
             run="",
             plan=wanted.name,
@@ -101,7 +112,7 @@ async def up(
             inventory=inventory,
             user=settings.user,
             owner=settings.owner,
-            options={"launch_job": launch_job},
+            options={"launch_job": launch_job, "avoid": avoid},
         )
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:

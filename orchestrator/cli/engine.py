@@ -35,6 +35,7 @@ class Engine(Protocol):
         *,
         dry_run: bool,
         launch_job: bool,
+        avoid: tuple[str, ...] = (),
         progress: Progress,
         store: Store,
         settings: Settings,
@@ -44,7 +45,15 @@ class Engine(Protocol):
         ...
 
     async def plan(
-        self, inventory: Path, plan_path: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+        self,
+        inventory: Path,
+        plan_path: Path,
+        *,
+        avoid: tuple[str, ...] = (),
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
     ) -> PlanReport:
         """The diff between the plan and the lab; writes nothing."""
         ...
