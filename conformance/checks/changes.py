@@ -51,6 +51,21 @@ async def makes_and_breaks_one(s: Subject) -> None:
     await s.shows(())
 
 
+@check("a circuit that no light enters yet is made and reported all the same", "change", ports=2)
+async def made_in_the_dark(s: Subject) -> None:
+    wanted = s.light((1, 2))
+    ingress = s.one(1, 2).ingress.label
+    s.known.light(ingress, None)
+    try:
+        outcome = await s.apply(add=wanted)
+        _good(outcome)
+        want(outcome.observed - s.foreign == wanted, f"it reports {sorted(map(str, outcome.observed - s.foreign))}")
+        want(await s.device.read() - s.foreign == wanted, "asked again, it reports something else")
+    finally:
+        s.known.light(ingress, 0.0)
+    _good(await s.apply(remove=wanted))
+
+
 @check("applying again writes nothing", "change", truth=False, ports=3)
 async def applies_again(s: Subject) -> None:
     wanted = await s.make((1, 2), (2, 1))
