@@ -23,6 +23,17 @@ Topology = Annotated[
 ]
 
 
+def _unwatch(call: Call) -> None:
+    """End the guard of the plan that is to be taken down."""
+    if not (call.settings.data_dir / "guard").is_dir():
+        return
+    from orchestrator import guardfile
+    from orchestrator.session import load_lab, slice_of
+
+    if (there := guardfile.stop(call.settings, slice_of(load_lab(call.settings.inventory), call.settings))) is not None:
+        call.note(f"guard of {there.plan} ended (pid {there.pid})")
+
+
 def _wanted(path: Path | None, call: Call) -> Path:
     if path is None:
         raise Usage(f"{call.verb}: no plan given", hint=f"testbed {call.verb} --topology examples/ring-12.json")
@@ -36,6 +47,31 @@ def _wanted(path: Path | None, call: Call) -> Path:
     return path
 
 
+Avoid = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--avoid",
+        metavar="WHAT",
+        help="Do without a host port, device port, fibre, trunk or device; links move to spare ports. May be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def _avoided(words: list[str] | None) -> dict[str, tuple[str, ...]]:
+    return {"avoid": tuple(words)} if words else {}
+
+
+def _watch(call: Call, run: str) -> str:
+    """Have a guard for the plan that is up now; return what to say of it."""
+    from orchestrator import guardfile
+    from orchestrator.session import load_lab, slice_of
+
+    settings = call.settings
+    there = guardfile.start(settings, slice_of(load_lab(settings.inventory), settings), settings.run_dir(run) / "guard.jsonl")
+    return f"  guard      {there}; events in {there.log}"
+
+
 def register(root: typer.Typer) -> None:
     @verb(
         root,
@@ -46,6 +82,8 @@ testbed up --topology examples/ring-12.json
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
 testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
 testbed up --plan saved.json                        exactly the saved plan, or refuse
+testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
+testbed up -t examples/ring-12.json --guard         and lead traffic round circuits that lose their light
 """,
         more="Circuits that stay are not touched, circuits of others never. The emulated lab is started if it does not run.",
     )
@@ -57,6 +95,8 @@ testbed up --plan saved.json                        exactly the saved plan, or r
         ] = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
+        avoid: Avoid = None,
+        guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
     ) -> Result:
         from orchestrator.cli import render, saved
 
@@ -65,9 +105,10 @@ testbed up --plan saved.json                        exactly the saved plan, or r
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
         if kept is not None:
-            saved.check(kept, call.work(engine().plan, path, lab=True))
-        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job)
-        return Result(report.to_json(), render.up(report, call.colour, call.started))
+            saved.check(kept, call.work(engine().plan, path, lab=True, **_avoided(avoid)))
+        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **_avoided(avoid))
+        text = render.up(report, call.colour, call.started)
+        return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
     @verb(
         root,
@@ -77,11 +118,13 @@ testbed up --plan saved.json                        exactly the saved plan, or r
 testbed plan --topology examples/torus-3x4.json
 testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
 testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
+testbed plan -t examples/ring-12.json --avoid gpu03:p1
 """,
     )
     def plan(
         call: Call,
         topology: Topology = None,
+        avoid: Avoid = None,
         out: Annotated[
             Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)
         ] = None,
@@ -90,7 +133,7 @@ testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would c
         from orchestrator.cli import render, saved
 
         path = _wanted(topology, call)
-        report = call.work(engine().plan, path)
+        report = call.work(engine().plan, path, **_avoided(avoid))
         hint = ""
         if out is not None:
             saved.keep(out, path, report)
@@ -114,6 +157,7 @@ testbed down --yes      do not ask (needed without a terminal)
         from orchestrator.cli import render
 
         call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
+        _unwatch(call)
         report = call.work(engine().down)
         text = render.down(report, call.colour)
         if report.left:
