@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ Avoid = Annotated[
 ]
 
 
-def _avoided(words: list[str] | None) -> dict[str, tuple[str, ...]]:
+def _avoided(words: list[str] | None) -> dict[str, Any]:
     return {"avoid": tuple(words)} if words else {}
 
 
