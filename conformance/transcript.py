@@ -7,6 +7,7 @@ device, `~ ` seconds that pass before the next line. Line ends are not written; 
 from __future__ import annotations
 
 import base64
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from optics import BadFile
 
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
+TEAR = "\0"  # between the parts of what passed
 PAUSE_S = 0.05  # shorter silences are not worth a line
 
 
@@ -127,12 +129,22 @@ class Recorder:
         """The transcript. `source` says that credentials are masked where they are."""
         lines = [f"# source: {source}", f"# grade: {grade}", *(f"# {remark}" for remark in remarks)]
         before_s: float | None = None
-        for direction, at_s, data in self._parts:
+        for (direction, at_s, _), text in zip(self._parts, self._masked(), strict=True):
             if direction == "<" and before_s is not None and at_s - before_s >= PAUSE_S:
                 lines.append(f"~ {at_s - before_s:.2f}")
             before_s = at_s
-            text = data.decode("utf-8", "backslashreplace").replace("\r", "")
-            for secret in self._secrets:
-                text = text.replace(secret, MASK)
             lines += [f"{direction} {line}" if line else direction for line in text.removesuffix("\n").split("\n")]
         return "\n".join(lines) + "\n"
+
+    def _masked(self) -> list[str]:
+        """The text of every part. A secret may be torn into several: a line that echoes does so character by character."""
+        texts = [data.decode("utf-8", "backslashreplace").replace("\r", "").replace(TEAR, "\\x00") for _, _, data in self._parts]
+        for way in {direction for direction, _, _ in self._parts}:
+            mine = [at for at, (direction, _, _) in enumerate(self._parts) if direction == way]
+            whole = TEAR.join(texts[at] for at in mine)
+            for secret in self._secrets:
+                torn = f"{TEAR}*".join(map(re.escape, secret))
+                whole = re.sub(torn, lambda found: MASK + TEAR * found[0].count(TEAR), whole)
+            for at, text in zip(mine, whole.split(TEAR), strict=True):
+                texts[at] = text
+        return texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from conformance import transcript
 from conformance.replay import Replay
 from conformance.scaffold import PROTOCOLS, scaffold
-from conformance.transcript import MASK, Recorder, read_transcript
+from conformance.transcript import MASK, PAUSE_S, Recorder, read_transcript
 from drivers.registry import open_device
 from optics import BadFile, DeviceConfig
 
@@ -65,6 +67,20 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="not empty"):
         scaffold("acme-x", "scpi", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_recording_masks_a_password_that_comes_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(step=2 * PAUSE_S)
+    monkeypatch.setattr(transcript.time, "monotonic", lambda: next(clock))
+    recorder = Recorder(["s3cret"])
+    recorder.hear(">", b"s3cret\n")
+    for piece in (b"Password: s3", b"cr", b"et\r\nwelc", b"ome\r\n"):
+        recorder.hear("<", piece)
+        recorder.hear(">", b"x\n")
+    text = recorder.text("own device; credentials masked", "REAL")
+    assert not any(part in text for part in ("s3", "cr\n", "< et"))
+    assert text.count(MASK) == 2
+    assert "< welc" in text and "< ome" in text
 
 
 def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Path) -> None:
