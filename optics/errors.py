@@ -93,6 +93,32 @@ class ChangeFailed(TestbedError):
     exit_code = 7
 
 
+class RolledBack(TestbedError):
+    """A change failed and was taken back: everything is as before, as read from the devices and hosts."""
+
+    code = "E-ROLLED-BACK"
+    exit_code = 6
+
+
+class HandsNeeded(TestbedError):
+    """A change failed and could not be taken back whole. `left` holds what hands must do, one thing each."""
+
+    code = "E-HANDS-NEEDED"
+    exit_code = 7
+
+    def __init__(self, message: str, left: tuple[str, ...] = (), *, hint: str = "") -> None:
+        listed = "\n".join(f"  {number}. {what}" for number, what in enumerate(left, 1))
+        super().__init__(f"{message}\n{listed}" if left else message, hint=hint)
+        self.left = left
+
+
+class Interrupted(TestbedError):
+    """The operator stopped the command; the message says what became of what it had begun."""
+
+    code = "E-INTERRUPTED"
+    exit_code = 130
+
+
 class Missing(TestbedError):
     """This machine lacks something the command needs (a program, a kernel feature, a right); the hint says how to get it."""
 

@@ -18,6 +18,9 @@ from optics import (
     HostName,
     HostPort,
     Infeasible,
+    Interlock,
+    Interrupted,
+    Locked,
     NotVerified,
     Outcome,
     SpectralRoute,
@@ -32,25 +35,31 @@ from orchestrator.light import Reading, keep
 from orchestrator.patience import SLACK
 from orchestrator.plan import FixedRoute, Plan
 from orchestrator.planfile import read_plan
+from orchestrator.recovery import Before, found, held_data
 from orchestrator.reports import EqualiseReport, JobStatus, Rung, UpReport
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
 from orchestrator.session import Observation
+from orchestrator.standing import announce
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import (
     Target,
     dark_time_scale,
     diff,
     expected_dark_ms,
+    fingerprint,
     link_data,
     path_data,
+    per_device,
     slowest,
+    stored_links,
     switching_s,
     target,
 )
 from orchestrator.telemetry.progress import counted, scaled_text
 from orchestrator.telling import SLOW_S, Context, finish, move_light, tell_devices
 from orchestrator.transition import Held
+from orchestrator.undoing import Undoing, verdict
 from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
 
 
@@ -66,15 +75,27 @@ def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Bringing:
-    """`up`: from what is to the plan."""
+def goal_hosts(goal: Target) -> set[HostName]:
+    """The hosts that the links join."""
+    return {p.host for link in goal.links for p in (link.a, link.b)}
 
-    def __init__(self, context: Context, plan: Plan, text: str) -> None:
+
+class Bringing:
+    """`up`: from what is to the plan.
+
+    rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
+    """
+
+    def __init__(self, context: Context, plan: Plan, text: str, *, rollback: bool = True, expected: str = "") -> None:
         self.context, self.plan, self.text = context, plan, text
+        self.rollback, self.expected = rollback, expected
         self.lab = context.session.lab
         self.hosts = context.session.hosts
         self.current = context.store.current(context.slice)
+        self.before = Before({})
         self.touched = False
+        self.told: set[HostName] = set()
+        self.notes: list[str] = []
         self.switching_s = 0.0
         self.generation = 0
         self.drained: int | None = None
@@ -85,7 +106,8 @@ class Bringing:
         context, recorder = self.context, self.context.recorder
         seen = await self._observe()
         with recorder.phase("plan") as phase:
-            goal = target(self.plan, self.lab, seen.settings, context.store.owned(context.slice))
+            goal = self._goal(seen)
+            self._all_there(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -99,9 +121,15 @@ class Bringing:
         self.drained = context.next_generation() if drain else None
         self.draining = tuple(sorted(drain))
         self.generation = generation = context.next_generation()
-        await self._stage(wanted, drain)
+        runs = await jobs.running(context.session, context.store, context.slice)
+        owned = per_device(context.store.owned(context.slice))
+        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None)
+        context.run.found(
+            self.before.to_json(), {"settings": held_data(goal.wanted), "generation": generation, "hosts": sorted(wanted)}
+        )
         times = Times()
         try:
+            await self._stage(wanted, drain)
             async with sampled_ports(self.hosts, recorder.journal) as sampling:
                 times = await self._switch(goal, wanted, generation, sampling)
                 rungs = await self._verify(goal, times)
@@ -109,11 +137,14 @@ class Bringing:
                 await self.hosts.confirm(generation, wanted)
                 ours = context.ours()
                 if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]:
-                    await self.hosts.clear(leaving)
-        except (TestbedError, asyncio.CancelledError) as error:
+                    self.told.update(leaving)
+                    with context.run.step("host", "all", "clear", {"hosts": leaving}):
+                        await self.hosts.clear(leaving)
+        except (Exception, asyncio.CancelledError) as error:
             if not self.touched:
+                context.run.unchanged = True
                 raise
-            raise await self._failed(goal, error) from error
+            rungs = await self._failed(goal, error)
         context.store.set_current(
             context.slice,
             context.run.id,
@@ -128,7 +159,12 @@ class Bringing:
             generation=generation,
         )
         balance = await self._equalise(goal, self._now_held(goal, times))
-        job = await self._job(launch=launch_job, changed=True)
+        try:
+            job = await self._job(launch=launch_job, changed=True)
+        except asyncio.CancelledError:
+            words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
+            context.run.finish("interrupted", 130, words)
+            raise Interrupted(words, hint="testbed job status; testbed rollback takes the change back") from None
         figures = tell(recorder, self.lab, goal, self.plan, times)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         return UpReport(
@@ -146,11 +182,36 @@ class Bringing:
             pairs_ok=ok,
             pairs_total=total,
             job=job,
-            notes=(*self.plan.warnings, *(balance.notes if balance else ())),
-            undo=self._undo(),
+            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.change, context.session.devices, self.lab),
             equalise=balance,
         )
+
+    def _goal(self, seen: Observation) -> Target:
+        """Where to. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
+        if self.expected and (now := fingerprint(self.plan, seen.complete().settings)) != self.expected:
+            raise Interlock(
+                f"the lab is not as it was when this plan was saved (fingerprint {now}, saved {self.expected})",
+                hint="look again: testbed plan",
+            )
+        try:
+            return target(self.plan, self.lab, seen.settings, self.context.store.owned(self.context.slice))
+        except Infeasible:
+            if any(name in self.lab.devices for name in seen.errors):
+                seen.complete()  # what could not be read is the cause
+            raise
+
+    def _all_there(self, goal: Target, seen: Observation) -> None:
+        """Note who does not answer and is not needed. Raises: Unreachable and the like - naming all who are needed and do not."""
+        owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
+        old = stored_links(self.current.links) if self.current else ()
+        hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
+        hosts.update(self.plan.job.ranks if self.plan.job else ())
+        needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
+        replace(seen, errors={n: e for n, e in seen.errors.items() if n in needed}).complete()
+        for name, error in seen.errors.items():
+            self.notes.append(f"{name} does not answer and is not needed: {str(error).splitlines()[0]}")
 
     def _make_time(self, goal: Target) -> float:
         """Seconds the slowest device needs; the deadline makes room for them. Raises: TimedOut - the operator allowed less."""
@@ -180,10 +241,10 @@ class Bringing:
                 context.need(ROUNDS * serial, "equalisation")
 
         async def apply(wanted: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Outcome]:
-            outcomes, problems = await tell_devices(context, wanted, "equalise")
-            if len(outcomes) < len(wanted):
-                raise ChangeFailed("\n".join(problems))
-            return outcomes
+            told = await tell_devices(context, wanted, "equalise")
+            if told.errors:
+                raise ChangeFailed("\n".join(told.problems))
+            return told.outcomes
 
         with context.recorder.phase("equalise") as phase:
             try:
@@ -200,13 +261,14 @@ class Bringing:
         """Ask everybody; where hosts lack the committer or have an older one, install it through Ansible first."""
         recorder, session = self.context.recorder, self.context.session
         with recorder.phase("observe") as phase:
-            seen = (await session.observe()).complete()
+            seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         if stale := self.hosts.unprovisioned():
             with recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
                 changed = await self.hosts.provision(stale)
                 phase.detail = f"{len(changed)} hosts, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
+        self.notes += announce(self.context, seen)
         return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
@@ -214,8 +276,10 @@ class Bringing:
         known = self.current
         if known is None or not isinstance(known.links, dict) or known.links.get("rules_sha") != sha:
             return False
+        ours = self.context.ours()
         return all(
-            hello.active == (known.generation if host in wanted else None) and hello.pending_s is None
+            (hello.active == known.generation if host in wanted else hello.active not in ours)
+            and (hello.pending_s is None or hello.active not in ours)
             for host, hello in hellos.items()
         )
 
@@ -242,7 +306,7 @@ class Bringing:
             diff=diff(goal.change, self.context.session.devices, self.lab),
             writes=writes,
             job=job,
-            notes=(*self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             equalise=balance,
         )
 
@@ -291,6 +355,7 @@ class Bringing:
         times = Times()
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
+        self.told.update(wanted, self.draining)
         what = {"generation": generation}
         if not goal.moving:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
@@ -346,7 +411,7 @@ class Bringing:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
-            hellos = await self.hosts.greet()
+            hellos = await self.hosts.greet(sorted(goal_hosts(goal)))
             held = self._now_held(goal, times)
             rungs = await ladder(session, self.plan, goal.links, goal.circuits, held, hellos, keep=self._keep, power=False)
             record_rungs(recorder, rungs)
@@ -374,24 +439,27 @@ class Bringing:
             launch=launch,
         )
 
-    def _undo(self) -> str:
-        if self.current is None:
-            return "testbed down"
-        before = self.context.run_dir / "previous-plan.json"
-        before.write_text(self.current.plan_text, encoding="utf-8")
-        return f"testbed up --topology {before}"
+    async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
+        """Take everything back that was changed. Raises: what became of the change, whatever became of it."""
+        context = self.context
+        if isinstance(error, Locked):
+            raise error
+        if not self.rollback:
+            raise await self._stopped(goal, error) from error
+        undone = await Undoing(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
 
-    async def _failed(self, goal: Target, error: BaseException) -> BaseException:
+    async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
         """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""
         safe = await finish(self._retreat())
         lines = await finish(affairs(self.context.session, goal.change))
         if not isinstance(error, TestbedError):
             return error
         listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))
-        undo = self._undo()
+        run = self.context.run.id
         return ChangeFailed(
             f"{error}\nwhere things stand now:\n{listed}",
-            hint=f"{error.hint + '; ' if error.hint else ''}to go on, run the same command again; to go back: {undo}",
+            hint=f"{error.hint + '; ' if error.hint else ''}to go on: testbed resume {run}; to go back: testbed rollback {run}",
         )
 
     async def _retreat(self) -> str:

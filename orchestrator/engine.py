@@ -6,28 +6,42 @@ break and commit: hosts are armed before the light moves and commit by themselve
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+from optics import Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
-from orchestrator.change import Bringing
+from orchestrator.changes import Change, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
-from orchestrator.leaving import Leaving
+from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
+from orchestrator.recovery import before_of
 from orchestrator.reports import DownReport, PlanReport, UpReport
 from orchestrator.rules import hops
 from orchestrator.session import deadline, key_of, load_lab, load_plan, open_session, slice_of
 from orchestrator.settings import Settings
-from orchestrator.store import LabLock, Store
+from orchestrator.store import Store
 from orchestrator.survey import status, verify
 from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress, counted
-from orchestrator.telling import Context
 
-__all__ = ["devices", "devices_power", "down", "job_launch", "job_logs", "job_status", "job_stop", "plan", "status", "up", "verify"]
+__all__ = [
+    "devices",
+    "devices_power",
+    "down",
+    "job_launch",
+    "job_logs",
+    "job_status",
+    "job_stop",
+    "plan",
+    "restore",
+    "resume",
+    "rollback",
+    "status",
+    "up",
+    "verify",
+]
 
 
 async def plan(
@@ -79,17 +93,22 @@ async def up(
     store: Store,
     settings: Settings,
     timeout_s: float,
+    rollback: bool = True,
+    expected: str = "",
 ) -> UpReport:
-    """Bring the plan up; idempotent.
+    """Bring the plan up; idempotent. expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
 
-    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. ChangeFailed - it stopped half way; the
-    message lists what is done and what is not, the hint the next command.
+    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
+    before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
+    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message says what became of it.
     """
     lab = load_lab(inventory)
     wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
-        found = await plan(inventory, plan_path, avoid=avoid, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
+        found = await plan(
+            inventory, plan_path, avoid=avoid, progress=progress, store=store, settings=settings, timeout_s=timeout_s
+        )
         return UpReport(
             run="",
             plan=wanted.name,
@@ -101,59 +120,62 @@ async def up(
             notes=found.notes,
             dark_time_scale=found.dark_time_scale,
         )
-    key = key_of(lab)
-    with LabLock(settings.lock_path(key), user=settings.user, reason=f"up {wanted.name}"):
-        run = store.new_run(
-            "up",
-            key,
-            plan_name=wanted.name,
-            plan_sha=wanted.sha256,
-            plan_text=text,
-            inventory=inventory,
-            user=settings.user,
-            owner=settings.owner,
-            options={"launch_job": launch_job, "avoid": avoid},
-        )
-        run_dir = settings.run_dir(run.id)
-        with run, Journal(run_dir, run.id, lab.name) as journal:
-            (run_dir / "plan.json").write_text(text, encoding="utf-8")
-            recorder = Recorder(progress, journal)
-            firm = settings.origins.get("timeout", "default") != "default"
-            async with deadline(timeout_s, "up", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, slice_of(lab, settings), recorder, run_dir, timeout_s, limit)
-                report = await Bringing(context, wanted, text).carry_out(launch_job=launch_job)
-            report = replace(report, journal=str(journal.directory))
-            run.finish("ok", summary=_summary(report))
-            return report
+    change = Change("up", lab, inventory, progress, store, settings, timeout_s)
+    return await change.up(wanted, text, {"launch_job": launch_job, "avoid": avoid, "rollback": rollback}, expected=expected)
 
 
 async def down(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
     """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
+    return await Change("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
+
+
+async def resume(
+    inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> UpReport | DownReport:
+    """Go on with a run that stopped on its way: the same plan and options again, from what is. Raises: as the verb it resumes.
+
+    Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
+    """
     lab = load_lab(inventory)
-    key = key_of(lab)
-    with LabLock(settings.lock_path(key), user=settings.user, reason="down"):
-        current = store.current(slice_of(lab, settings))
-        name = current.plan_name if current else ""
-        run = store.new_run("down", key, plan_name=name, inventory=inventory, user=settings.user, owner=settings.owner)
-        run_dir = settings.run_dir(run.id)
-        with run, Journal(run_dir, run.id, lab.name) as journal:
-            recorder = Recorder(progress, journal)
-            firm = settings.origins.get("timeout", "default") != "default"
-            async with deadline(timeout_s, "down", firm=firm) as limit, open_session(lab, inventory, run_dir) as session:
-                context = Context(session, store, run, slice_of(lab, settings), recorder, run_dir, timeout_s, limit)
-                report = await Leaving(context).carry_out()
-            report = replace(report, journal=str(journal.directory))
-            failed = bool(report.left)
-            run.finish("hands-needed" if failed else "ok", 7 if failed else 0, "; ".join(report.left), _summary(report))
-            return report
+    record = chosen(store, lab, settings, run)
+    if record.status == "ok" or record.resolved_by not in ("", record.id):
+        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
+        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+    options = {**record.options, "resumes": record.id}
+    change = Change(record.verb, lab, inventory, progress, store, settings, timeout_s)
+    match record.verb:
+        case "up":
+            read = read_plan(record.plan_text, record.plan_name, lab)
+            wanted = avoiding(read, tuple(map(str, record.options.get("avoid") or ())), lab)
+            return await change.up(wanted, record.plan_text, options)
+        case "down":
+            return await change.down(options)
+        case "rollback":
+            undone = store.get(str(record.options["of"]))
+            if undone is not None:
+                return await change.back(before_of(store.journalled(undone.id)[0]), options, undone.id)
+        case "restore":
+            return await change.restore(options)
+    raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
 
 
-def _summary(report: UpReport | DownReport) -> dict[str, object]:
-    """Small numbers for the history."""
-    return {
-        "made": report.made,
-        "removed": report.removed,
-        "writes": report.writes,
-        "dark_ms": getattr(report, "dark_ms", None),
-        "phases": {p.name: p.seconds for p in report.phases},
-    }
+async def rollback(
+    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> UpReport | DownReport:
+    """Bring back exactly what was before `run`, None: before the latest change of the owner's. Raises: as `up`.
+
+    Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
+    """
+    lab = load_lab(inventory)
+    record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
+    before, _ = store.journalled(record.id)
+    if before is None:
+        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
+    change = Change("rollback", lab, inventory, progress, store, settings, timeout_s)
+    return await change.back(before_of(before), {"of": record.id}, record.id)
+
+
+async def restore(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
+    """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
+    lab = load_lab(inventory)
+    return await Change("restore", lab, inventory, progress, store, settings, timeout_s).restore({})

@@ -201,6 +201,52 @@ async def bring(
     return await start(session, store, key, run, run_dir, job, recorder, resume=resume)
 
 
+async def running(session: Session, store: Store, key: str) -> JobRecord | None:
+    """The job that runs now, by its ranks' own word; one whose ranks cannot be asked counts as running."""
+    record = store.latest_job(key)
+    if record is None or record.ended is not None:
+        return None
+    name, ranks = _facts(record)[0], _ranks(record, session.lab)
+    try:
+        states = await session.hosts.job_states(name, ranks)
+    except TestbedError:
+        return record
+    return record if any(s.state == "running" for s in states.values()) else None
+
+
+async def again(
+    session: Session, store: Store, key: str, run: str, run_dir: Path, number: int | None, recorder: Recorder
+) -> JobStatus | None:
+    """Let the job run that ran before (None: none did): another one that runs is stopped, and it goes on from its checkpoint.
+
+    Raises: Missing - what it was launched with is not known any more; else as `start`.
+    """
+    latest = store.latest_job(key)
+    if latest is not None and latest.id != number and latest.ended is None and await running(session, store, key):
+        with recorder.phase("job", f"stopping {latest.name}") as phase:
+            await halt(session, store, latest, run_dir.parent / latest.run, "taken back")
+            phase.detail = f"stopped {latest.name}"
+    record = None if number is None else store.job(number)
+    if record is None:
+        return None
+    if record.ended is None:
+        status = await look(session, store, record, run_dir.parent / record.run)
+        if status.state in ("starting", "running", "finished"):
+            return status
+    return await start(session, store, key, run, run_dir, _launched(record, store, session.lab), recorder, resume=True)
+
+
+def _launched(record: JobRecord, store: Store, lab: Lab) -> Job:
+    """The job as the plan of its run has it."""
+    from orchestrator.planfile import read_plan
+
+    launched = store.get(record.run)
+    job = read_plan(launched.plan_text, launched.plan_name, lab).job if launched is not None and launched.plan_text else None
+    if job is None or to_json(job) != _wanted(record):
+        raise Missing(f"the plan that launched job {record.name} is not known any more", hint="testbed job launch")
+    return job
+
+
 async def start(
     session: Session, store: Store, key: str, run: str, run_dir: Path, job: Job, recorder: Recorder, *, resume: bool
 ) -> JobStatus:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 
 from optics import (
-    ChangeFailed,
     DeviceName,
+    HostName,
     TestbedError,
 )
 from orchestrator import jobs
 from orchestrator.lightpath import among
+from orchestrator.recovery import Before, before_of, found, held_data, hosts_of, way_back
 from orchestrator.reports import DownReport
 from orchestrator.session import Session
+from orchestrator.standing import announce
 from orchestrator.target import (
     diff,
     per_device,
     short,
     slowest,
     sort_key,
+    stored_links,
 )
 from orchestrator.telemetry.progress import counted
-from orchestrator.telling import SLOW_S, Context, move_light
-from orchestrator.transition import Transition, transition
+from orchestrator.telling import SLOW_S, Context, tell_devices
+from orchestrator.transition import Transition
 
 
 async def affairs(session: Session, change: Transition) -> list[str]:
@@ -45,10 +48,10 @@ async def affairs(session: Session, change: Transition) -> list[str]:
 
 
 class Leaving:
-    """`down`: from what is to nothing of ours."""
+    """`down`: from what is to nothing of ours; or back to `to`, which had no plan."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, context: Context, to: Before | None = None) -> None:
+        self.context, self.to = context, to or Before({})
 
     async def carry_out(self) -> DownReport:
         """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
@@ -57,15 +60,24 @@ class Leaving:
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        left = [str(e) for e in seen.errors.values()]
+        said = announce(context, seen)
         ours = per_device(store.owned(context.slice))
+        needed = {d for d, held in ours.items() if held} | self._hosts()
+        left = [str(e) for n, e in seen.errors.items() if n in needed]
+        unneeded = [f"{n} does not answer: {str(e).splitlines()[0]}" for n, e in seen.errors.items() if n not in needed]
         observed = dict(seen.settings)
         reachable = {d: held for d, held in ours.items() if d in observed}
-        change = transition(observed, {}, reachable)
+        change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
         mine = context.ours()
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
-        notes = (f"routes of somebody else stay on {', '.join(others)}",) if others else ()
+        notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
+        runs = await jobs.running(session, store, context.slice)
+        before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None)
+        if change or following or runs:
+            context.run.found(
+                before.to_json(), {"settings": held_data(self.to.ours), "generation": None, "hosts": sorted(following)}
+            )
         job = ""
         try:
             job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
@@ -86,7 +98,7 @@ class Leaving:
         restored = len(seen.hellos)
         if following:
             try:
-                with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", following):
+                with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", {"hosts": following}):
                     await session.hosts.clear(following)
                     phase.detail = f"cleared on {len(following)} hosts"
             except TestbedError as error:
@@ -95,13 +107,11 @@ class Leaving:
         writes = 0
         if change:
             with recorder.phase("switch") as phase:
-                try:
-                    if (found := slowest(change, session.devices)) is not None and found[1] > SLOW_S:
-                        context.need(found[1], f"{found[0]}")
-                    outcomes = await move_light(context, change)
-                    writes = sum(o.writes for o in outcomes.values())
-                except ChangeFailed as error:
-                    left += str(error).splitlines()
+                if (slow := slowest(change, session.devices)) is not None and slow[1] > SLOW_S:
+                    context.need(slow[1], f"{slow[0]}")
+                told = await tell_devices(context, change.changes, "switch", together=False)
+                writes = sum(o.writes for o in told.outcomes.values())
+                left += [line for problem in told.problems for line in problem.splitlines()]
                 phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
         # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
         store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
@@ -118,6 +128,18 @@ class Leaving:
             left=tuple(left),
             notes=notes,
         )
+
+    def _hosts(self) -> set[HostName]:
+        """Hosts that may run routes of ours, whether or not they answer."""
+        store, key = self.context.store, self.context.slice
+        current = store.current(key)
+        hosts = {p.host for link in (stored_links(current.links) if current else ()) for p in (link.a, link.b)}
+        for record in store.unfinished(self.context.key, key.partition("/")[2]):
+            before, target = store.journalled(record.id)
+            if before is not None:
+                hosts.update(h for h, active in before_of(before).generations.items() if active is not None)
+                hosts.update(hosts_of(target))
+        return hosts
 
     def _forget(self, left: list[str]) -> None:
         """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""

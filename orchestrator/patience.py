@@ -22,6 +22,22 @@ class Limit:
     def __init__(self, timer: asyncio.Timeout, verb: str, timeout_s: float, *, firm: bool) -> None:
         self._timer, self._verb, self.timeout_s, self._firm = timer, verb, timeout_s, firm
 
+    @property
+    def passed(self) -> bool:
+        """Whether the time is up, this limit's or that of whoever would stop the verb from outside."""
+        outer = OUTER.get()
+        return self._timer.expired() or (outer is not None and outer.expired())
+
+    def words(self) -> str:
+        return f"{self._verb}: not finished after {self.timeout_s:g} s"
+
+    def grant(self, seconds: float) -> None:
+        """Give `seconds` (s) from now to what puts things right again, whatever limit there is."""
+        end = asyncio.get_running_loop().time() + seconds
+        for timer in (self._timer, OUTER.get()):
+            if timer is not None and not timer.expired() and (when := timer.when()) is not None and when < end:
+                timer.reschedule(end)
+
     def need(self, seconds: float, what: str) -> None:
         """Make room for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less left; nothing was begun."""
         when = self._timer.when()

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from drivers.api import CircuitSwitch, JobQueue
 from optics import (
@@ -22,6 +22,7 @@ from optics import (
     Setting,
     TestbedError,
 )
+from orchestrator.hosts.failures import one_error
 from orchestrator.lightpath import route, routes
 from orchestrator.patience import Limit
 from orchestrator.recorder import Recorder
@@ -53,6 +54,8 @@ class Context:
     run_dir: Path
     timeout_s: float
     limit: Limit | None = None
+    written: set[DeviceName] = field(default_factory=set)
+    """Devices that were told anything: they may have changed."""
 
     @property
     def key(self) -> str:
@@ -88,8 +91,9 @@ async def finish(work: Awaitable[T]) -> T:
 class Start:
     """The moment all devices begin: when each has read what it needs. If one cannot, none begins and nothing is changed."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, written: set[DeviceName]) -> None:
         self._missing = devices
+        self._written = written
         self._open = asyncio.Event()
         self._failed = False
 
@@ -110,6 +114,7 @@ class Start:
             await self._open.wait()
             if self._failed:
                 raise NotBegun(f"{device.name}: not begun")
+            self._written.add(device.name)
 
         try:
             return await device.apply(change, ready)
@@ -146,39 +151,53 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
 async def move_light(context: Context, change: Transition) -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
 
-    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report.
+    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report. What a device says that
+    keeps all from beginning: nothing was changed.
     """
-    outcomes, problems = await tell_devices(context, change.changes, "switch")
-    if problems:
-        raise ChangeFailed("\n".join(problems))
-    return outcomes
+    told = await tell_devices(context, change.changes, "switch")
+    if told.errors and not context.written & change.changes.keys():
+        raise one_error(told.errors)
+    if told.problems:
+        raise ChangeFailed("\n".join(told.problems))
+    return told.outcomes
 
 
-async def tell_devices(
-    context: Context, wanted: Mapping[DeviceName, Change], phase: str
-) -> tuple[dict[DeviceName, Outcome], list[str]]:
-    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised."""
+class Told(NamedTuple):
+    """What the devices answered. problems: a line for each setting that is not as wanted and each device that gave no report."""
+
+    outcomes: dict[DeviceName, Outcome]
+    problems: list[str]
+    errors: dict[DeviceName, TestbedError]
+
+
+async def tell_devices(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Told:
+    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised.
+
+    together: none begins before all are ready; else each device does what it can.
+    """
     steps = context.run.plan_all(
         ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
     )
-    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
     context.run.begin_all(steps)
+    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
     # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
-    return await finish(_answers(context, wanted, steps, phase))
+    return await finish(_answers(context, wanted, steps, phase, together))
 
 
 async def _answers(
-    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str
-) -> tuple[dict[DeviceName, Outcome], list[str]]:
+    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str, together: bool
+) -> Told:
     """Ask all devices at once and note every answer."""
-    start = Start(len(wanted))
+    start = Start(len(wanted), context.written)
     devices, lab = context.session.devices, context.session.lab
-    asked_all = (start.apply(devices[d], c) for d, c in wanted.items())
+    starts = {d: start if together else Start(1, context.written) for d in wanted}
+    asked_all = (starts[d].apply(devices[d], c) for d, c in wanted.items())
     expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
     with undisturbed(expected_s), watched(context, wanted, phase):
         answers = await asyncio.gather(*asked_all, return_exceptions=True)
     outcomes: dict[DeviceName, Outcome] = {}
     problems: list[str] = []
+    errors: dict[DeviceName, TestbedError] = {}
     faults: list[BaseException] = []
     for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
         if isinstance(answer, Outcome):
@@ -199,11 +218,12 @@ async def _answers(
             context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
         elif isinstance(answer, TestbedError):
             problems.append(str(answer))
+            errors[device] = answer
         else:
             faults.append(answer)
     if faults:
         raise faults[0]
-    return outcomes, problems
+    return Told(outcomes, problems, errors)
 
 
 @contextmanager

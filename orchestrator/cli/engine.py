@@ -6,6 +6,7 @@ back the step in hand and then raise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,9 +70,19 @@ class Engine(Protocol):
         ...
 
     async def verify(
-        self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+        self,
+        inventory: Path,
+        *,
+        rungs: Sequence[str] = (),
+        qualify: bool = False,
+        collective: bool = False,
+        beside_job: bool = False,
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
     ) -> VerifyReport:
-        """The verification ladder against the current plan."""
+        """The verification ladder against the current plan, or some rungs of it; what does not answer is in the report."""
         ...
 
     async def devices(

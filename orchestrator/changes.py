@@ -1,0 +1,173 @@
+"""One run that changes the lab, from the lock to the history: what every changing verb has around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from optics import Interlock, Interrupted, Locked, Missing
+from orchestrator.change import Bringing
+from orchestrator.lab import Lab
+from orchestrator.leaving import Leaving
+from orchestrator.plan import Plan
+from orchestrator.recorder import Recorder
+from orchestrator.records import RunRecord
+from orchestrator.recovery import Before
+from orchestrator.reports import DownReport, UpReport
+from orchestrator.returning import Returning, as_stored
+from orchestrator.session import deadline, key_of, open_session, slice_of
+from orchestrator.settings import Settings
+from orchestrator.store import LabLock, Store
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Progress
+from orchestrator.telling import Context
+
+CHANGES = ("up", "down", "rollback", "restore")
+
+
+def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
+    """A run of the owner's on this lab, by its id, its ending or `last`. Raises: Missing, Interlock, Locked - it still runs."""
+    record = store.get(run)
+    if record is None or record.lab != key_of(lab):
+        raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
+    if record.owner != settings.owner:
+        raise Interlock(f"run {record.id} is {record.owner}'s", hint=f"ask {record.owner}, or add: --as {record.owner}")
+    if record.status == "running":
+        raise Locked(f"run {record.id} ({record.verb}) still runs: {record.user} on {record.host}, pid {record.pid}")
+    return record
+
+
+def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
+    """The latest run of the owner's that changed something and was not taken back by itself. Raises: Missing."""
+    for record in store.history(lab, 0):
+        mine = record.owner == owner and record.verb in CHANGES and record.begun
+        if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
+            return record
+    raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
+
+
+@dataclass
+class Change:
+    """A verb about to change the lab."""
+
+    verb: str
+    lab: Lab
+    inventory: Path
+    progress: Progress
+    store: Store
+    settings: Settings
+    timeout_s: float
+
+    async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
+        """Bring `plan` up. options: launch_job, rollback."""
+        async with self._running(plan.name, options, plan=plan, text=text) as context:
+            change = Bringing(context, plan, text, rollback=bool(options["rollback"]), expected=expected)
+            report = await change.carry_out(launch_job=bool(options["launch_job"]))
+            return self._finished(context, report)
+
+    async def down(self, options: Mapping[str, object]) -> DownReport:
+        """Take down what is ours."""
+        current = self.store.current(slice_of(self.lab, self.settings))
+        async with self._running(current.plan_name if current else "", options) as context:
+            return self._left(context, await Leaving(context).carry_out())
+
+    async def back(self, to: Before, options: Mapping[str, object], of: str) -> UpReport | DownReport:
+        """Back to what was before run `of`."""
+        async with self._running(to.current.plan_name if to.current else "", options) as context:
+            if to.current is None:
+                return self._left(context, replace(await Leaving(context, to).carry_out(), verb="rollback", of=of))
+            report = await Returning(context, to).carry_out(launch_job=True)
+            return self._finished(context, replace(report, verb="rollback", of=of))
+
+    async def restore(self, options: Mapping[str, object]) -> UpReport:
+        """The plan that is up, as the store knows it. Raises: Missing - none is."""
+        key = slice_of(self.lab, self.settings)
+        current = self.store.current(key)
+        if current is None:
+            raise Missing("no plan is up, so there is nothing to restore", hint="testbed up --topology examples/ring-12.json")
+        async with self._running(current.plan_name, options) as context:
+            report = await Returning(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
+            return self._finished(context, replace(report, verb="restore", of=current.run))
+
+    @asynccontextmanager
+    async def _running(
+        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = ""
+    ) -> AsyncIterator[Context]:
+        """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
+        settings, lab, key = self.settings, self.lab, key_of(self.lab)
+        with LabLock(settings.lock_path(key), user=settings.user, reason=f"{self.verb} {name}".rstrip()):
+            run = self.store.new_run(
+                self.verb,
+                key,
+                plan_name=name,
+                plan_sha=plan.sha256 if plan else "",
+                plan_text=text,
+                inventory=self.inventory,
+                user=settings.user,
+                owner=settings.owner,
+                options=options,
+            )
+            run_dir = settings.run_dir(run.id)
+            with run, Journal(run_dir, run.id, lab.name) as journal:
+                if text:
+                    (run_dir / "plan.json").write_text(text, encoding="utf-8")
+                recorder = Recorder(self.progress, journal)
+                firm = settings.origins.get("timeout", "default") != "default"
+                try:
+                    async with (
+                        deadline(self.timeout_s, self.verb, firm=firm) as limit,
+                        open_session(lab, self.inventory, run_dir) as session,
+                    ):
+                        yield Context(session, self.store, run, slice_of(lab, settings), recorder, run_dir, self.timeout_s, limit)
+                except asyncio.CancelledError:
+                    words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
+                    run.finish("interrupted", 130, words)
+                    raise Interrupted(words, hint=hint) from None
+
+    def _begun(self, run: str) -> bool:
+        record = self.store.get(run)
+        return record is not None and record.begun
+
+    def _interrupted(self, run: str, *, changed: bool) -> tuple[str, str]:
+        if not changed:
+            return "interrupted before anything was changed", ""
+        hint = f"testbed resume {run} goes on; testbed rollback {run} goes back"
+        return "interrupted half way; what was begun is in the journal", hint
+
+    def _finished(self, context: Context, report: UpReport) -> UpReport:
+        """Note that it is done, and with it whatever runs before it left half done."""
+        report = replace(report, journal=self._journal(context))
+        context.run.finish("ok", summary=summary(report))
+        self._resolve(context)
+        return report
+
+    def _left(self, context: Context, report: DownReport) -> DownReport:
+        report = replace(report, journal=self._journal(context))
+        if report.left:
+            context.run.finish("hands-needed", 7, "; ".join(report.left), summary(report))
+        else:
+            context.run.finish("ok", summary=summary(report))
+            self._resolve(context)
+        return report
+
+    def _resolve(self, context: Context) -> None:
+        runs = self.store.unfinished(context.key, self.settings.owner)
+        self.store.resolve([run.id for run in runs], context.run.id)
+
+    def _journal(self, context: Context) -> str:
+        journal = context.recorder.journal
+        return str(journal.directory) if journal is not None else ""
+
+
+def summary(report: UpReport | DownReport) -> dict[str, object]:
+    """Small numbers for the history."""
+    return {
+        "made": report.made,
+        "removed": report.removed,
+        "writes": report.writes,
+        "dark_ms": getattr(report, "dark_ms", None),
+        "phases": {p.name: p.seconds for p in report.phases},
+    }
