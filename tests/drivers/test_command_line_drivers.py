@@ -260,6 +260,17 @@ async def test_a_row_that_is_accepted_and_never_tuned_is_reported_and_taken_back
         assert switch.config == {"3A-3B"}
 
 
+@pytest.mark.parametrize("sides", ["tuned failed", "failed tuned", "tuned tuning"])
+async def test_light_passes_where_both_sides_are_tuned_and_nowhere_else(
+    sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = Sonic()
+    monkeypatch.setattr(switch, "side", lambda name, state: sides if name == "1A-1B" else f"{state} {state}")
+    switch.config, switch.status = {"1A-1B", "2A-2B"}, {"1A-1B": "half", "2A-2B": "tuned"}
+    async with ssh_device(tmp_path, switch) as device, opened(device, "sonic-ocs") as driven:
+        assert await driven.read() == {circuit("2A", "2B")}
+
+
 async def test_a_configured_row_that_is_not_tuned_holds_its_ports(tmp_path: Path) -> None:
     switch = Sonic()
     switch.config, switch.status = {"1A-1B"}, {"1A-1B": "blocked"}
