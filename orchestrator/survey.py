@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from optics import DeviceName, HostName, Identity, Missing, Setting, TestbedError
+from optics import DeviceName, HostName, Identity, Interlock, Missing, Setting, TestbedError
 from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
 from orchestrator.degraded import degraded
@@ -14,17 +14,18 @@ from orchestrator.guardfile import GuardState
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
 from orchestrator.lablock import holder
-from orchestrator.light import Reading, keep
+from orchestrator.light import Reading, drifts, keep
 from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
 from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
+from orchestrator.standing import left_behind
 from orchestrator.store import CurrentPlan, Store
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
 from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
-from orchestrator.verify import ladder, receivers
+from orchestrator.verify import TRAFFIC, Ladder, Surroundings, receivers
 
 
 async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:
@@ -60,39 +61,80 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         job=job,
         locked_by=str(who) if who else "",
         drift=tuple(_drift(devices, hosts, current, dark, watcher)),
+        unfinished=left_behind(store, key, seen),
         dark=dark,
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
     )
 
 
-async def verify(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> VerifyReport:
-    """The ladder against the plan that is up. Raises: Missing - none is. Unreachable - a device or host does not answer."""
+async def verify(
+    inventory: Path,
+    *,
+    rungs: Sequence[str] = (),
+    qualify: bool = False,
+    collective: bool = False,
+    beside_job: bool = False,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> VerifyReport:
+    """The ladder against the plan that is up; devices and hosts of it that do not answer fail the rungs that need them.
+
+    rungs: climb these alone; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
+    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - nobody answers. Interlock - a job runs.
+    """
     lab = load_lab(inventory)
-    current = store.current(slice_of(lab, settings))
+    key = slice_of(lab, settings)
+    current = store.current(key)
     if current is None:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to verify against",
             hint="testbed up --topology examples/ring-12.json",
         )
     plan = read_plan(current.plan_text, current.plan_name, lab)
+    links, ways = stored_links(current.links), stored_circuits(current.links, lab)
     async with deadline(timeout_s, "verify"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         progress.phase("observe")
-        seen = (await session.observe()).complete()
+        seen = await session.observe()
+        if not seen.settings and not seen.hellos:
+            seen.complete()
         progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
         progress.phase("verify")
-        ways = stored_circuits(current.links, lab)
+        needed = {x.ingress.device for way in ways for x in way.path} | {p.host for link in links for p in (link.a, link.b)}
+        silent = {str(name): str(error) for name, error in seen.errors.items()}
 
         def note(readings: tuple[Reading, ...]) -> None:
             keep(readings, store, key_of(lab))
 
-        rungs = await ladder(session, plan, stored_links(current.links), ways, seen.settings, seen.hellos, keep=note)
-        progress.done("verify", f"{sum(r.ok for r in rungs)}/{len(rungs)} rungs")
-    notes = tuple(
+        around = Surroundings(
+            per_device(store.owned(key)),
+            {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
+            silent,
+            lambda: [d for d in drifts(store.light(key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+        )
+        ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)
+        chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
+        busy = ""
+        if loads := [name for name in TRAFFIC if name in chosen]:
+            running = await _running(session, store, key, settings, seen)
+            explicit = qualify or collective or set(rungs) & set(TRAFFIC)
+            if running and explicit and not beside_job:
+                raise Interlock(
+                    f"job {running} runs: {' and '.join(loads)} would slow it, and would measure what it leaves over",
+                    hint="add --beside-job, or first: testbed job stop",
+                )
+            busy = f"job {running} runs" if running and not beside_job else ""
+        climbed = await ladder.climb(chosen, busy)
+        progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
+    notes = [
         f"{h}: runs generation {hello.active}, not {current.generation}"
         for h, hello in seen.hellos.items()
-        if hello.active not in (None, current.generation)
-    )
-    return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=rungs, notes=notes)
+        if h in needed and hello.active not in (None, current.generation)
+    ]
+    notes += [f"{name} does not answer; the plan does not need it: {words}" for name, words in silent.items() if name not in needed]
+    unheard = {name: words for name, words in silent.items() if name in needed}
+    return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=climbed, notes=tuple(notes), silent=unheard)
 
 
 async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
@@ -113,6 +155,15 @@ async def _job(session: Session, store: Store, key: str, settings: Settings, see
         return await jobs.look(session, store, record, settings.run_dir(record.run))
     except TestbedError:
         return None  # the lab was rebuilt since: its hosts know nothing of that job
+
+
+async def _running(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> str:
+    """The name of the job that runs, or may run where not all of its hosts answer; empty if none does."""
+    record = store.latest_job(key)
+    if record is None or record.ended is not None:
+        return ""
+    job = await _job(session, store, key, settings, seen)
+    return record.name if job is None or job.state in ("starting", "running") else ""
 
 
 def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:

@@ -16,6 +16,8 @@ from typing import TypeAlias
 
 from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, Setting, SpectralRoute, TestbedError
 from orchestrator.circuits import settings
+from orchestrator.collective import MIN_SHARE as BUSBW_SHARE
+from orchestrator.collective import all_reduce
 from orchestrator.hosts import Hello, HostSide
 from orchestrator.identity import explained, led, senders
 from orchestrator.lab import Lab
@@ -24,6 +26,7 @@ from orchestrator.lightpath import among, route, routes
 from orchestrator.losses import judge, weaker
 from orchestrator.paths import follow, hops, lanes_of, next_hops
 from orchestrator.plan import Plan
+from orchestrator.qualify import Direction, qualify
 from orchestrator.reports import CollectiveFigures, LinkQuality, Rung
 from orchestrator.session import Session
 from orchestrator.target import short, sort_key
@@ -336,6 +339,7 @@ class Ladder:
         self.observed, self.hellos, self.keep, self.around = observed, hellos, keep, around
         self.wanted = settings(ways)
         self._readings: Readings | None = None
+        self._rates: Mapping[Direction, float | None] | None = None
 
     @property
     def mute(self) -> tuple[HostName, ...]:
@@ -410,8 +414,32 @@ class Ladder:
         }
         return tuple(name for name in RUNGS if given.get(name, True))
 
-    async def climb(self, names: Iterable[str]) -> tuple[Rung, ...]:
-        """Climb these rungs that need no traffic, bottom first; each whatever the lower ones said."""
+    async def qualification(self) -> Finding:
+        found = await qualify(self.session.hosts, self.session.lab, self._asked_links(), self.plan.acceptance)
+        self._rates = {d: q.mbps for d, q in found.by_direction.items()}
+        bad = found.evidence + tuple(f"{host}: does not answer, so its links are not measured" for host in self.mute)
+        return Finding(not bad, f"{found.words}, {found.batches} batch{'' if found.batches == 1 else 'es'}", bad, links=found.links)
+
+    def _asked_links(self) -> tuple[Link, ...]:
+        """Links whose hosts can both be asked."""
+        mute = set(self.mute)
+        return tuple(link for link in self.links if not {link.a.host, link.b.host} & mute)
+
+    async def collective(self) -> Finding:
+        if self.mute:
+            return Finding(False, "could not be checked", tuple(f"{host}: does not answer" for host in self.mute))
+        figures = await all_reduce(self.session.hosts, self.session.lab, self.plan, self.links, self._rates)
+        least = self.plan.acceptance.min_busbw_share
+        wanted = BUSBW_SHARE if least is None else least
+        words = f"busbw {figures.busbw_mbps:.1f} of {figures.expected_mbps:.1f} MB/s expected ({100 * figures.share:.0f} %)"
+        slow = f"slowest link {figures.slowest}, {figures.link_mbps:.0f} Mb/s; at least {100 * wanted:g} % is wanted"
+        return Finding(figures.share >= wanted, words, () if figures.share >= wanted else (slow,), collective=figures)
+
+    async def climb(self, names: Iterable[str], busy: str = "") -> tuple[Rung, ...]:
+        """Climb these rungs, bottom first; each whatever the lower ones said.
+
+        busy: why no traffic may be put on the links; rungs that would are skipped, and say so.
+        """
         found: list[Rung] = []
         checks: Mapping[str, Check] = {
             "map": self.map,
@@ -420,10 +448,16 @@ class Ladder:
             "link": self.link,
             "identity": self.identity,
             "forwarding": self.forwarding,
+            "qualification": self.qualification,
+            "collective": self.collective,
         }
         chosen = set(names)
         for name, check in checks.items():
-            if name in chosen:
+            if name in chosen and name in TRAFFIC and busy:
+                found.append(Rung(name, True, f"skipped: {busy}", code="SKIPPED"))
+            elif name in chosen and name == "power" and self.plan.acceptance.target_dbm is None:
+                found.append(Rung(name, True, "skipped: the plan gives no acceptance.target_dbm", code="SKIPPED"))
+            elif name in chosen:
                 found.append(await rung(name, check))
         return tuple(found)
 
@@ -438,11 +472,12 @@ async def ladder(
     *,
     keep: Callable[[Readings], None] | None = None,
     power: bool = True,
+    busy: str = "",
 ) -> tuple[Rung, ...]:
-    """Climb every rung without traffic that the plan asks for; each is climbed whatever the lower ones said.
+    """Climb every rung that the plan asks for; each is climbed whatever the lower ones said.
 
     ways: the circuits of `links`, by the ways they were given. observed: None to have the devices read now. keep: gets the power
-    that was measured. power: judge it against the plan's target, where there is one.
+    that was measured. power: judge it against the plan's target, where there is one. busy: as `Ladder.climb`.
     """
     whole = Ladder(session, plan, links, ways, observed, hellos, keep)
-    return await whole.climb(name for name in whole.asked_for() if name != "power" or power)
+    return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, engine, is_stopped_lab, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
 
 
 def register(root: typer.Typer) -> None:
@@ -38,18 +38,43 @@ testbed status --json | jq .data.drift
     @verb(
         root,
         "verify",
-        "Climb the ladder: map, light, link, identity, forwarding.",
+        "Climb the ladder: map, light, link, identity, forwarding, and traffic if asked.",
         examples="""
 testbed verify
+testbed verify --rung map --rung light
+testbed verify --qualify                 measured traffic on every link: rate and loss
+testbed verify --collective              a short all-reduce, against what the links allow
 testbed verify --json | jq '.data.rungs[] | select(.ok | not)'
 """,
+        more="""
+Every rung is climbed whatever the lower ones said: together they say where the fault is. --qualify and --collective load the links;
+while a job runs they are refused unless --beside-job says otherwise. Exit 5 if a device or host of the plan does not answer, 7 if
+anything else is not as planned.
+""",
     )
-    def verify(call: Call) -> Result:
+    def verify(
+        call: Call,
+        rung: Annotated[
+            list[str] | None,
+            typer.Option("--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False),
+        ] = None,
+        qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
+        collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
+        beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links although a job runs.")] = False,
+    ) -> Result:
         from orchestrator.cli import render
+        from orchestrator.verify import RUNGS
 
-        report = call.work(engine().verify)
+        if unknown := [name for name in rung or () if name not in RUNGS]:
+            raise Usage(f"no rung is named {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
+        report = call.work(engine().verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
         data, text = report.to_json(), render.verify(report, call.colour)
         if report.ok:
             return Result(data, text)
-        failed = [r.name for r in report.rungs if not r.ok]
-        return Result(data, text, "E-NOT-VERIFIED", 7, f"not verified: {', '.join(failed)}", "testbed status", ok=False)
+        failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
+        words = f"not verified: {', '.join(failed)}"
+        if report.silent:
+            words += f"; {len(report.silent)} do not answer: {', '.join(list(report.silent)[:8])}"
+            hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+            return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
+        return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)

@@ -142,13 +142,20 @@ def status(report: StatusReport, colour: bool) -> str:
     return "\n".join(lines)
 
 
+SHOWN = 12
+"""So many lines of a rung's evidence are printed; `--json` has them all."""
+
+
 def verify(report: VerifyReport, colour: bool) -> str:
-    """The ladder, one rung a line, with the evidence below a rung that failed."""
+    """The ladder, one rung a line, with the code and the evidence below a rung that failed."""
     lines = []
     for rung in report.rungs:
         lines.append(f"  {mark(rung.ok, colour)} {phase_line(rung.name, rung.detail, rung.seconds).lstrip()}")
         if not rung.ok:
-            lines += [f"         {line}" for line in rung.evidence]
+            lines += [f"         {line}" for line in (rung.code, *rung.evidence[:SHOWN])]
+            if len(rung.evidence) > SHOWN:
+                lines.append(f"         ... and {len(rung.evidence) - SHOWN} more (--json has all)")
+        lines += [f"         note: {line}" for line in rung.notes[:SHOWN]]
     lines += report.notes
     passed = sum(r.ok for r in report.rungs)
     return "\n".join([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.rungs)} rungs"])

@@ -176,11 +176,26 @@ def test_a_device_that_does_not_answer_makes_status_five(cli: Any) -> None:
 
 
 def test_a_rung_that_fails_shows_its_evidence_and_is_seven(cli: Any, golden: Callable[[str, str], None]) -> None:
-    rungs = (Rung("map", True, "4 devices", 0.03), Rung("link", False, "47/48", 2.0, ("gpu03:p2: no carrier, ocs2:19 is lit",)))
+    rungs = (Rung("map", True, "4 devices", 0.03), Rung("link", False, "47/48", 2.0, ("gpu03:p2: no carrier, ocs2:19 is lit",), "E-LINK"))
     cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs)
     said = cli("verify")
-    assert said.code == 7 and said.err.splitlines()[1:] == ["E-NOT-VERIFIED not verified: link", "next: testbed status"]
+    assert said.code == 7 and said.err.splitlines()[1:] == ["E-NOT-VERIFIED not verified: link (E-LINK)", "next: testbed status"]
     golden("verify-failed.txt", said.out)
+
+
+def test_verify_of_a_plan_whose_host_is_silent_is_five_and_names_it(cli: Any) -> None:
+    rungs = (Rung("link", False, "47/48", 2.0, ("gpu03: ssh: connection refused",), "E-LINK"),)
+    cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs, silent={"gpu03": "ssh: connection refused"})
+    said = cli("verify", "--json")
+    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"].endswith("1 do not answer: gpu03")
+    assert said.json["data"]["rungs"][0]["code"] == "E-LINK"
+
+
+def test_verify_takes_rungs_by_name_and_says_which_there_are(cli: Any) -> None:
+    assert cli("verify", "--rung", "map", "--rung", "light", "--beside-job").code == 0
+    assert cli.calls[-1][2]["rungs"] == ("map", "light") and cli.calls[-1][2]["beside_job"] is True
+    said = cli("verify", "--rung", "lihgt", "--json")
+    assert said.code == 2 and said.json["code"] == "E-USAGE" and "collective" in said.json["hint"]
 
 
 def test_what_down_could_not_restore_is_a_numbered_list(cli: Any) -> None:
