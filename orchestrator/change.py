@@ -75,6 +75,15 @@ def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def as_saved(expected: str, now: str) -> None:
+    """Compare fingerprints, where there was one. Raises: Interlock - the lab is not as it was when the plan was saved."""
+    if expected and now != expected:
+        raise Interlock(
+            f"the lab is not as it was when this plan was saved (fingerprint {now}, then {expected})",
+            hint="make the plan again and look at it: testbed plan --topology examples/ring-12.json",
+        )
+
+
 def goal_hosts(goal: Target) -> set[HostName]:
     """The hosts that the links join."""
     return {p.host for link in goal.links for p in (link.a, link.b)}
@@ -106,8 +115,9 @@ class Bringing:
         context, recorder = self.context, self.context.recorder
         seen = await self._observe()
         with recorder.phase("plan") as phase:
-            goal = self._goal(seen)
+            goal, seen = await self._reserved(seen)
             self._all_there(goal, seen)
+            await context.allowed(goal.change.changes, seen.settings)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -188,13 +198,20 @@ class Bringing:
             equalise=balance,
         )
 
+    async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
+        """Where to, its ports held: trunks are chosen by what is free, and somebody may be choosing at the same moment."""
+        while True:
+            goal = self._goal(seen)
+            if not self.context.reserve(s for held in (goal.wanted, goal.change.removed) for found in held.values() for s in found):
+                return goal, seen
+            now = await self.context.session.observe(hosts=False)
+            errors = {n: e for n, e in seen.errors.items() if n not in self.lab.devices} | dict(now.errors)
+            seen = replace(seen, settings=now.settings, errors=errors)
+
     def _goal(self, seen: Observation) -> Target:
         """Where to. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
-        if self.expected and (now := fingerprint(self.plan, seen.complete().settings)) != self.expected:
-            raise Interlock(
-                f"the lab is not as it was when this plan was saved (fingerprint {now}, saved {self.expected})",
-                hint="look again: testbed plan",
-            )
+        if self.expected:
+            as_saved(self.expected, fingerprint(self.plan, seen.complete().settings))
         try:
             return target(self.plan, self.lab, seen.settings, self.context.store.owned(self.context.slice))
         except Infeasible:
@@ -269,6 +286,7 @@ class Bringing:
                 phase.detail = f"{len(changed)} hosts, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
         self.notes += announce(self.context, seen)
+        await self.hosts.fence(self.context.run.token, self.context.hosts())
         return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:

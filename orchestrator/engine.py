@@ -7,10 +7,12 @@ break and commit: hosts are armed before the light moves and commit by themselve
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from optics import Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
+from orchestrator.change import as_saved
 from orchestrator.changes import Change, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
@@ -109,6 +111,7 @@ async def up(
         found = await plan(
             inventory, plan_path, avoid=avoid, progress=progress, store=store, settings=settings, timeout_s=timeout_s
         )
+        as_saved(expected, found.fingerprint)
         return UpReport(
             run="",
             plan=wanted.name,
@@ -146,7 +149,7 @@ async def resume(
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
-            wanted = avoiding(read, tuple(map(str, record.options.get("avoid") or ())), lab)
+            wanted = avoiding(read, tuple(map(str, cast(list[str], record.options.get("avoid") or []))), lab)
             return await change.up(wanted, record.plan_text, options)
         case "down":
             return await change.down(options)

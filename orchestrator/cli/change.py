@@ -82,6 +82,7 @@ testbed up --topology examples/ring-12.json
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
 testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
 testbed up --plan saved.json                        exactly the saved plan, or refuse
+testbed up -t examples/ring-12.json --no-rollback   leave a change that fails as it is
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
 testbed up -t examples/ring-12.json --guard         and lead traffic round circuits that lose their light
 """,
@@ -96,6 +97,9 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
         avoid: Avoid = None,
+        rollback: Annotated[
+            bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
+        ] = True,
         guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
     ) -> Result:
         from orchestrator.cli import render, saved
@@ -104,9 +108,8 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
-        if kept is not None:
-            saved.check(kept, call.work(engine().plan, path, lab=True, **_avoided(avoid)))
-        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **_avoided(avoid))
+        more = _avoided(avoid) | ({"expected": kept.fingerprint} if kept else {}) | ({} if rollback else {"rollback": False})
+        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 

@@ -41,8 +41,29 @@ class Engine(Protocol):
         store: Store,
         settings: Settings,
         timeout_s: float,
+        rollback: bool = True,
+        expected: str = "",
     ) -> UpReport:
-        """Bring the plan up; with `dry_run` read and compute everything and write nothing."""
+        """Bring the plan up; with `dry_run` read and compute everything and write nothing.
+
+        rollback: take back what fails. expected: the fingerprint of a saved plan.
+        """
+        ...
+
+    async def resume(
+        self, inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> UpReport | DownReport:
+        """Go on with a run that stopped on its way."""
+        ...
+
+    async def rollback(
+        self, inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> UpReport | DownReport:
+        """Bring back what was before a run, None: before the latest change."""
+        ...
+
+    async def restore(self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
+        """Bring the plan that is up back after devices or hosts lost it."""
         ...
 
     async def plan(

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from optics.errors import BadFile, TestbedError
+from optics.errors import BadFile, HandsNeeded, TestbedError
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
 
 EXIT_CODES = {
@@ -22,7 +22,7 @@ EXIT_CODES = {
     3: "bad plan or inventory",
     4: "locked by somebody else",
     5: "device or host unreachable",
-    6: "failed and rolled back",
+    6: "failed and rolled back: everything is as before",
     7: "failed half way, or not verified: hands needed",
     8: "differences exist (only with --exit-code)",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
@@ -47,7 +47,7 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked, 5 
 
 def app() -> typer.Typer:
     """Build the app. The modules of the verbs are cheap to import; what they need is imported when they run."""
-    from orchestrator.cli import change, devices, doctor, driver, guard, job, lab, look, runs, words
+    from orchestrator.cli import change, devices, doctor, driver, guard, job, lab, look, recover, runs, words
 
     # Rich help costs about 100 ms per start; plain help is the same text.
     root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
@@ -67,7 +67,7 @@ def app() -> typer.Typer:
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())
 
-    for module in (change, look, guard, devices, driver, job, runs, lab, doctor, words):
+    for module in (change, recover, look, guard, devices, driver, job, runs, lab, doctor, words):
         module.register(root)
     return root
 
@@ -89,6 +89,8 @@ def failure(error: BaseException) -> Result:
     """Turn any error into what is printed and the exit code."""
     if isinstance(error, BadFile):
         return Result({"problems": list(error.problems)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
+    if isinstance(error, HandsNeeded):
+        return Result({"left": list(error.left)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
     if isinstance(error, TestbedError):
         return Result({}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):

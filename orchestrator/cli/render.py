@@ -72,7 +72,8 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
     undo = f"   undo: {report.undo}" if report.undo else ""
-    return "\n".join([*lines, f"{paint('Up', 'green', colour)}: {report.plan}   run {report.run}{undo}"])
+    word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
+    return "\n".join([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
 
 def plan(report: PlanReport, colour: bool) -> str:
@@ -105,7 +106,8 @@ def down(report: DownReport, colour: bool) -> str:
         lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {what}" for i, what in enumerate(report.left, 1))]
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
-    return "\n".join([*lines, f"Down: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
+    word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
+    return "\n".join([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
 
 
 def status(report: StatusReport, colour: bool) -> str:
@@ -118,6 +120,7 @@ def status(report: StatusReport, colour: bool) -> str:
         lines.append("plan     nothing is up")
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
+    lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.guard:
         lines.append(f"guard    {report.guard}")
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
@@ -134,6 +137,8 @@ def status(report: StatusReport, colour: bool) -> str:
             lines += columns(table)
     if report.job is not None:
         lines += job(report.job).splitlines()
+    for run in report.unfinished:
+        lines += [paint(line, "yellow", colour) if n == 0 else line for n, line in enumerate(run.lines())]
     if report.drift:
         words = "Differs from the plan:" if report.plan else "Though no plan is up:"
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]

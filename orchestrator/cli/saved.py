@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from optics.errors import BadFile, Interlock
+from optics.errors import BadFile
 from orchestrator.reports import PlanReport
 from orchestrator.settings import private_dir
 
@@ -48,13 +48,3 @@ def load(file: Path, cache: Path) -> Saved:
     copy = folder / (name or "plan.json")
     copy.write_text(text, encoding="utf-8")
     return Saved(file, copy, fingerprint)
-
-
-def check(saved: Saved, now: PlanReport) -> None:
-    """Compare with a plan made now. Raises: Interlock - the lab changed since it was saved."""
-    if now.fingerprint != saved.fingerprint:
-        raise Interlock(
-            f"{saved.file}: the lab is not as it was when this plan was saved "
-            f"(now {now.kept} kept, {now.removed} broken, {now.made} made)",
-            hint=f"look again: testbed plan --topology {saved.topology}",
-        )

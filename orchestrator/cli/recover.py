@@ -1,0 +1,78 @@
+"""The verbs that go on, go back, or bring back: `resume`, `rollback`, `restore`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.cli.runs import _runs
+
+if TYPE_CHECKING:
+    from orchestrator.reports import DownReport, UpReport
+
+
+def _result(report: UpReport | DownReport, call: Call) -> Result:
+    """A report of any verb that changes the lab, as what it did."""
+    from orchestrator.cli import render
+    from orchestrator.reports import UpReport
+
+    if isinstance(report, UpReport):
+        return Result(report.to_json(), render.up(report, call.colour, call.started))
+    text = render.down(report, call.colour)
+    if report.left:
+        return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, f"{len(report.left)} things are left for hands", ok=False)
+    return Result(report.to_json(), text)
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "rollback",
+        "Bring back exactly what was before a change: circuits, routes, the job.",
+        examples="""
+testbed rollback                     undo the latest change
+testbed rollback 2026-11-21-0007     back to what was before that run
+testbed rollback last
+""",
+        more="""
+Without RUN it undoes the newest change that is yours; a second time it undoes that. It also takes back what a run left half done.
+""",
+    )
+    def rollback(
+        call: Call,
+        run: Annotated[
+            str | None, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=_runs)
+        ] = None,
+    ) -> Result:
+        return _result(call.work(engine().rollback, run), call)
+
+    @verb(
+        root,
+        "resume",
+        "Go on with a run that died or stopped on its way.",
+        examples="""
+testbed resume 2026-11-21-0007
+testbed resume last
+""",
+        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice.",
+    )
+    def resume(
+        call: Call,
+        run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, its ending, or `last`.", autocompletion=_runs)],
+    ) -> Result:
+        return _result(call.work(engine().resume, run, lab=True), call)
+
+    @verb(
+        root,
+        "restore",
+        "Bring the plan that is up back after a power cut.",
+        examples="testbed restore",
+        more="""
+Exactly the circuits, ways and attenuations the store has, and the job from its checkpoint. The emulated lab is started if it does
+not run.
+""",
+    )
+    def restore(call: Call) -> Result:
+        return _result(call.work(engine().restore, lab=True), call)
