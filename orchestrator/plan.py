@@ -105,7 +105,10 @@ class Avoid:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing."""
+    """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing.
+
+    interchangeable: groups of like hosts that may take each other's place.
+    """
 
     name: str
     links: tuple[WantedLink, ...]
@@ -117,6 +120,7 @@ class Plan:
     sha256: str = ""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     avoid: Avoid = Avoid()
+    interchangeable: tuple[tuple[HostName, ...], ...] = ()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

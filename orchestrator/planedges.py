@@ -111,6 +111,10 @@ class PlanEdge(Edge):
     links: Annotated[list[LinkEdge], Field(min_length=1, max_length=8192)]
     job: JobEdge | None = None
     routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
+    interchangeable: Annotated[
+        Literal["all"] | list[list[str]],
+        Field(description="groups of hosts that may take each other's place with --relabel; all: those of the plan that are alike"),
+    ] = Field(default_factory=list)
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()
 

@@ -14,6 +14,7 @@ from orchestrator.circuits import circuit
 from orchestrator.filecheck import attempt, check, show
 from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
 from orchestrator.lab import Lab
+from orchestrator.labelling import alike, difference
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, TransitionPolicy, WantedLink, host_of
 from orchestrator.planedges import JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
@@ -35,6 +36,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     links = checker.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
     job = checker.job(raw.get("job"))
     routes = checker.routes(raw.get("routes"))
+    groups = checker.interchangeable(edge.interchangeable if edge else [], links)
     if problems or edge is None:
         raise BadFile(problems.lines(), hint="correct the plan; nothing was changed")
     return Plan(
@@ -47,6 +49,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         description=edge.description,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         warnings=tuple(notes.lines()),
+        interchangeable=groups,
     )
 
 
@@ -64,6 +67,25 @@ class _Checker:
         hosts = self.lab.hosts
         self.problems.add(path, f"host {name} is not in the lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}")
         return False
+
+    def interchangeable(self, groups: str | list[list[str]], links: tuple[WantedLink, ...]) -> tuple[tuple[HostName, ...], ...]:
+        """Groups of hosts that may take each other's place: like ones, none in two groups."""
+        if isinstance(groups, str):
+            return alike((host for link in links for host in link.hosts), self.lab)
+        seen: dict[str, int] = {}
+        for index, group in enumerate(groups):
+            first = next((host for host in group if host in self.lab.hosts), "")
+            for at, host in enumerate(group):
+                path: Path = ("interchangeable", index, at)
+                if not self.known_host(host, path):
+                    continue
+                if host in seen:
+                    where = "twice in this group" if seen[host] == index else f"in interchangeable[{seen[host]}] already"
+                    self.problems.add(path, f"host {host} is {where}")
+                seen.setdefault(host, index)
+                if words := difference(first, host, self.lab):
+                    self.problems.add(path, f"{host} cannot take the place of {first}: {first} has {words}")
+        return tuple(tuple(group) for group in groups if len(group) > 1)
 
     # links
 

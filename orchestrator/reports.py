@@ -154,6 +154,32 @@ class CircuitRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RelabelReport(Report):
+    """Which hosts take which hosts' places (`labels`: host of the plan file -> host on the lab), and what that saves.
+
+    moves: settings made and removed; moves_as_written: without relabelling, None where that is not possible at all.
+    """
+
+    labels: Mapping[str, str]
+    moves: int
+    moves_as_written: int | None
+
+    derived = ("moves_saved",)
+
+    @property
+    def moves_saved(self) -> int | None:
+        return None if self.moves_as_written is None else self.moves_as_written - self.moves
+
+    def __str__(self) -> str:
+        """In words: `relabel: 30 of 36 moves saved: gpu02 is gpu07, gpu07 is gpu02`."""
+        if not self.labels:
+            return f"relabel: the plan as written moves the least ({self.moves})"
+        many = f"{self.moves_saved} of {self.moves_as_written} moves saved"
+        saved = "possible only so" if self.moves_as_written is None else many
+        return f"relabel: {saved}: " + ", ".join(f"{old} is {new}" for old, new in self.labels.items())
+
+
+@dataclass(frozen=True, slots=True)
 class PlanReport(_Counts):
     """The diff a plan would make. `fingerprint` changes when the plan or anything observed on a device changes."""
 
