@@ -19,6 +19,7 @@ NAMES = (
     "tl1_parse",
     "driver_overhead",
     "emulator_scale",
+    "reroute",
 )
 
 
