@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optics import Circuit, CrossConnect, HostPort, Link, LinkKind, Port
@@ -112,6 +112,7 @@ graphs = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(graphs, st.data(), st.sampled_from(["kernel", "npar-rdma"]))
 def test_whatever_dies_every_pair_that_is_still_joined_arrives(links: tuple[Link, ...], data: st.DataObject, mode: str) -> None:
     here = lab(14, 4, forwarding=mode)

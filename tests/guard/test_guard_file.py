@@ -1,0 +1,93 @@
+"""The guard's file: one guard per plan, what it says, and what is left of one that died."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from optics import Locked, TestbedError
+from orchestrator import guardfile
+from orchestrator.guardfile import GuardFile, GuardState, look
+
+
+def state(**more: object) -> GuardState:
+    return replace(GuardState(os.getpid(), "ann", socket.gethostname(), 1.0, "ring", "2026-11-21-0007", "watching"), **more)  # type: ignore[arg-type]
+
+
+def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "guard" / "lab@ann.json"
+    assert look(path) is None
+    with GuardFile(path, state()) as file:
+        file.say(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
+        file.say(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
+        seen = look(path)
+        assert seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
+        assert "traffic goes round gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
+    left = look(path)
+    assert left is not None and not left.alive and left.around == ("gpu01:p1--gpu02:p1",)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+    path = tmp_path / "lab.json"
+    with (
+        GuardFile(path, state()),
+        pytest.raises(Locked, match=f"another guard watches this plan .watching, pid {os.getpid()} of ann"),
+    ):
+        GuardFile(path, state()).__enter__()
+    with GuardFile(path, state(pid=1)) as second:
+        assert second.before is not None and second.before.pid == os.getpid()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1, "colour": "red"}'])
+def test_a_torn_file_or_one_of_another_version_stops_nobody(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "lab.json"
+    path.write_text(text)
+    seen = look(path)
+    assert seen is None or seen.pid == 1
+    with GuardFile(path, state()):
+        assert json.loads(path.read_text())["plan"] == "ring"
+
+
+class Places:
+    """Settings, as far as the guard's file asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir, self.user, self.owner = folder, "ann", "ann"
+
+
+def hold(folder: Path, ready: Connection) -> None:
+    with GuardFile(guardfile.guard_path(Places(folder), "lab/ann"), replace(state(), pid=os.getpid())):  # type: ignore[arg-type]
+        ready.send("held")
+        signal.sigwait({signal.SIGTERM})
+
+
+def test_stopping_waits_until_the_guard_is_gone_and_none_running_is_no_error(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    assert guardfile.stop(places, "lab/ann") is None  # type: ignore[arg-type]
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=hold, args=(tmp_path, there))
+    process.start()
+    assert here.recv() == "held"
+    stopped = guardfile.stop(places, "lab/ann")  # type: ignore[arg-type]
+    assert stopped is not None and stopped.pid == process.pid
+    process.join(5)
+    assert guardfile.stop(places, "lab/ann") is None  # type: ignore[arg-type]
+    here.close()
+    there.close()
+
+
+def test_a_guard_of_another_machine_is_to_be_stopped_there(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    path = guardfile.guard_path(places, "lab/ann")  # type: ignore[arg-type]
+    with GuardFile(path, state(host="elsewhere")), pytest.raises(TestbedError, match="the guard runs on elsewhere") as refused:
+        guardfile.stop(places, "lab/ann")  # type: ignore[arg-type]
+    assert refused.value.hint == "stop it there"
