@@ -20,7 +20,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bench_lab import Running, running
-from benchmarks.harness import verdict
+from benchmarks.harness import undisturbed, verdict
 from conformance.lab import free_ports
 
 SWITCHES, PORTS, QUESTIONS = 64, 320, 20
@@ -46,7 +46,7 @@ def write(folder: Path) -> list[tuple[str, int]]:
         f"ocs{n}": {"driver": driver, "address": f"tcp://127.0.0.1:{port}", "username": "admin", "password": "emulated"}
         for n, (driver, port) in enumerate(switches)
     }
-    aid = [f"{1 + n // 64}.{1 + n // 8 % 8}.{1 + n % 8}" for n in range(PORTS)]
+    aid = [f"1.{1 + n // 8}.{1 + n % 8}" for n in range(PORTS)]
     lit = {
         SCPI: [[n + 1, PORTS + n + 1] for n in range(PORTS)],
         TL1: [{"in": aid[n], "out": aid[(n + 1) % PORTS], "type": "1WAY"} for n in range(PORTS)],
@@ -104,6 +104,7 @@ def pss_mb(lab: Running) -> float:
 
 
 def main() -> int:
+    undisturbed()
     questions = int(sys.argv[1]) if len(sys.argv) > 1 else QUESTIONS
     with tempfile.TemporaryDirectory(prefix="emulator-scale-") as name:
         folder = Path(name)

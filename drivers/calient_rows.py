@@ -105,6 +105,17 @@ def _held(pair: Pair, by: Pair) -> str:
     return f"port {pair[0] if pair[0] == by[0] else pair[1]} is held by {by[0]}->{by[1]}"
 
 
+def in_the_way(wanted: Iterable[Connection], standing: Iterable[Connection]) -> dict[Connection, str]:
+    """Which of `wanted` need a port that one of `standing` holds, in words: nothing is driven over what could not be taken down."""
+    found: dict[Connection, str] = {}
+    circuits = sorted({circuit for row in standing for circuit in row.pairs})
+    for connection in wanted:
+        for pair in sorted(connection.pairs):
+            if held := next((circuit for circuit in circuits if _clash(pair, circuit)), None):
+                found.setdefault(connection, f"{_held(pair, held)}, which could not be taken down")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What to send, in this order; commands within one list do not depend on each other.
@@ -137,27 +148,33 @@ def work(
       deleted if it is in the way, left alone otherwise. Reserved or held by others: the circuit is refused, naming the holder.
     """
     rows = sorted(rows)
-    drop = [row for row in rows if row.pairs & remove]
+    drop = {row: None for row in rows if row.pairs & remove}
     kept_halves = {pair for row in drop if row.active for pair in row.pairs - remove}
     kept_halves |= halves - remove
     wanted = add | kept_halves
     standing = [row for row in rows if row not in drop]
     missing = wanted - {pair for row in standing if row.engaged for pair in row.pairs}
-    ours = [row for row in standing if not row.engaged and row.group == group]
-    activate = [row for row in ours if row.pairs <= missing]
+    ours = {row: None for row in standing if not row.engaged and row.group == group}
+    activate = {row: None for row in ours if row.pairs <= missing}
     missing -= {pair for row in activate for pair in row.pairs}
     refused = {
         pair: _held(pair, half) for pair in sorted(missing & add) for half in sorted(kept_halves - {pair}) if _clash(pair, half)
     }
-    leftovers: list[Connection] = []
+    leftovers: dict[Connection, None] = {}
+    using: dict[tuple[str, str], list[int]] = {}  # side -> the standing connections that hold it
+    for at, row in enumerate(standing):
+        for circuit in row.pairs:
+            for side in zip(("in", "out"), circuit, strict=True):
+                using.setdefault(side, []).append(at)
     for pair in sorted(missing):
-        for row in standing:
-            held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
-            if row in activate or row in leftovers or not held:
+        for at in sorted({at for side in zip(("in", "out"), pair, strict=True) for at in using.get(side, ())}):
+            row = standing[at]
+            if row in activate or row in leftovers:
                 continue
             if row in ours:
-                leftovers.append(row)
+                leftovers[row] = None
             else:
+                held = [circuit for circuit in row.pairs if _clash(pair, circuit)]
                 refused[pair] = f"{_held(pair, held[0])}, connection {row.name!r} of group {row.group!r} ({row.state})"
     missing -= refused.keys()
     enter: list[Connection] = []

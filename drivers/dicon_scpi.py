@@ -2,12 +2,14 @@
 
 Commands as in the public autosweep client, which cites the manual's table 4-11 and ran against a device. Set commands are not
 answered; each is followed at once by `SYST:ERR?` (without a leading colon, which the device does not like) and believed only after
-`X1 CH n?` says so. One command sets one input, so a change takes a round trip per circuit.
+`X1 CH n?` says so. One command sets one input, so a change takes a round trip per circuit; one question tells of one input, so the
+inputs that were set are watched alone, and the rest of the map is asked for when they are there.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
@@ -17,8 +19,9 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
+from drivers.watch import soon_s
 from drivers.wire import scpi
-from optics import DeviceConfig, Garbled, Identity, Traits
+from optics import DeviceConfig, Garbled, Identity, Setting, Traits
 
 QUEUE_LENGTH = 64  # an error queue that never empties is not one
 OFF = 0  # output 0 switches an input off
@@ -47,6 +50,10 @@ class DiconScpi(PairSwitch):
         self._session = ScpiSession(
             open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
         )
+        self._map: dict[int, int] = {}  # input -> output, as last read whole
+        self._awaited: dict[int, int] = {}  # the same, as commanded and not yet reported
+        self._told: dict[int, int] = {}  # what inputs reported since the last command
+        self._narrow_until = 0.0  # a device that takes longer is read as a whole again
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -72,16 +79,29 @@ class DiconScpi(PairSwitch):
             raise Garbled(f'{self.name}: answer to "X1 DIM?": {inputs} x {outputs} ports')
         return inputs, outputs
 
+    async def read(self) -> frozenset[Setting]:
+        self._narrow_until = 0.0
+        return await super().read()
+
     async def _read(self) -> frozenset[Pair]:
+        """The whole map. While an input that was set is on its way: how far those are, which is never yet what is waited for."""
         inputs, outputs = await self._size()
-        found: dict[int, int] = {}
-        for ingress in range(1, inputs + 1):
-            egress = await self._session.ask(f"X1 CH {ingress}?", partial(_parse_output, ingress=ingress, outputs=outputs))
-            if egress != OFF:
-                found[ingress] = egress
-        if len(set(found.values())) != len(found):
-            raise Garbled(f"{self.name}: two inputs at one output: {sorted(found.items())}")
-        return frozenset(found.items())
+        told = self._told if time.monotonic() < self._narrow_until else {}
+        for ingress, wanted in list(self._awaited.items()) if told is self._told else ():
+            told[ingress] = await self._output(ingress, outputs)
+            if told[ingress] == wanted:
+                del self._awaited[ingress]
+        if told is self._told and self._awaited:
+            return _lit({**self._map, **told})
+        found = {n: told[n] if n in told else await self._output(n, outputs) for n in range(1, inputs + 1)}
+        self._map, self._narrow_until = found, 0.0
+        lit = _lit(found)
+        if len({egress for _, egress in lit}) != len(lit):
+            raise Garbled(f"{self.name}: two inputs at one output: {sorted(lit)}")
+        return lit
+
+    async def _output(self, ingress: int, outputs: int) -> int:
+        return await self._session.ask(f"X1 CH {ingress}?", partial(_parse_output, ingress=ingress, outputs=outputs))
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         for pair in pairs:
@@ -94,8 +114,12 @@ class DiconScpi(PairSwitch):
     async def _set(self, pair: Pair, egress: int, marks: Marks[Pair]) -> None:
         command = f"X1 CH {pair[0]} {egress}"
         marks.write()
+        self._told.clear()
+        self._awaited[pair[0]] = egress
         first = await self._session.ask("SYST:ERR?", _parse_error, command=command, again=False)
+        self._narrow_until = time.monotonic() + soon_s(self.traits, self._patience_s) / 2
         if first.code:
+            del self._awaited[pair[0]]
             marks.words[pair] = f'refused "{command}": ' + "; ".join([str(first), *await self._drain()])
 
     async def _drain(self) -> list[str]:
@@ -106,6 +130,10 @@ class DiconScpi(PairSwitch):
                 break
             errors.append(str(error))
         return errors
+
+
+def _lit(outputs: Mapping[int, int]) -> frozenset[Pair]:
+    return frozenset((ingress, egress) for ingress, egress in outputs.items() if egress != OFF)
 
 
 def _labels(count: int) -> tuple[str, ...]:

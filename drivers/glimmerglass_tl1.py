@@ -34,6 +34,7 @@ LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no sourc
 FLOOR_DBM = -45.0
 """Dark ports read about -48 to -52 dBm (REAL): from here down there is no light."""
 PAIRS_PER_COMMAND = 32  # keeps a command under 450 bytes; no source gives a limit
+_SIDE = re.compile(r"0|[12][0-9]{4}")
 _LABEL = re.compile(r"[12][0-9]{4}")
 _OPEN = frozenset({"", "0", "NO", "NONE", "NA", "UNLOCKED"})
 _NUMBER = re.compile(r"[+-]?\d{1,3}(\.\d+)?")
@@ -71,10 +72,11 @@ class Row:
 def parse(text: str) -> Row:
     """Read a row by its keys. Raises: Garbled."""
     row = tl1.parse_row(text)
-    sides = [row.fields.get(key, "0") for key in ("IPORTID", "OPORTID")]
-    if bad := [side for side in sides if not re.fullmatch(r"0|[12][0-9]{4}", side)]:
-        raise Garbled(f"row {text[:60]!r}: port {bad[0]!r}")
-    if sides == ["0", "0"] or (sides[0][0], sides[1][0]) in {("2", "2"), ("1", "1"), ("2", "1"), ("2", "0"), ("0", "1")}:
+    sides = (row.fields.get("IPORTID", "0"), row.fields.get("OPORTID", "0"))
+    for side in sides:
+        if not _SIDE.fullmatch(side):
+            raise Garbled(f"row {text[:60]!r}: port {side!r}")
+    if sides == ("0", "0") or (sides[0][0], sides[1][0]) in {("2", "2"), ("1", "1"), ("2", "1"), ("2", "0"), ("0", "1")}:
         raise Garbled(f"row {text[:60]!r}: from port {sides[0]} to port {sides[1]}")
     level = row.fields.get("INPWR", "NA")
     locked = row.fields.get("CONNLOCK", "").upper() not in _OPEN

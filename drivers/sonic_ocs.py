@@ -9,6 +9,7 @@ deleted before it is added again.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
@@ -107,6 +108,7 @@ class SonicOcs(PairSwitch):
         self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
         self._root = ""
         self._made: set[Pair] = set()
+        self._soon_at = 0.0  # before, what was made is not expected to be tuned
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -168,7 +170,10 @@ class SonicOcs(PairSwitch):
 
     async def _lit(self, look: Look) -> frozenset[Pair]:
         lit = look.tuned
-        if dark := look.status.keys() - lit:
+        dark = look.status.keys() - lit
+        if dark <= self._made and time.monotonic() < self._soon_at:
+            return lit  # being tuned; should a port of theirs be shut, the next look says so
+        if dark:
             shut = {port for port, state in (await self._ask(SHOW_PORTS, sonic.port_column)).items() if state != OPEN}
             if shut:
                 lit |= {pair for pair in dark & await self._ask(SHOW_CONFIG, sonic.config) if shut & {*identifier(pair).split("-")}}
@@ -244,6 +249,7 @@ class SonicOcs(PairSwitch):
                 if words := await self._add(pair, marks):
                     marks.words[pair] = words
                 self._made.add(pair)
+        self._soon_at = time.monotonic() + self.traits.settle_s
 
     async def _drain(self) -> list[str]:
         return []  # what a command has to say it prints

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 
 from drivers.wire.rest import decimal, quote
 from optics import Garbled, Slot
@@ -28,6 +29,7 @@ APART_DB = Decimal("0.01")
 MOST_ROWS = 20_000  # the A-series has 9000
 LARGEST_PORT = 99
 
+_PLAIN = re.compile(r"([0-9]{3})\.([0-9]{3})", re.ASCII)
 _PHASE = re.compile(r"[+-]?[0-9]{1,6}(\.[0-9]{0,18})?([eE][+-]?[0-9]{1,2})?")
 
 
@@ -42,7 +44,7 @@ class Row:
 
     @property
     def db(self) -> Decimal:
-        return max(Decimal(self.attenuation), Decimal(0))
+        return _db(self.attenuation)
 
     @property
     def blocked(self) -> bool:
@@ -92,18 +94,31 @@ def parse(text: str) -> tuple[Row, ...]:
         raise Garbled(f"{len(lines)} rows: {quote(text)}")
     found: list[Row] = []
     for line in lines:
-        cells = line.split("\t")
-        if len(cells) != 4 or not re.fullmatch(r"\s*[0-9]{1,2}\s*", cells[3]):
-            raise Garbled(f"not frequency, attenuation, phase, port: {quote(line)}")
-        frequency, attenuation, phase = (cell.strip() for cell in cells[:3])
-        mhz = mhz_of(decimal(frequency, "frequency"))
-        decimal(attenuation, "attenuation")
-        if not _PHASE.fullmatch(phase):
-            raise Garbled(f"phase is no number: {quote(line)}")
+        frequency, _, rest = line.partition("\t")
+        attenuation, phase, port = _cells(rest)
+        frequency = frequency.strip()
+        plain = _PLAIN.fullmatch(frequency)
+        mhz = int(plain[1] + plain[2]) * STEP_MHZ if plain else mhz_of(decimal(frequency, "frequency"))
         if mhz % STEP_MHZ or (found and mhz != found[-1].mhz + STEP_MHZ):
             raise Garbled(f"{frequency} THz is off the grid of 0.001 THz or out of order")
-        found.append(Row(mhz, attenuation, phase, int(cells[3])))
+        found.append(Row(mhz, attenuation, phase, port))
     return tuple(found)
+
+
+@lru_cache(maxsize=1024)  # thousands of rows say the same of their frequencies
+def _cells(text: str) -> tuple[str, str, int]:
+    cells = [cell.strip() for cell in text.split("\t")]
+    if len(cells) != 3 or not re.fullmatch(r"[0-9]{1,2}", cells[2]):
+        raise Garbled(f"not frequency, attenuation, phase, port: {quote(text)}")
+    decimal(cells[0], "attenuation")
+    if not _PHASE.fullmatch(cells[1]):
+        raise Garbled(f"phase is no number: {quote(text)}")
+    return cells[0], cells[1], int(cells[2])
+
+
+@lru_cache(maxsize=1024)
+def _db(attenuation: str) -> Decimal:
+    return max(Decimal(attenuation), Decimal(0))
 
 
 def write(rows: Iterable[Row]) -> str:
@@ -114,14 +129,17 @@ def write(rows: Iterable[Row]) -> str:
 def bands(rows: Sequence[Row]) -> tuple[Band, ...]:
     """What a profile lets through, in order."""
     found: list[Band] = []
+    low = high = 0
+    held: tuple[int, Decimal] | None = None
     for row in rows:
-        if row.blocked:
-            continue
-        last = found[-1] if found else None
-        if last and (last.slot.high_mhz, last.port, last.db) == (row.mhz, row.port, row.db):
-            found[-1] = replace(last, slot=Slot(last.slot.low_mhz, row.mhz + STEP_MHZ))
-        else:
-            found.append(Band(Slot(row.mhz, row.mhz + STEP_MHZ), row.port, row.db))
+        here = None if row.blocked else (row.port, row.db)
+        if here != held or row.mhz != high:
+            if held:
+                found.append(Band(Slot(low, high), *held))
+            low, held = row.mhz, here
+        high = row.mhz + STEP_MHZ
+    if held:
+        found.append(Band(Slot(low, high), *held))
     return tuple(found)
 
 
@@ -135,7 +153,7 @@ def whole(rows: Sequence[Row], first_mhz: int, last_mhz: int) -> tuple[Row, ...]
 def block(rows: Sequence[Row], slot: Slot) -> tuple[Row, ...]:
     """Block the rows of `slot`; their phase stays."""
     first, end = _span(rows, slot)
-    return (*rows[:first], *(replace(row, attenuation=BLOCKED[0], port=BLOCKED[1]) for row in rows[first:end]), *rows[end:])
+    return (*rows[:first], *(Row(row.mhz, BLOCKED[0], row.phase, BLOCKED[1]) for row in rows[first:end]), *rows[end:])
 
 
 def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, ...]:
@@ -144,7 +162,7 @@ def lead(rows: Sequence[Row], slot: Slot, port: int, db: Decimal) -> tuple[Row, 
     near = {(row.port, row.db) for row in (*rows[max(0, first - 1) : first], *rows[end : end + 1]) if not row.blocked}
     while (port, db) in near:
         db += APART_DB
-    return (*rows[:first], *(replace(row, attenuation=f"{db:.3f}", port=port) for row in rows[first:end]), *rows[end:])
+    return (*rows[:first], *(Row(row.mhz, f"{db:.3f}", row.phase, port) for row in rows[first:end]), *rows[end:])
 
 
 def _span(rows: Sequence[Row], slot: Slot) -> tuple[int, int]:

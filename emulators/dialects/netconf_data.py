@@ -209,7 +209,8 @@ def _entries(
         raise _about("missing-element", edit, f"lacks its key {schema.key}", bad_element=schema.key)
     tag = str(edit.tag)
     if tag not in siblings:
-        siblings[tag] = found = {}
+        found: dict[str, etree._Element] = {}
+        siblings[tag] = found
         for node in parent.findall(tag):
             own = node.find(name)
             if own is not None:

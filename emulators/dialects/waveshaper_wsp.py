@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -53,24 +54,37 @@ def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        fields = line.rstrip("\r").split("\t")
-        if len(fields) != 4:
-            raise BadProfile(f"line {number}: 4 columns expected")
-        frequency, attenuation, phase, port = (field.strip() for field in fields)
-        if not FREQUENCY.fullmatch(frequency) or not NUMBER.fullmatch(attenuation) or not NUMBER.fullmatch(phase):
+        frequency, _, rest = line.partition("\t")
+        frequency = frequency.strip()
+        try:
+            cell = _cell(rest, ports)
+        except BadProfile as problem:
+            raise BadProfile(f"line {number}: {problem}") from None
+        if not FREQUENCY.fullmatch(frequency):
             raise BadProfile(f"line {number}: invalid number")
         mhz = Decimal(frequency) * 1_000_000
         if mhz % STEP_MHZ or not range_mhz[0] <= mhz < range_mhz[1]:
             raise BadProfile(f"line {number}: frequency out of range or off the grid")
         if last and mhz != last + STEP_MHZ:
             raise BadProfile(f"line {number}: frequencies not contiguous")
-        if not re.fullmatch(r"\d{1,3}", port) or int(port) > ports:
-            raise BadProfile(f"line {number}: invalid port")
         last = int(mhz)
-        rows[last] = row(float(attenuation), float(phase), int(port))
+        rows[last] = cell
     if not rows:
         raise BadProfile("empty profile")
     return rows
+
+
+@lru_cache(maxsize=1024)  # thousands of rows say the same of their frequencies
+def _cell(text: str, ports: int) -> Row:
+    fields = [field.strip() for field in text.split("\t")]
+    if len(fields) != 3:
+        raise BadProfile("4 columns expected")
+    attenuation, phase, port = fields
+    if not NUMBER.fullmatch(attenuation) or not NUMBER.fullmatch(phase):
+        raise BadProfile("invalid number")
+    if not re.fullmatch(r"\d{1,3}", port) or int(port) > ports:
+        raise BadProfile("invalid port")
+    return row(float(attenuation), float(phase), int(port))
 
 
 def row(attenuation_db: float, phase_rad: float, port: int) -> Row:
@@ -105,10 +119,12 @@ def runs(profile: Profile) -> Iterator[tuple[int, int, int, float]]:
 
 def text(profile: Profile) -> str:
     """Return a profile as a WSP file (DOC: the shape of a row; U: how many decimals the device prints)."""
-    return "".join(
-        f"{mhz // 1_000_000}.{mhz % 1_000_000 // STEP_MHZ:03d}\t{cell.attenuation_db:.3f}\t{cell.phase_rad:.3f}\t{cell.port}\n"
-        for mhz, cell in sorted(profile.items())
-    )
+    return "".join(f"{mhz // 1_000_000}.{mhz % 1_000_000 // STEP_MHZ:03d}{_shown(cell)}" for mhz, cell in sorted(profile.items()))
+
+
+@lru_cache(maxsize=1024)
+def _shown(cell: Row) -> str:
+    return f"\t{cell.attenuation_db:.3f}\t{cell.phase_rad:.3f}\t{cell.port}\n"
 
 
 def frequencies(range_mhz: tuple[int, int]) -> Iterable[int]:
