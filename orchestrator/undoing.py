@@ -21,6 +21,7 @@ from optics import (
     Interlock,
     Interrupted,
     Locked,
+    Refused,
     RolledBack,
     Setting,
     TestbedError,
@@ -147,49 +148,59 @@ class Undoing:
 
     async def _routes(self) -> str:
         """Every host that answers runs what it ran before: by its number where it still has it, else staged anew."""
-        hellos = await self._hellos()
+        moved: set[HostName] = set()
+        for _ in range(TRIES):
+            hellos = await self._hellos()
+            astray = self._astray(hellos)
+            if not astray:
+                break
+            moved |= {host for names in astray.values() for host in names}
+            try:
+                await self._lead_back(astray, hellos)
+            except Locked:
+                raise
+            except TestbedError as error:  # what came of it is read before anything is asked again
+                self.said |= {f"{line.partition(':')[0]}: ": line for line in str(error).splitlines()}
+        return f"{counted(len(moved), 'host')} brought back" if moved else "all as before"
+
+    def _astray(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
+        """Hosts that do not run what they ran, or owe to leave it: by what to ask of them, and the generation it is about."""
         ours = self.context.ours()
-        confirm: dict[int, list[HostName]] = {}
-        commit: dict[int, list[HostName]] = {}
-        clear: list[HostName] = []
-        gone: list[HostName] = []
+        found: dict[tuple[str, int | None], list[HostName]] = {}
         for host, hello in sorted(hellos.items()):
             was = self.generations[host]
             if hello.active == was:
-                if was is not None and hello.pending_s is not None:
-                    confirm.setdefault(was, []).append(host)
+                if was is None or hello.pending_s is None:
+                    continue
+                what = "confirm"
             elif hello.active is not None and hello.active not in ours:
-                self._left(f"{host}: runs generation {hello.active}, which somebody else committed meanwhile")
+                continue  # somebody else's meanwhile: never touched; the check tells of it
             elif was is None:
-                clear.append(host)
-            elif was in hello.staged:
-                commit.setdefault(was, []).append(host)
+                what = "clear"
             else:
-                gone.append(host)
-        try:
-            for number, names in confirm.items():
-                await self._ask("confirm", names, partial(self.hosts.confirm, number, names))
-            for number, names in commit.items():
-                await self._ask("commit", names, partial(self.hosts.commit, number, names))
-            if clear:
-                await self._ask("clear", clear, partial(self.hosts.clear, clear))
-            if gone:
-                await self._stage_anew(gone, hellos)
-        except Locked:
-            raise
-        except TestbedError as error:
-            for line in str(error).splitlines():
-                self._left(f"routes: {line}")
-        moved = sum(map(len, commit.values())) + len(clear) + len(gone)
-        return f"{counted(moved, 'host')} brought back" if moved else f"{counted(len(hellos), 'host')} as before"
+                what = "commit" if was in hello.staged else "stage"
+            found.setdefault((what, was), []).append(host)
+        return found
+
+    async def _lead_back(self, astray: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]) -> None:
+        gone: list[HostName] = []
+        for (what, was), names in astray.items():
+            if what == "stage":
+                gone += names
+            elif what == "clear" or was is None:
+                await self._ask("clear", names, partial(self.hosts.clear, names))
+            elif what == "confirm":
+                await self._ask("confirm", names, partial(self.hosts.confirm, was, names))
+            else:
+                await self._ask("commit", names, partial(self.hosts.commit, was, names))
+        if gone:
+            await self._stage_anew(gone, hellos)
 
     async def _stage_anew(self, gone: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
         """Hosts that dropped the old routes get them under a new number, and all others of that plan with them."""
         current, lab = self.to.current, self.context.session.lab
         if current is None:
-            for host in gone:
-                self._left(f"{host}: the routes it ran (generation {self.generations[host]}) are not known any more")
-            return
+            raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
         if any(not hello.installed for hello in hellos.values()):
             await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
         plan = read_plan(current.plan_text, current.plan_name, lab)
@@ -261,9 +272,13 @@ class Undoing:
             changes = self._changes(held)
             if not changes:
                 break
-            told = await tell_devices(context, changes, "rollback", together=False)
+            try:
+                told = await tell_devices(context, changes, "rollback", together=False)
+            except Interlock as error:
+                self._left(_first(error))
+                break
             writes += sum(outcome.writes for outcome in told.outcomes.values())
-            self.said = {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}
+            self.said |= {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}
             self.said |= {f"{d}: ": _first(error) for d, error in told.errors.items()}
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
@@ -294,7 +309,9 @@ class Undoing:
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):
-            self._left(f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before")
+            words = self.said.get(f"{host}: ", "")
+            line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
+            self._left(line + (f" ({words})" if words else ""))
         number = sum(len(s & self.to.ours[d]) for d, s in held.items())
         there = f"{counted(number, 'setting')} of ours on {counted(len(held), 'device')} read back"
         return f"{there}, {counted(len(same), 'host')} on the routes they had"
