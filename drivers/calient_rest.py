@@ -19,7 +19,7 @@ from typing import ClassVar
 from urllib.parse import quote as percent
 
 from drivers.api import Evidence, Ready, at_once
-from drivers.calient_rows import Connection, Pair, Work, is_aid, make, natural, work
+from drivers.calient_rows import Connection, Pair, Work, in_the_way, is_aid, make, natural, work
 from drivers.link.http import Answer
 from drivers.rounds import Marks, in_rounds
 from drivers.session.rest import OPTIONS, RestSession, open_http
@@ -155,18 +155,22 @@ class CalientRest:
         if todo.delete:
             await self._delete(todo.delete, marks)
             marks.broke()
+        blocked = in_the_way(todo.activate, [row for row in todo.delete if row.pairs & marks.words.keys()])
+        for c, words in blocked.items():
+            marks.words.update({pair: words for pair in c.pairs if pair not in marks.words})
         items = []
-        for c in todo.enter:
+        enter = [c for c in todo.enter if c not in blocked]
+        for c in enter:
             item = {"in": c.source, "out": c.destination, "dir": "bi" if c.two_way else "uni"}
             items.append(item if self._group == SYSTEM else {**item, "group": self._group})
             made |= c.pairs
-        await self._batch("badd", todo.enter, items, marks)
-        entered = set(todo.enter)
+        await self._batch("badd", enter, items, marks)
+        entered = {*todo.enter, *blocked}
         for c in todo.activate:
             if c not in entered:  # else: reserved by us before
                 marks.write()
-                words = await self._tell("activate", {"conn": c.name, "group": c.group}, 1)
-                marks.words.update(dict.fromkeys(c.pairs, words[0]) if words[0] else {})
+                (refused,) = await self._tell("activate", {"conn": c.name, "group": c.group}, 1)
+                marks.words.update(dict.fromkeys(c.pairs, refused) if refused else {})
         marks.acknowledged()
 
     async def _delete(self, rows: Sequence[Connection], marks: Marks[Pair]) -> None:

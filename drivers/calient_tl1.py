@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from drivers.api import Evidence, Ready, at_once
-from drivers.calient_rows import Connection, Pair, Work, is_aid, natural, parse, work
+from drivers.calient_rows import Connection, Pair, Work, in_the_way, is_aid, natural, parse, work
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
@@ -219,11 +219,14 @@ class CalientTl1:
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
         """Take down, then put up; what was denied in one step is left out of the next."""
         still = await self._send("CANC-CRS", todo.cancel, marks)
-        await self._send("DLT-CRS", [c for c in todo.delete if c not in still], marks)
+        still += await self._send("DLT-CRS", [c for c in todo.delete if c not in still], marks)
         if todo.delete:
             marks.broke()
-        unmade = await self._send("ENT-CRS", todo.enter, marks)
-        entered = [c for c in todo.activate if c not in unmade]
+        blocked = in_the_way(todo.activate, still)
+        for c, words in blocked.items():
+            marks.words.update({pair: words for pair in c.pairs if pair not in marks.words})
+        unmade = await self._send("ENT-CRS", [c for c in todo.enter if c not in blocked], marks)
+        entered = [c for c in todo.activate if c not in unmade and c not in blocked]
         if denied := await self._send("ACT-CRS", entered, marks):
             # Perhaps only the name is another than the default one: ask for it.
             rows = {(row.aid, row.kind, row.group): row for row in await self._rows()}

@@ -20,7 +20,7 @@ from typing import ClassVar
 from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
-from drivers.session.routes import RouteSwitch
+from drivers.session.routes import RouteSwitch, in_the_way
 from drivers.watch import watch
 from drivers.wire import netconf, roadm
 from drivers.wire.netconf import tree
@@ -158,8 +158,10 @@ class LumentumNetconf(RouteSwitch[Table]):
                 marks.broke()
             if tuned:
                 await self._tune(tuned, seen, marks)
-            if new:
-                await self._make(new, seen, gone, marks)
+            stuck = [route for route in gone if route in marks.words]  # a new route may not be led over what could not be removed
+            marks.words.update({route: words for route in new if (words := in_the_way(route, stuck))})
+            if free := [route for route in new if route not in marks.words]:
+                await self._make(free, seen, gone, marks)
         finally:
             await self._light(marks)
 

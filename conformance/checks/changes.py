@@ -206,6 +206,19 @@ async def a_locked_port_is_not_driven(s: Subject) -> None:
         await s.shows([locked])
 
 
+@check("a light that cannot be broken keeps its ports: nothing is driven over it", "refusals", ports=6)
+async def what_stays_is_not_driven_over(s: Subject) -> None:
+    held, good = s.one(1, 2), s.one(3, 4)
+    (before,) = await s.make((1, 2))
+    since = s.since([before])
+    over = replace(held, egress=s.one(1, 5).egress)
+    with s.known.wrong("port-locked", port=held.egress.label):
+        outcome = await s.apply(remove=[held], add=[over, good])
+        failed_exactly(s, outcome, [held, over])
+        await s.shows([held, good])
+    want(s.since([before]) == since, f"{held} was disturbed")
+
+
 @check("of two lights that go opposite ways one is broken and the other is lit", "change", truth=False, ports=2)
 async def one_of_two_ways(s: Subject) -> None:
     there, back = s.one(1, 2), s.one(2, 1)

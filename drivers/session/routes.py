@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -143,12 +143,20 @@ def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[Spe
     work = Work(sorted(gone), tuned, [], {})
     standing = sorted(held - gone)
     for route in sorted(new - {after for _, after in tuned}):
-        if other := next((other for other in (*standing, *work.fresh) if _overlap(route, other)), None):
-            port = route.ingress if route.ingress == other.ingress else route.egress
-            work.refused[route] = f"the spectrum at port {port.label} is held by {other}"
+        if words := in_the_way(route, (*standing, *work.fresh)):
+            work.refused[route] = words
         else:
             work.fresh.append(route)
     return work
+
+
+def in_the_way(route: SpectralRoute, standing: Iterable[SpectralRoute]) -> str:
+    """What of `standing` holds the spectrum that `route` wants, in words; empty where nothing does."""
+    other = next((other for other in standing if _overlap(route, other)), None)
+    if other is None:
+        return ""
+    port = route.ingress if route.ingress == other.ingress else route.egress
+    return f"the spectrum at port {port.label} is held by {other}"
 
 
 def _overlap(one: SpectralRoute, other: SpectralRoute) -> bool:
