@@ -10,6 +10,8 @@ from pathlib import Path
 
 from optics import Interlock, Interrupted, Locked, Missing
 from orchestrator.change import Bringing
+from orchestrator.holding import holding, scope_of, who
+from orchestrator.interlock import Interlocks
 from orchestrator.lab import Lab
 from orchestrator.leaving import Leaving
 from orchestrator.plan import Plan
@@ -20,7 +22,8 @@ from orchestrator.reports import DownReport, UpReport
 from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
 from orchestrator.settings import Settings
-from orchestrator.store import LabLock, Store
+from orchestrator.store import Store
+from orchestrator.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
 from orchestrator.telling import Context
@@ -60,6 +63,8 @@ class Change:
     store: Store
     settings: Settings
     timeout_s: float
+    wait_s: float = 0.0
+    """How long (s) to wait for others who hold what this change needs."""
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
         """Bring `plan` up. options: launch_job, rollback."""
@@ -76,7 +81,7 @@ class Change:
 
     async def back(self, to: Before, options: Mapping[str, object], of: str) -> UpReport | DownReport:
         """Back to what was before run `of`."""
-        async with self._running(to.current.plan_name if to.current else "", options) as context:
+        async with self._running(to.current.plan_name if to.current else "", options, to=to) as context:
             if to.current is None:
                 return self._left(context, replace(await Leaving(context, to).carry_out(), verb="rollback", of=of))
             report = await Returning(context, to).carry_out(launch_job=True)
@@ -94,11 +99,13 @@ class Change:
 
     @asynccontextmanager
     async def _running(
-        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = ""
+        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Before | None = None
     ) -> AsyncIterator[Context]:
         """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
-        with LabLock(settings.lock_path(key), user=settings.user, reason=f"{self.verb} {name}".rstrip()):
+        scope = scope_of(lab, settings, self.store, plan=plan, to=to)
+        reason = f"{self.verb} {name}".rstrip()
+        async with holding(lab, settings, self.store, scope, reason, wait_s=self.wait_s, progress=self.progress) as lock:
             run = self.store.new_run(
                 self.verb,
                 key,
@@ -110,6 +117,7 @@ class Change:
                 owner=settings.owner,
                 options=options,
             )
+            lock.bind(run)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, lab.name) as journal:
                 if text:
@@ -121,7 +129,20 @@ class Change:
                         deadline(self.timeout_s, self.verb, firm=firm) as limit,
                         open_session(lab, self.inventory, run_dir) as session,
                     ):
-                        yield Context(session, self.store, run, slice_of(lab, settings), recorder, run_dir, self.timeout_s, limit)
+                        session.hosts.token = run.token
+                        tags = Tagouts(self.store, key, who(settings))
+                        yield Context(
+                            session,
+                            self.store,
+                            run,
+                            slice_of(lab, settings),
+                            recorder,
+                            run_dir,
+                            self.timeout_s,
+                            limit,
+                            lock=lock,
+                            interlocks=Interlocks(lab, session.devices, tags),
+                        )
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
                     run.finish("interrupted", 130, words)

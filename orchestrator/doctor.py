@@ -188,7 +188,7 @@ def _store(settings: Settings) -> Check:
     if not settings.store_path.exists():
         return Check("store", "ok", "no runs yet")
     try:
-        with Store(settings.store_path) as store:
+        with Store(settings.store_path, shared=settings.store is not None) as store:
             died = [r.id for r in store.history(limit=50) if r.status == "died"]
     except (TestbedError, OSError) as error:
         return Check("store", "fail", str(error), getattr(error, "hint", ""), "`status`, `lab`")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from optics import HostName, Missing, NotVerified, Refused, TestbedError, Unreachable
+from orchestrator.holding import holding
 from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import backend
@@ -21,9 +22,10 @@ from orchestrator.lab import Lab
 from orchestrator.plan import Job
 from orchestrator.recorder import Recorder
 from orchestrator.reports import JobLogs, JobStatus, to_json
+from orchestrator.scope import reach
 from orchestrator.session import Session, deadline, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
-from orchestrator.store import JobRecord, LabLock, Store, lab_of
+from orchestrator.store import JobRecord, Store, lab_of
 from orchestrator.target import Target
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
@@ -361,7 +363,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
         if job is None:
             raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
         await _connect(session, job.ranks)
-        with LabLock(settings.lock_path(lab_of(key)), user=settings.user, reason="job launch"):
+        async with holding(session.lab, settings, store, reach(session.lab, job.ranks), "job launch", progress=progress) as lock:
             run = store.new_run(
                 "job launch",
                 lab_of(key),
@@ -372,6 +374,8 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                 user=settings.user,
                 owner=settings.owner,
             )
+            lock.bind(run)
+            await session.hosts.fence(run.token, job.ranks)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
                 record = store.latest_job(key)
@@ -416,5 +420,6 @@ async def job_stop(inventory: Path, *, progress: Progress, store: Store, setting
             status = await look(session, store, record, run_dir)
             if status.state not in ("starting", "running"):
                 return status
-        with LabLock(settings.lock_path(lab_of(key)), user=settings.user, reason="job stop"):
+        ranks = _ranks(record, session.lab)
+        async with holding(session.lab, settings, store, reach(session.lab, ranks), "job stop", progress=progress):
             return await halt(session, store, record, run_dir, "stopped by the operator")

@@ -1,11 +1,10 @@
-"""One writer per lab on this machine: a file lock that names its holder and dies with him."""
+"""One store per lab on this machine: locks and circuits are kept in a store, and two stores would not see each other's."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import secrets
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -14,91 +13,90 @@ from types import TracebackType
 
 from optics.errors import Locked, TestbedError
 
+GIVE_UP_S = 2.0
+"""The note is held exclusively for the moment of a write only."""
+
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a lock. `since`: wall seconds; `id`: names this one holding, never used again."""
+class Keeper:
+    """Which store keeps the lab, and who noted it. store: its file, `identity` the same however the path is written."""
 
+    store: str
+    identity: str
     user: str
     host: str
     pid: int
-    since: float
-    reason: str
-    id: str
-
-    def __str__(self) -> str:
-        since = time.strftime("%H:%M:%S", time.localtime(self.since))
-        return f"{self.user} on {self.host} (pid {self.pid}) since {since}: {self.reason}"
 
 
-class LabLock:
-    """Holds `path` for one command. The kernel frees it when the process dies, however it dies; the file itself stays.
+class OneStore:
+    """Holds the note at `path` for one command. The kernel frees it when the process dies, however it dies; the file stays.
 
-    As a context manager: raises Locked - somebody else holds it; the message names user, host, pid, since and reason.
+    As a context manager: raises Locked - somebody changes the lab now with another store.
     """
 
-    def __init__(self, path: Path, *, user: str, reason: str, wait_s: float = 0.0) -> None:
-        self.path, self.wait_s = path, wait_s
-        self.holder = Holder(user, socket.gethostname(), os.getpid(), time.time(), reason, secrets.token_hex(4))
+    def __init__(self, path: Path, store: Path, *, user: str) -> None:
+        self.path = path
+        found = store.stat()
+        self.keeper = Keeper(str(store), f"{found.st_dev}:{found.st_ino}", user, socket.gethostname(), os.getpid())
         self._fd = -1
 
     def acquire(self) -> None:
-        """Take the lock, waiting at most `wait_s` (s) for another holder."""
+        """Share the note with everybody of our store, or write it where nobody holds it."""
         fd = _open(self.path)
-        deadline = time.monotonic() + self.wait_s
+        give_up = time.monotonic() + GIVE_UP_S
         try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise self._locked(fd) from None
-                    time.sleep(0.05)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(asdict(self.holder)).encode(), 0)
+            while not self._shared(fd):
+                if time.monotonic() >= give_up:
+                    raise Locked(f"{self.path}: is held and says not by whom", hint="try again in a moment")
+                time.sleep(0.005)
         except BaseException:
             os.close(fd)
             raise
         self._fd = fd
 
+    def _shared(self, fd: int) -> bool:
+        """Whether we share the note now. Raises: Locked - it names another store."""
+        try:
+            if _lock(fd, fcntl.LOCK_EX):  # nobody is there
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, json.dumps(asdict(self.keeper)).encode(), 0)
+            # Turning the one lock into the other is not atomic (flock(2)): who came in between has written his own.
+            if not _lock(fd, fcntl.LOCK_SH):
+                return False
+        except OSError as error:
+            raise TestbedError(f"{self.path}: {error.strerror}", hint="set lock_dir to a directory you may write") from error
+        keeper = _read(fd)
+        if keeper is None:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            return False
+        if keeper.identity != self.keeper.identity:
+            raise Locked(
+                f"{keeper.user} (pid {keeper.pid}) changes this lab now with another store, {keeper.store}; two stores do not know "
+                "each other's locks and circuits",
+                hint="share one: set `store` to its directory (docs/how-to/share-a-lab.md)",
+            )
+        return True
+
     def release(self) -> None:
-        """Free the lock; safe to call twice."""
+        """Let go of the note; safe to call twice."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> LabLock:
+    def __enter__(self) -> OneStore:
         self.acquire()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
 
-    def _locked(self, fd: int) -> Locked:
-        holder = _read(fd)
-        if holder is None:  # between his taking the lock and his writing the name
-            return Locked(f"the lab is locked by another process ({self.path})", hint="try again in a moment")
-        return Locked(
-            f"the lab is locked by {holder}", hint=f"wait for it, or ask {holder.user}; the lock ends with process {holder.pid}"
-        )
 
-
-def holder(path: Path) -> Holder | None:
-    """Who holds the lock now, None if nobody does."""
+def _lock(fd: int, kind: int) -> bool:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _read(fd)
-    else:
-        return None
-    finally:
-        os.close(fd)
+        return False
+    return True
 
 
 def process_mark(pid: int) -> str:
@@ -167,8 +165,8 @@ def _open(path: Path) -> int:
     raise TestbedError(f"{path}: appears and disappears; is something cleaning {path.parent}?")
 
 
-def _read(fd: int) -> Holder | None:
+def _read(fd: int) -> Keeper | None:
     try:
-        return Holder(**json.loads(os.pread(fd, 4096, 0)))
+        return Keeper(**json.loads(os.pread(fd, 4096, 0)))
     except (ValueError, TypeError, OSError):
         return None

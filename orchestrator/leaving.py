@@ -68,11 +68,13 @@ class Leaving:
         observed = dict(seen.settings)
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
+        await context.allowed(change.changes, observed)
         mine = context.ours()
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
         notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
         runs = await jobs.running(session, store, context.slice)
+        await session.hosts.fence(context.run.token, following)
         before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None)
         if change or following or runs:
             context.run.found(

@@ -86,6 +86,8 @@ class DeviceDiff:
     time_scale: float = 1.0
     dark_port_s_expected: float | None = None
     """Of a device that moves one fibre at a time: seconds that lit ports are dark, summed over ports; None for others."""
+    ahead_s_expected: float | None = None
+    """How long such a device works before anything goes dark, where no host sees it."""
 
 
 class _Counts(Report):
@@ -259,6 +261,10 @@ class UpReport(_Counts):
     """The command that takes this change back."""
     dark_time_scale: float = 1.0
     equalise: EqualiseReport | None = None
+    verb: str = "up"
+    """`up`, or the verb that brought back what was: `rollback`, `restore`."""
+    of: str = ""
+    """The run that was taken back or restored."""
 
     derived = ("kept", "removed", "made", "foreign", "total_s")
 
@@ -283,6 +289,10 @@ class DownReport(_Counts):
     left: tuple[str, ...] = ()
     journal: str = ""
     notes: tuple[str, ...] = ()
+    verb: str = "down"
+    """`down`, or `rollback` to a lab without a plan."""
+    of: str = ""
+    """The run that was taken back."""
 
     derived = ("kept", "removed", "made", "foreign")
 
@@ -360,6 +370,7 @@ class StatusReport(Report):
     hosts: tuple[HostStatus, ...] = ()
     job: JobStatus | None = None
     locked_by: str = ""
+    tagged: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()
     """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""

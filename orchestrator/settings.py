@@ -1,9 +1,9 @@
-"""Where everything lives and what the operator chose: flag, TESTBED_* variable, testbed.toml, user file, default, in this order."""
+"""Where everything lives and what the operator chose: flag, TESTBED_* variable, testbed.toml, user's file, machine's, default."""
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +18,9 @@ _KEYS = {
     "inventory": "directory with hosts.yml, devices.yml and fibres.yml",
     "timeout": "longest time a command may take (90s, 2m, 500ms, or seconds)",
     "data_dir": "directory of the run store",
+    "store": "directory of a run store that several users of this machine share",
     "state_dir": "directory of journals and logs",
-    "lock_dir": "directory of the lab locks, shared by all users of this machine",
+    "lock_dir": "directory of the notes which store keeps which lab, shared by all users of this machine",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
 }
 
@@ -38,18 +39,20 @@ class Settings:
     user: str
     owner: str = ""
     """Whose plan, circuits and jobs the command works on: the user himself unless `--as` or the like names somebody else."""
+    store: Path | None = None
+    """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def store_path(self) -> Path:
-        return self.data_dir / "testbed.sqlite3"
+        return (self.store or self.data_dir) / "testbed.sqlite3"
 
     def run_dir(self, run: str) -> Path:
         """The directory of one run's journal and logs."""
         return self.state_dir / "runs" / run
 
     def lock_path(self, lab: str) -> Path:
-        """The lock file of a lab, by the key of `orchestrator.store.lab_key`."""
+        """The file that says which store keeps a lab, by the key of `orchestrator.store.lab_key`."""
         return self.lock_dir / f"{lab}.lock"
 
 
@@ -83,7 +86,7 @@ def load(
         ("flag", {k: v for k, v in (flags or {}).items() if v is not None}),
         ("environment", {k: env[f"TESTBED_{k.upper()}"] for k in _KEYS if env.get(f"TESTBED_{k.upper()}")}),
     ]
-    for path in (cwd / PROJECT_FILE, user_file):
+    for path in (cwd / PROJECT_FILE, user_file, Path(dirs.site_config_dir) / "config.toml"):
         layers.append((str(path), _from_file(path, problems)))
     values: dict[str, str] = {}
     origins = dict.fromkeys(_KEYS, "default")
@@ -113,6 +116,7 @@ def load(
         lock_dir=Path(values["lock_dir"]).expanduser() if "lock_dir" in values else _lock_dir(state),
         user=user,
         owner=owner,
+        store=Path(values["store"]).expanduser() if "store" in values else None,
         origins=origins,
     )
 
@@ -167,7 +171,8 @@ def _lock_dir(state: Path) -> Path:
 
 
 def _user() -> str:
+    """Who runs this, by the kernel's word: what the environment says (USER) may be somebody else's after `su` or `sudo`."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return f"uid{os.getuid()}"

@@ -22,17 +22,16 @@ from typing import Any, TypeAlias
 
 from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
 from optics.errors import HandsNeeded, Interrupted, RolledBack, TestbedError
-from orchestrator.lablock import Holder, LabLock, process_mark
+from orchestrator.lablock import process_alive, process_mark
 from orchestrator.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
 from orchestrator.reports import Json, to_json
+from orchestrator.storefile import private_file, shared_file
 from orchestrator.storeschema import SCHEMA, upgrade
 
 __all__ = [
     "Belonging",
     "CurrentPlan",
-    "Holder",
     "JobRecord",
-    "LabLock",
     "LightPoint",
     "Run",
     "RunRecord",
@@ -107,6 +106,8 @@ class Run:
         self.id = run
         self.token = token
         self.finished = False
+        self.unchanged = False
+        """Set when it failed before it changed anything: nothing is left that somebody must put right."""
         self._began_ns = time.monotonic_ns()
 
     def found(self, before: object, target: object) -> None:
@@ -148,9 +149,12 @@ class Run:
         self.finished = True
         seconds = (time.monotonic_ns() - self._began_ns) / 1e9
         self._store._write(
-            "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name)"
-            " WHERE id=?",
-            (time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name, self.id),
+            "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name),"
+            " resolved_by=coalesce(?, resolved_by) WHERE id=?",
+            (
+                *(time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name),
+                *(self.id if self.unchanged else None, self.id),
+            ),
         )
         self._store._fences.pop(self.id, None)
 
@@ -181,15 +185,13 @@ class Store:
     """Opens or creates the store at `path`. Safe to use from several threads and processes.
 
     durable: force every commit to the disk (a power cut then loses nothing that was begun); off only for tests.
-    Raises: TestbedError - the file is no store, or was written by a newer version.
+    shared: the members of a group use it together (`storefile.shared_file`).
+    Raises: TestbedError - the file is no store, or was written by a newer version. UnsafeStore - others may write it.
     """
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, shared: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # SQLite would create it with the umask; the plan and the journal are nobody else's business.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
+        (shared_file if shared else private_file)(path)
         self._lock = threading.RLock()
         self._fences: dict[str, Fence] = {}
         self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
@@ -530,6 +532,6 @@ def _run(row: sqlite3.Row) -> RunRecord:
     process = values.pop("process")
     values.pop("target")
     values["begun"] = values.pop("before") != "null"
-    if values["status"] == "running" and values["host"] == socket.gethostname() and process_mark(values["pid"]) != process:
+    if values["status"] == "running" and values["host"] == socket.gethostname() and not process_alive(values["pid"], process):
         values["status"] = "died"
     return RunRecord(**{**values, "summary": json.loads(values["summary"]), "options": json.loads(values["options"])})

@@ -11,9 +11,9 @@ from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
 from orchestrator.degraded import degraded
 from orchestrator.guardfile import GuardState
+from orchestrator.holding import locks_of, who
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
-from orchestrator.lablock import holder
 from orchestrator.light import Reading, drifts, keep
 from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
@@ -22,6 +22,7 @@ from orchestrator.session import Observation, Session, deadline, key_of, load_la
 from orchestrator.settings import Settings
 from orchestrator.standing import left_behind
 from orchestrator.store import CurrentPlan, Store
+from orchestrator.tagouts import Tagouts
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
 from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
@@ -44,7 +45,8 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     owned = per_device(store.owned(key))
     devices = tuple(_device(lab, n, seen, identities.get(n), wanted, owned) for n in lab.devices)
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
-    who = holder(settings.lock_path(key_of(lab)))
+    held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
+    tags = Tagouts(store, key_of(lab), who(settings)).listed()
     watcher = guardfile.look(guardfile.guard_path(settings, key))
     if watcher is not None and (current is None or watcher.run != current.run):
         watcher = None
@@ -59,7 +61,8 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         devices=devices,
         hosts=hosts,
         job=job,
-        locked_by=str(who) if who else "",
+        locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
+        tagged=tuple(map(str, tags)),
         drift=tuple(_drift(devices, hosts, current, dark, watcher)),
         unfinished=left_behind(store, key, seen),
         dark=dark,

@@ -17,15 +17,19 @@ from optics import (
     Change,
     ChangeFailed,
     DeviceName,
+    HostName,
     Outcome,
     Progress,
     Setting,
     TestbedError,
 )
 from orchestrator.hosts.failures import one_error
+from orchestrator.interlock import Interlocks
 from orchestrator.lightpath import route, routes
+from orchestrator.locks import Held as LockHeld
 from orchestrator.patience import Limit
 from orchestrator.recorder import Recorder
+from orchestrator.scope import of_settings
 from orchestrator.session import Session
 from orchestrator.store import Run, Step, Store, lab_of
 from orchestrator.target import (
@@ -56,6 +60,23 @@ class Context:
     limit: Limit | None = None
     written: set[DeviceName] = field(default_factory=set)
     """Devices that were told anything: they may have changed."""
+    lock: LockHeld | None = None
+    interlocks: Interlocks | None = None
+
+    def hosts(self) -> list[HostName]:
+        """The hosts we hold."""
+        held = self.lock.lock.scope.hosts if self.lock is not None else frozenset()
+        return [host for host in self.session.lab.hosts if host in held]
+
+    def reserve(self, settings: Iterable[Setting]) -> bool:
+        """Hold the ports of these settings too; False if they were ours already. Raises: Locked - somebody else holds one."""
+        return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
+
+    async def allowed(self, changes: Mapping[DeviceName, Change], seen: Mapping[DeviceName, frozenset[Setting]]) -> None:
+        """Look at `changes` before anything is begun; `seen` is what the devices hold. Raises: Interlock."""
+        if self.interlocks is not None:
+            self.interlocks.seen.update(seen)
+            await self.interlocks.check(changes)
 
     @property
     def key(self) -> str:
@@ -148,13 +169,13 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
         gc.enable()
 
 
-async def move_light(context: Context, change: Transition) -> dict[DeviceName, Outcome]:
+async def move_light(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
 
     Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report. What a device says that
     keeps all from beginning: nothing was changed.
     """
-    told = await tell_devices(context, change.changes, "switch")
+    told = await tell_devices(context, change.changes, phase)
     if told.errors and not context.written & change.changes.keys():
         raise one_error(told.errors)
     if told.problems:
@@ -173,8 +194,10 @@ class Told(NamedTuple):
 async def tell_devices(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Told:
     """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised.
 
-    together: none begins before all are ready; else each device does what it can.
+    together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
     """
+    if context.interlocks is not None:
+        await context.interlocks.check(wanted)
     steps = context.run.plan_all(
         ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
     )
@@ -202,6 +225,8 @@ async def _answers(
     for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
         if isinstance(answer, Outcome):
             outcomes[device] = answer
+            if context.interlocks is not None:
+                context.interlocks.seen[device] = answer.observed
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
             # What it does not hold is nobody's: somebody else may use those ports next.

@@ -86,7 +86,7 @@ class Call:
         """Open the run store for the command."""
         from orchestrator.store import Store
 
-        with Store(self.settings.store_path) as store:
+        with Store(self.settings.store_path, shared=self.settings.store is not None) as store:
             yield store
 
     def progress(self, expected: Mapping[str, float] | None = None) -> Progress:

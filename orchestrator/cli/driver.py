@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from conformance.run import Result as Found
     from conformance.subject import Subject
     from optics import DeviceConfig
+    from orchestrator.store import Store
 
 README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
 
@@ -155,8 +156,9 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     from conformance.subject import Subject
     from conformance.truth import Truth
     from orchestrator import labproc
-    from orchestrator.lablock import LabLock
-    from orchestrator.session import key_of, load_lab
+    from orchestrator.holding import holding
+    from orchestrator.scope import Scope
+    from orchestrator.session import load_lab
 
     settings = call.settings
     lab = load_lab(settings.inventory)
@@ -175,9 +177,12 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         call.note(f"next: {words}" + ("; and faults of all kinds" if emulated else ""))
         call.confirm("Go on?")
 
-    with LabLock(settings.lock_path(key_of(lab)), user=settings.user, reason=f"driver conform {name}"):
-        work = run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only))
-        return call._run(_closing(subject, work))
+    async def checked(store: Store) -> Report:
+        async with holding(lab, settings, store, Scope(devices=frozenset({name})), f"driver conform {name}"):
+            return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only)))
+
+    with call.store() as store:
+        return call._run(checked(store))
 
 
 def _config(lab: Any, name: str, driver: str) -> DeviceConfig:

@@ -15,10 +15,10 @@ def _runs(incomplete: str) -> list[tuple[str, str]]:
     from orchestrator.store import Store
 
     try:
-        path = load().store_path
-        if not path.exists():
+        settings = load()
+        if not settings.store_path.exists():
             return []
-        with Store(path) as store:
+        with Store(settings.store_path, shared=settings.store is not None) as store:
             records = store.history(limit=50)
     except Exception:  # a completion that fails must stay silent
         return []

@@ -154,7 +154,8 @@ class Hosts:
         Raises: Locked - a newer run holds one of them.
         """
         self.token = token
-        await self._all([name for name in names if name in self.hellos and self.hellos[name].installed], "fence", {})
+        strangers = self.unprovisioned()  # an older committer knows no fence
+        await self._all([name for name in names if name in self.hellos and name not in strangers], "fence", {})
 
     # --- generations
 

@@ -1,4 +1,4 @@
-"""The lab lock: one writer, named, gone with its process."""
+"""One store per lab: who uses another is told so, and a dead process holds nobody up."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import signal
 import stat
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from optics import Locked
-from orchestrator.lablock import LabLock, holder, process_mark
+from optics import Locked, TestbedError
+from orchestrator.lablock import OneStore, process_mark
 
 HOLD = """
 import sys, pathlib, time
-from orchestrator.lablock import LabLock
-with LabLock(pathlib.Path(sys.argv[1]), user="ann", reason="up ring-12"):
+from orchestrator.lablock import OneStore
+with OneStore(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), user="ann"):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
-def hold(path: Path) -> subprocess.Popen[str]:
-    other = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+def hold(path: Path, store: Path) -> subprocess.Popen[str]:
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(path), str(store)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None and other.stdout.readline() == "held\n"
     return other
 
@@ -37,59 +37,93 @@ def end(other: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
     other.stdout.close()
 
 
-def test_the_second_writer_is_told_who_holds_the_lock_and_why(tmp_path: Path) -> None:
-    path = tmp_path / "locks" / "emulated.lock"
-    other = hold(path)
-    try:
-        with pytest.raises(Locked, match=rf"ann on .* \(pid {other.pid}\) since .*: up ring-12") as caught:
-            LabLock(path, user="bob", reason="up torus").acquire()
-        assert caught.value.exit_code == 4 and str(other.pid) in caught.value.hint
-        held = holder(path)
-        assert held is not None and (held.user, held.pid, held.reason) == ("ann", other.pid, "up ring-12")
-    finally:
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    path = tmp_path / "ours.sqlite3"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    path = tmp_path / "theirs.sqlite3"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    return tmp_path / "locks" / "emulated.lock"
+
+
+@pytest.fixture
+def ann(note: Path, theirs: Path) -> Iterator[subprocess.Popen[str]]:
+    other = hold(note, theirs)
+    yield other
+    if other.poll() is None:
         end(other)
 
 
-def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "emulated.lock"
-    end(hold(path))
-    assert holder(path) is None
-    with LabLock(path, user="bob", reason="up torus") as lock:
-        held = holder(path)
-        assert held == lock.holder and held is not None and held.pid == os.getpid()
-    assert holder(path) is None
+def test_another_store_on_the_same_lab_is_refused_and_named(
+    note: Path, ours: Path, theirs: Path, ann: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(Locked, match=rf"ann \(pid {ann.pid}\) changes this lab now with another store, {theirs}") as caught:
+        OneStore(note, ours, user="bob").acquire()
+    assert caught.value.exit_code == 4 and "share-a-lab.md" in caught.value.hint
 
 
-def test_a_waiting_writer_gets_the_lock_when_it_is_freed(tmp_path: Path) -> None:
-    path = tmp_path / "emulated.lock"
-    other = hold(path)
-    began = time.monotonic()
-    with pytest.raises(Locked):
-        LabLock(path, user="bob", reason="x", wait_s=0.15).acquire()
-    assert time.monotonic() - began >= 0.15
-    end(other)
-    with LabLock(path, user="bob", reason="x", wait_s=5.0):
+def test_the_same_store_is_shared_by_whatever_path(note: Path, theirs: Path, ann: subprocess.Popen[str], tmp_path: Path) -> None:
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to(theirs)
+    with OneStore(note, link, user="bob"), OneStore(note, theirs, user="cid"):
         pass
 
 
-def test_two_locks_of_one_process_exclude_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "emulated.lock"
-    with LabLock(path, user="ann", reason="x"), pytest.raises(Locked):
-        LabLock(path, user="ann", reason="y").acquire()
+def test_a_killed_process_holds_nobody_up(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:
+    end(ann)
+    with OneStore(note, ours, user="bob"):
+        pass
 
 
-def test_a_lock_file_can_be_used_by_every_user_of_the_machine(tmp_path: Path) -> None:
-    path = tmp_path / "locks" / "emulated.lock"
-    with LabLock(path, user="ann", reason="x"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o1777
+def test_who_comes_later_of_the_same_store_keeps_the_note_when_the_first_goes(note: Path, ours: Path, theirs: Path) -> None:
+    first, second = OneStore(note, ours, user="bob"), OneStore(note, ours, user="bob")
+    first.acquire()
+    second.acquire()
+    first.release()
+    with pytest.raises(Locked, match="another store"):
+        OneStore(note, theirs, user="ann").acquire()
+    second.release()
+    with OneStore(note, theirs, user="ann"):
+        pass
 
 
-def test_nobody_holds_a_lock_that_was_never_taken(tmp_path: Path) -> None:
-    assert holder(tmp_path / "none.lock") is None
+def test_letting_go_twice_is_letting_go_once(note: Path, ours: Path) -> None:
+    lock = OneStore(note, ours, user="bob")
+    lock.acquire()
+    lock.release()
+    lock.release()
 
 
-def test_a_process_is_told_from_its_successor_with_the_same_id() -> None:
-    assert process_mark(os.getpid()) == process_mark(os.getpid()) != ""
-    assert process_mark(1) != process_mark(os.getpid())
-    assert process_mark(2**22 + 1) == ""
+def test_everybody_of_the_machine_can_use_the_directory(note: Path, ours: Path) -> None:
+    with OneStore(note, ours, user="bob"):
+        assert stat.S_IMODE(note.parent.stat().st_mode) == 0o1777
+        assert stat.S_IMODE(note.stat().st_mode) == 0o666
+
+
+def test_a_note_that_says_nothing_readable_is_not_believed(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:
+    note.write_text("{}")
+    with pytest.raises(TestbedError, match="is held and says not by whom"):
+        OneStore(note, ours, user="bob").acquire()
+
+
+def test_a_process_id_used_again_is_another_process() -> None:
+    first = subprocess.Popen(["sleep", "60"])
+    try:
+        mark = process_mark(first.pid)
+        assert mark and mark == process_mark(first.pid) and mark != process_mark(os.getpid())
+    finally:
+        first.kill()
+    zombie = process_mark(first.pid)
+    first.wait()
+    assert zombie == "" or zombie == mark
+    assert process_mark(first.pid) == ""

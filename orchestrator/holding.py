@@ -1,0 +1,90 @@
+"""Holding a part of the lab for one command: what a verb locks, and the two locks it takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from optics import HostName
+from orchestrator.audit import Who
+from orchestrator.lab import Lab
+from orchestrator.lablock import OneStore
+from orchestrator.locks import Held, Locks, hold
+from orchestrator.patience import OUTER
+from orchestrator.plan import Plan
+from orchestrator.recovery import Before, before_of, hosts_of
+from orchestrator.scope import Scope, of_settings, reach
+from orchestrator.session import key_of, slice_of
+from orchestrator.settings import Settings
+from orchestrator.store import Store
+from orchestrator.target import stored_links
+from orchestrator.telemetry.progress import Progress
+
+
+def who(settings: Settings) -> Who:
+    """Who runs this command, and on whose behalf."""
+    return Who(settings.owner, settings.user)
+
+
+def locks_of(lab: Lab, settings: Settings, store: Store) -> Locks:
+    return Locks(store, key_of(lab), who(settings))
+
+
+def plan_hosts(plan: Plan) -> set[HostName]:
+    """Every host that a plan says anything of."""
+    hosts = {host for link in plan.links for host in link.hosts}
+    hosts.update(host for route in plan.routes for host in route.path)
+    return hosts | set(plan.job.ranks if plan.job else ())
+
+
+def scope_of(lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Before | None = None) -> Scope:
+    """What a change of the owner's touches: hosts and ports of the plan or state to come, and of all that is up or half done."""
+    key = slice_of(lab, settings)
+    hosts = plan_hosts(plan) if plan is not None else set()
+    current = store.current(key)
+    scope = of_settings(lab, store.owned(key))
+    plans = [found.links for found in (current, to.current if to is not None else None) if found is not None]
+    hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
+    job = store.latest_job(key)
+    if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
+        hosts.update(map(str, _listed(wanted.get("ranks"))))
+    for record in store.unfinished(key_of(lab), settings.owner):
+        before, target = store.journalled(record.id)
+        if before is not None:
+            hosts.update(hosts_of(target))
+            was = before_of(before)
+            scope |= of_settings(lab, (s for held in was.ours.values() for s in held))
+            if was.current is not None:
+                hosts.update(port.host for link in stored_links(was.current.links) for port in (link.a, link.b))
+    if to is not None:
+        scope |= of_settings(lab, (s for held in to.ours.values() for s in held))
+    return scope | reach(lab, hosts)
+
+
+def _listed(value: object) -> Iterable[object]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+@asynccontextmanager
+async def holding(
+    lab: Lab,
+    settings: Settings,
+    store: Store,
+    scope: Scope,
+    reason: str,
+    *,
+    wait_s: float = 0.0,
+    progress: Progress | None = None,
+) -> AsyncIterator[Held]:
+    """Hold `scope` for the body, waiting in the queue for `wait_s` (s) at most. Raises: Locked - somebody else holds some of it."""
+
+    def told(words: str) -> None:
+        if progress is not None:
+            progress.note(f"waiting for {words}")
+
+    outer = OUTER.get()
+    if wait_s and outer is not None and (end := outer.when()) is not None:
+        outer.reschedule(end + wait_s)
+    with OneStore(settings.lock_path(key_of(lab)), store.path, user=settings.user):
+        async with hold(locks_of(lab, settings, store), scope, reason, wait_s=wait_s, told=told) as held:
+            yield held
