@@ -69,6 +69,11 @@ def _settings_word(goal: Target) -> str:
     return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
 
 
+def counts_of(changes: Mapping[DeviceName, Change]) -> str:
+    """How many settings go and come on each device: `ocs1 -12 +12  ocs2 -0 +3`."""
+    return "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in changes.items())
+
+
 def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
     """A short name for what all hosts are told, the same for the same rules."""
     text = "\n".join(f"{host} {rule}" for host, ours in sorted(wanted.items()) for rule in sorted(map(str, ours)))
@@ -106,6 +111,7 @@ class Bringing:
         self.told: set[HostName] = set()
         self.notes: list[str] = []
         self.switching_s = 0.0
+        self.wired: Mapping[DeviceName, Outcome] = {}
         self.generation = 0
         self.drained: int | None = None
         self.draining: tuple[HostName, ...] = ()
@@ -139,6 +145,7 @@ class Bringing:
         )
         times = Times()
         try:
+            await self._wire_ahead(goal)
             await self._stage(wanted, drain)
             async with sampled_ports(self.hosts, recorder.journal) as sampling:
                 times = await self._switch(goal, wanted, generation, sampling)
@@ -183,9 +190,9 @@ class Bringing:
             lab=self.lab.name,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=diff(goal.change, context.session.devices, self.lab),
-            writes=sum(o.writes for o in times.outcomes.values()) + (balance.writes if balance else 0),
-            dark_ms_expected=expected_dark_ms(goal.change, context.session.devices),
+            diff=diff(goal.change, context.session.devices, self.lab, goal.early),
+            writes=sum(o.writes for o in (*self.wired.values(), *times.outcomes.values())) + (balance.writes if balance else 0),
+            dark_ms_expected=expected_dark_ms(goal.late, context.session.devices),
             dark_ms=figures.dark_ms,
             link_ms=figures.link_ms,
             commit_ms=figures.commit_ms,
@@ -194,7 +201,7 @@ class Bringing:
             job=job,
             notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
-            dark_time_scale=dark_time_scale(goal.change, context.session.devices, self.lab),
+            dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
             equalise=balance,
         )
 
@@ -231,19 +238,32 @@ class Bringing:
             self.notes.append(f"{name} does not answer and is not needed: {str(error).splitlines()[0]}")
 
     def _make_time(self, goal: Target) -> float:
-        """Seconds the slowest device needs; the deadline makes room for them. Raises: TimedOut - the operator allowed less."""
+        """Seconds of darkness by the slowest device; the deadline makes room for all it does.
+
+        Raises: TimedOut - the operator allowed less.
+        """
         found = slowest(goal.change, self.context.session.devices)
         if found is None or found[1] <= SLOW_S:
             return 0.0
         device, seconds = found
         change = goal.change.changes[device]
         self.context.need(seconds, f"{device} ({len(change.remove) + len(change.add)} moves)")
-        return seconds
+        late = slowest(goal.late, self.context.session.devices)
+        return late[1] if late is not None and late[1] > SLOW_S else 0.0
+
+    async def _wire_ahead(self, goal: Target) -> None:
+        """What slow devices can do while every circuit still carries its light. Raises: ChangeFailed."""
+        if not goal.early:
+            return
+        self.touched = True
+        with self.context.recorder.phase("prewire") as phase:
+            self.wired = await move_light(self.context, replace(goal.change, changes=goal.early), "prewire")
+            phase.detail = counts_of(goal.early) + ", in the dark"
 
     def _now_held(self, goal: Target, times: Times) -> Held:
         """What the devices hold after the change, by their own last reports."""
         observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
-        return observed | {d: outcome.observed for d, outcome in times.outcomes.items()}
+        return observed | {d: outcome.observed for d, outcome in {**self.wired, **times.outcomes}.items()}
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is told, not undone."""
@@ -375,7 +395,7 @@ class Bringing:
         self.touched = True
         self.told.update(wanted, self.draining)
         what = {"generation": generation}
-        if not goal.moving:
+        if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {len(times.committed)} hosts"
@@ -399,10 +419,10 @@ class Bringing:
                 waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, self.draining))
                 phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
         with recorder.phase("switch") as phase:
-            times.outcomes = await move_light(context, goal.change)
-            phase.detail = "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in goal.change.changes.items())
+            times.outcomes = await move_light(context, goal.late)
+            phase.detail = counts_of(goal.late.changes)
             if self.switching_s:
-                slow = dark_time_scale(goal.change, context.session.devices, self.lab)
+                slow = dark_time_scale(goal.late, context.session.devices, self.lab)
                 phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
         with recorder.phase("link") as phase:
             answers = await hosts.wait_committed(generation, rising, patience, heard)

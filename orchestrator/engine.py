@@ -71,16 +71,16 @@ async def plan(
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
-        diff=diff(goal.change, session.devices, lab),
+        diff=diff(goal.change, session.devices, lab, goal.early),
         circuits=circuit_rows(goal, lab),
         links=len(goal.links),
         hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
         routes=len(hops(goal.links, lab, wanted.routes)),
-        dark_ms_expected=expected_dark_ms(goal.change, session.devices),
+        dark_ms_expected=expected_dark_ms(goal.late, session.devices),
         jobs_affected=affected,
         notes=wanted.warnings,
         fingerprint=fingerprint(wanted, seen.settings),
-        dark_time_scale=dark_time_scale(goal.change, session.devices, lab),
+        dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
     )
 
 

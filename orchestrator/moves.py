@@ -24,26 +24,37 @@ EXACT_CHAINS = 8
 """Up to this many chains every order is weighed (256 sets of them); beyond it a spanning forest says which come last."""
 
 
-def in_order(change: Transition, observed: Held, lab: Lab) -> Transition:
-    """The same change, each serial device's moves in the order of `ordered`; what other devices break at once counts as gone."""
+def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: Held, lab: Lab) -> Transition:
+    """The same change, each serial device's moves in order: what is `early` first, then as `ordered`.
+
+    What other devices break at once counts as gone.
+    """
     slow = [device for device in change.changes if lab.traits_of(device).at_once == 1]
     if not slow:
         return change
     lit = [trace for trace in Glass(observed, lab).traces() if trace.receiver is not None]
     changes = dict(change.changes)
     for device in slow:
-        asked = changes[device]
+        before = early.get(device, Change(device))
+        asked = _rest(changes[device], before)
         rest = [t for t in lit if not any(s in change.removed.get(s.ingress.device, ()) and s not in asked.remove for s in t.path)]
         carried = {s: (t.transmitter.host, t.receiver.host) for t in rest if t.receiver for s in t.path if s in asked.remove}
         stay = [(t.transmitter.host, t.receiver.host) for t in rest if t.receiver and not asked.remove.intersection(t.path)]
-        changes[device] = replace(asked, order=ordered(asked, carried, stay))
+        changes[device] = replace(changes[device], order=(*before.order, *ordered(asked, carried, stay)))
     return replace(change, changes=changes)
 
 
 def without(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
     """The same transition once `early` is done: fewer changes are left, what is made and removed in all is the same."""
-    left = {d: Change(d, c.remove - early[d].remove, c.add - early[d].add) if d in early else c for d, c in change.changes.items()}
+    if not early:
+        return change
+    left = {d: _rest(c, early[d]) if d in early else c for d, c in change.changes.items()}
     return replace(change, changes={d: c for d, c in left.items() if c})
+
+
+def _rest(change: Change, early: Change) -> Change:
+    remove, add = change.remove - early.remove, change.add - early.add
+    return Change(change.device, remove, add, tuple(s for s in change.order if s in remove or s in add))
 
 
 def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay: Iterable[Step] = ()) -> tuple[Setting, ...]:

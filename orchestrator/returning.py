@@ -12,6 +12,7 @@ from orchestrator.circuits import live_links, settings
 from orchestrator.lab import Lab
 from orchestrator.lightpath import route
 from orchestrator.planfile import read_plan
+from orchestrator.prewire import ahead
 from orchestrator.records import CurrentPlan
 from orchestrator.recovery import NONE, Before, way_back
 from orchestrator.reports import EqualiseReport, JobStatus, Rung
@@ -58,7 +59,7 @@ class Returning(Bringing):
             replace(way, path=tuple(exact.get(route(s), s) for s in way.path)) for way in stored_circuits(self.links, self.lab)
         )
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
-        return Target(stored_links(self.links), ways, wanted, change, lit)
+        return Target(stored_links(self.links), ways, wanted, change, lit, ahead(change, seen.settings, self.lab))
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return None  # the attenuation that was is part of what is brought back

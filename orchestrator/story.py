@@ -113,7 +113,7 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, lin
     assert recorder.journal is not None
     journal = recorder.journal
     for device, o in times.outcomes.items():
-        change = goal.change.changes[device]
+        change = goal.late.changes[device]
         behind = {c.receiver.host for c in goal.circuits if any(x in change.add for x in c.path)}
         kind = kind_of(lab, device)
         carriers = [links[h] for h in behind if h in links]

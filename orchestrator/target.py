@@ -41,8 +41,8 @@ from orchestrator.transition import Held, Transition, transition
 class Target:
     """Where a plan leads. old_links: what is lit now between known host ports, others' light aside; kept_links: those that stay.
 
-    early: what slow devices do before anything goes dark, unseen by any host (`prewire.ahead`); it is part of what `change` makes
-    and removes, and not of its `changes`.
+    early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`prewire.ahead`); late: the
+    rest of it.
     """
 
     links: tuple[Link, ...]
@@ -59,7 +59,11 @@ class Target:
 
     @property
     def moving(self) -> bool:
-        return bool(self.change or self.early)
+        return bool(self.change)
+
+    @property
+    def late(self) -> Transition:
+        return without(self.change, self.early)
 
     def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
         """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.
@@ -100,7 +104,7 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     unplugged = spare(observed, wanted, ours, lab)
     change = transition(observed, {d: held | unplugged.get(d, frozenset()) for d, held in {**unplugged, **wanted}.items()}, ours)
     early = ahead(change, observed, lab)
-    change = in_order(without(change, early), observed, lab)
+    change = in_order(change, early, observed, lab)
     old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
     return Target(links, ways, wanted, change, old, early)
 
@@ -171,8 +175,15 @@ def short(setting: Setting) -> str:
     return str(setting).partition(":")[2]
 
 
-def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> tuple[DeviceDiff, ...]:
-    """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves."""
+def diff(
+    change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, early: Mapping[DeviceName, Change] | None = None
+) -> tuple[DeviceDiff, ...]:
+    """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves.
+
+    early: the part that is done before, in the dark.
+    """
+    early = early or {}
+    change = without(change, early)
     observed = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
     dark = per_device_dark(change, observed, lab)
     return tuple(
@@ -185,6 +196,7 @@ def diff(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: L
             dark_ms_expected=switching_s(asked, devices[device].traits) * 1e3 if (asked := change.changes.get(device)) else None,
             time_scale=lab.time_scale(device),
             dark_port_s_expected=dark.get(device),
+            ahead_s_expected=switching_s(before, devices[device].traits) if (before := early.get(device)) else None,
         )
         for device in sorted(change.kept)
     )

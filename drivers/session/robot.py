@@ -27,11 +27,11 @@ def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list
     What a new fibre needs is freed just before it; every port is free when it is reused. wish: an order to follow as far as that
     allows (`Change.order`); pairs that need no move any more are passed over.
     """
-    place = {pair: at for at, pair in enumerate(wish)}
-    left = sorted(gone)
-    fresh = set(new)
+    place: dict[P, int] = {pair: at for at, pair in enumerate(wish)}
+    left: list[P] = sorted(gone)
+    fresh: set[P] = set(new)
     turns: list[tuple[bool, P]] = []
-    for pair in sorted({*left, *fresh}, key=lambda pair: (place.get(pair, len(place)), pair in fresh, pair)):
+    for _, _, pair in sorted((place.get(pair, len(place)), pair in fresh, pair) for pair in fresh.union(left)):
         if pair in fresh:
             for held in [other for other in left if other[0] == pair[0] or other[1] == pair[1]]:
                 left.remove(held)
@@ -40,5 +40,5 @@ def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list
         elif pair in left and pair in place:
             left.remove(pair)
             turns.append((False, pair))
-    unasked = [(False, pair) for pair in left]
-    return [*unasked, *turns] if not place else [*turns, *unasked]
+    unasked: list[tuple[bool, P]] = [(False, pair) for pair in left]
+    return turns + unasked if place else unasked + turns

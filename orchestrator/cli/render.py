@@ -37,6 +37,10 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
         dark = ""
         if device.dark_ms_expected is not None:
             dark = f"   dark {scaled_ms_text(device.dark_ms_expected, device.time_scale)} expected"
+        if device.dark_port_s_expected:
+            dark += f" ({scaled_ms_text(device.dark_port_s_expected * 1e3, device.time_scale)} summed over ports)"
+        if device.ahead_s_expected:
+            dark = f"   {scaled_ms_text(device.ahead_s_expected * 1e3, device.time_scale)} ahead, in the dark{dark}"
         foreign = f" !{len(device.foreign)}" if device.foreign else ""
         lines.append(f"  {device.device:<8} ={len(device.kept)} -{len(device.removed)} +{len(device.made)}{foreign}{dark}")
         for sign, tone, names in (("-", "red", device.removed), ("+", "green", device.made), ("!", "yellow", device.foreign)):

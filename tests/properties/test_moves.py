@@ -126,7 +126,7 @@ def test_only_serial_devices_are_given_an_order_and_it_is_no_part_of_the_change(
     observed = {"rome1": frozenset({connect(1, 2), connect(2, 1)}), "ocs1": frozenset({light[10]})}
     wanted = {"rome1": frozenset({connect(1, 3), connect(3, 1)}), "ocs1": frozenset({light[11]})}
     plain = transition(observed, wanted, observed)
-    change = in_order(plain, observed, lab)
+    change = in_order(plain, {}, observed, lab)
     assert change == plain and change.changes["ocs1"].order == ()
     assert change.changes["rome1"].order == (connect(1, 2), connect(1, 3), connect(2, 1), connect(3, 1))
     assert dark_port_s(change.changes["rome1"], lab) == 4 * ROBOT.settle_s
