@@ -99,7 +99,7 @@ def parse(text: str) -> tuple[Row, ...]:
         frequency = frequency.strip()
         plain = _PLAIN.fullmatch(frequency)
         mhz = int(plain[1] + plain[2]) * STEP_MHZ if plain else mhz_of(decimal(frequency, "frequency"))
-        if mhz % STEP_MHZ or (found and mhz != found[-1].mhz + STEP_MHZ):
+        if mhz <= 0 or mhz % STEP_MHZ or (found and mhz != found[-1].mhz + STEP_MHZ):
             raise Garbled(f"{frequency} THz is off the grid of 0.001 THz or out of order")
         found.append(Row(mhz, attenuation, phase, port))
     return tuple(found)
