@@ -273,13 +273,9 @@ class Undoing:
             if not changes:
                 break
             try:
-                try:
                 told = await tell_devices(context, changes, "rollback", together=False)
             except Interlock as error:  # what differs is listed by `_check`; here is why nobody may move it
                 self.left += str(error).splitlines()
-                break
-            except Interlock as error:
-                self._left(_first(error))
                 break
             writes += sum(outcome.writes for outcome in told.outcomes.values())
             self.said |= {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}

@@ -18,6 +18,7 @@ from optics import Change, HostName, HostPort, Outcome, Refused, Setting, Testbe
 from orchestrator.change import Bringing
 from orchestrator.hosts.api import Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
 from orchestrator.leaving import Leaving
+from orchestrator.patience import deadline
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
 from orchestrator.recovery import Before
@@ -240,6 +241,7 @@ class Fleet:
         return {n: found.get(n, TimedOut(f"{n}: no carrier")) for n in names}
 
     async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None:
+        await asyncio.sleep(0)
         with self.points.point("hosts", f"confirm {generation}"):
             for name in names or ():
                 self._there(name)
@@ -259,6 +261,7 @@ class Fleet:
         return {name: self.all[name].active for name in names or ()}
 
     async def clear(self, names: Collection[HostName] | None = None) -> None:
+        await asyncio.sleep(0)
         with self.points.point("hosts", "clear"):
             for name in names or ():
                 self._there(name)
@@ -301,7 +304,7 @@ class Bench:
             for p in range(1, 4)
             for e in [h + (10 if p == 3 else 0)]
         ]
-        self.store, self.folder = store, folder
+        self.store, self.folder, self.timeout_s = store, folder, 30.0
         self.lab = read(hosts_yml(4, ports=3), {"ocs1": SWITCH, "ocs2": SWITCH}, fibres)
         self.points = Points()
         self.glass = Glass(self.lab)
@@ -322,7 +325,8 @@ class Bench:
         plan = read_plan(text, "plan.json", self.lab)
         run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run:
-            report = await Bringing(context, plan, text, rollback=rollback).carry_out(launch_job=True)
+            async with deadline(self.timeout_s, "up") as context.limit:
+                report = await Bringing(context, plan, text, rollback=rollback).carry_out(launch_job=True)
             run.finish("ok")
         return report
 

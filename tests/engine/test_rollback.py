@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optics import CrossConnect, HandsNeeded, Port, RolledBack, TestbedError
+from optics import ChangeFailed, CrossConnect, HandsNeeded, Interrupted, Port, RolledBack, TestbedError, Unreachable
 from orchestrator import undoing
+from orchestrator.recovery import before_of
+from orchestrator.standing import left_behind
 from orchestrator.store import Store
 from tests.engine.fleet import SLICE, Bench, plan_text, ring
 
@@ -123,3 +126,136 @@ async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more_or_t
             else:
                 assert isinstance(error, RolledBack) and was == after, (j, how, bench.points.names)
     assert told <= 4, "a step that fails once is mended by reading back and trying again"
+
+
+async def test_a_device_that_does_not_come_back_is_for_hands_and_all_others_go_back(bench: Bench) -> None:
+    was = await before(bench)
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
+    bench.points.names.clear()
+    bench.points.fail = {at: "gone"}
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    assert any(line.startswith("ocs1: does not answer") for line in failed.value.left)
+    assert bench.switches["ocs2"].held == was[0]["ocs2"] and bench.routes() == was[1]
+    (run,) = bench.store.unfinished("made-1", "ann")
+    assert run.status == "hands-needed" and f"testbed rollback {run.id}" in failed.value.hint
+    bench.switches["ocs1"].down = False  # somebody switches it on again
+    bench.points.fail = {}
+    await bench.back(before_of(bench.store.journalled(run.id)[0]))
+    assert now(bench) == was
+
+
+async def count_only(bench: Bench, text: str) -> list[str]:
+    """The requests of one good change and its way back, which leaves everything as it was but the numbers of the routes."""
+    await bench.up(text)
+    names = list(bench.points.names)
+    run = bench.store.get("last")
+    assert run is not None
+    await bench.back(before_of(bench.store.journalled(run.id)[0]))
+    return names
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_device_that_restarts_in_the_middle_of_a_change_is_waited_for(bench: Bench, keeps: bool) -> None:
+    """S9: latching or not, it gets back what it held."""
+    was = await before(bench)
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
+    bench.points.names.clear()
+    bench.points.fail = {at: "reboot-keep" if keeps else "reboot-lose"}
+    with pytest.raises(RolledBack):
+        await bench.up(TWO)
+    assert now(bench) == was
+
+
+async def test_circuits_of_others_that_a_restart_lost_are_told_not_made(bench: Bench) -> None:
+    was = await before(bench)
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs2"))
+    bench.points.names.clear()
+    bench.points.fail = {at: "reboot-lose"}
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    assert failed.value.left == ("ocs2: 50->150 was there and is not; it was not made by this program",)
+    assert bench.switches["ocs2"].held == was[0]["ocs2"] - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))}
+
+
+async def test_a_host_that_is_lost_in_the_middle_is_named_and_the_others_go_back(bench: Bench) -> None:
+    was = await before(bench)
+    lost = bench.fleet.all["gpu02"]
+    apply = bench.switches["ocs1"].apply
+
+    async def then_lost(*arguments: Any) -> Any:
+        outcome = await apply(*arguments)
+        lost.up = False
+        return outcome
+
+    bench.switches["ocs1"].apply = then_lost  # type: ignore[method-assign]
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    assert [line.partition(":")[0] for line in failed.value.left] == ["gpu02"]
+    assert bench.held() == was[0]
+    assert {n: r for n, r in bench.routes().items() if n != "gpu02"} == {n: r for n, r in was[1].items() if n != "gpu02"}
+
+
+async def test_a_device_that_cannot_be_read_when_all_should_begin_leaves_everything_and_keeps_its_own_error(bench: Bench) -> None:
+    was = await before(bench)
+    bench.switches["ocs2"].apply = gone  # type: ignore[method-assign]
+    with pytest.raises(Unreachable) as failed:
+        await bench.up(TWO)
+    assert failed.value.exit_code == 5 and "ocs2: connection refused" in str(failed.value)
+    assert now(bench) == was and not bench.pending() and not any(s.endswith("apply") for s in bench.points.names)
+    assert bench.store.unfinished("made-1", "ann") == []
+
+
+async def gone(*arguments: object) -> Any:
+    raise Unreachable("ocs2: connection refused")
+
+
+@pytest.mark.parametrize("where", ["arm", "ocs1", "confirm"])
+async def test_an_interrupt_takes_the_change_back_and_says_so(bench: Bench, where: str) -> None:
+    was = await before(bench)
+    work = asyncio.create_task(bench.up(TWO))
+    point = bench.points.point
+
+    def interrupted(who: str, what: str) -> Any:
+        if (who == where or what.startswith(where)) and not work.cancelling():
+            work.cancel()
+        return point(who, what)
+
+    bench.points.point = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Interrupted, match="rolled back, everything is as before") as ended:
+        await work
+    assert ended.value.exit_code == 130 and now(bench) == was and not bench.pending()
+    record = bench.store.get("last")
+    assert record is not None and (record.status, record.exit_code) == ("rolled-back", 130)
+    assert all("Cancelled" not in step.error for step in bench.store.steps(record.id))
+
+
+async def test_a_deadline_that_passes_in_the_middle_takes_the_change_back(bench: Bench) -> None:
+    was = await before(bench)
+    slow = bench.switches["ocs1"].apply
+
+    async def sleepy(*arguments: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await slow(*arguments)
+
+    bench.switches["ocs1"].apply = sleepy  # type: ignore[method-assign]
+    bench.timeout_s = 0.1
+    with pytest.raises(RolledBack, match=r"up: not finished after 0.1 s\nrolled back"):
+        await bench.up(TWO)
+    assert now(bench) == was
+
+
+async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(bench: Bench) -> None:
+    was = await before(bench)
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
+    bench.points.names.clear()
+    bench.points.fail = {at: "half"}
+    with pytest.raises(ChangeFailed, match="where things stand now"):
+        await bench.up(TWO, rollback=False)
+    (run,) = bench.store.unfinished("made-1", "ann")
+    assert bench.held() != was[0]
+    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    assert left.run == run.id and any(line.startswith("ocs1: not made: ") for line in left.not_done)
+    assert (left.resume, left.undo) == (f"testbed resume {run.id}", f"testbed rollback {run.id}")
+    await bench.back(before_of(bench.store.journalled(run.id)[0]))
+    assert now(bench) == was
