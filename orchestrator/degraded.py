@@ -24,7 +24,8 @@ def where(reading: Reading, lab: Lab) -> str:
     if reading.out_dbm is None:
         return ""
     last, port = reading.path[-1].egress, reading.circuit.receiver
-    return f"{reading.out_dbm:.1f} dBm leaves {last} but {port} sees none: look at {port} and its fibre"
+    blame = f"fibre {lab.fibres[port].name}, or its receiver"
+    return f"light leaves {last} ({reading.out_dbm:.1f} dBm) but does not arrive at {port}: {blame}"
 
 
 async def sides(devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, ways: Collection[Circuit]) -> tuple[dict[Circuit, str], str]:

@@ -23,9 +23,9 @@ from orchestrator.circuits import settings as settings_of
 from orchestrator.degraded import sides
 from orchestrator.detour import HOLD_S, Damper, dark_circuits, dead_links, link_text, listening
 from orchestrator.guardfile import GuardFile, GuardReport, guard_path, own_state
+from orchestrator.holding import locks_of
 from orchestrator.hosts import Hello, HostEvent
 from orchestrator.lightpath import among
-from orchestrator.locks import Locks, Who
 from orchestrator.patience import OUTER
 from orchestrator.planfile import read_plan
 from orchestrator.reports import Json
@@ -125,8 +125,7 @@ class Guard:
     def __post_init__(self) -> None:
         self.lab, self.hosts = self.session.lab, self.session.hosts
         self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
-        self.owner = self.settings.owner or self.settings.user
-        self.locks = Locks(self.store, self.key, Who(self.owner, self.settings.user))
+        self.locks = locks_of(self.lab, self.settings, self.store)
         self.mover = Mover(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
         self.damper = Damper(self.manner.hold_s)
         self.began = time.monotonic()

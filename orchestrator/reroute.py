@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from optics import Circuit, HostName, HostPort, Link, NotVerified, TestbedError
 from orchestrator.detour import Detour, broken, detour, link_text, questions
 from orchestrator.guardfile import GuardState
+from orchestrator.holding import holding
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
-from orchestrator.locks import Locks, hold
+from orchestrator.locks import Locks
 from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.rules import Macs, Rules
@@ -26,6 +27,8 @@ from orchestrator.store import CurrentPlan, Run, Store, lab_of
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent, counted
 
+GUARD = "guard"
+"""The verb of a guard's runs, and the first word of why it holds the lab."""
 PROBE_S = 1.0
 """Longest time (s) for the pairs of one lane to answer on the new routes."""
 
@@ -87,7 +90,8 @@ class Mover:
         """
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
-        async with hold(self.locks, reach(self.lab, watched.hosts), f"guard {watched.current.plan_name}") as held:
+        scope, why = reach(self.lab, watched.hosts), f"{GUARD} {watched.current.plan_name}"
+        async with holding(self.lab, self.settings, self.store, scope, why) as held:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None
@@ -104,7 +108,7 @@ class Mover:
             lost = broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
             self.acting()
             run = self.store.new_run(
-                "guard",
+                GUARD,
                 lab_of(self.slice),
                 plan_name=current.plan_name,
                 plan_sha=current.plan_sha,
@@ -150,7 +154,7 @@ class Mover:
 
     def _guards(self, run: str) -> bool:
         record = self.store.get(run) if run else None
-        return record is not None and record.verb == "guard"
+        return record is not None and record.verb == GUARD
 
 
 @dataclass(frozen=True, slots=True)
