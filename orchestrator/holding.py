@@ -21,6 +21,10 @@ from orchestrator.target import stored_links
 from orchestrator.telemetry.progress import Progress
 
 
+GUARD_S = 10.0
+"""A guard that leads traffic round a dead circuit has the lab for less than a second; it is waited for this long (s) unasked."""
+
+
 def who(settings: Settings) -> Who:
     """Who runs this command, and on whose behalf."""
     return Who(settings.owner, settings.user)
@@ -82,9 +86,12 @@ async def holding(
         if progress is not None:
             progress.note(f"waiting for {words}")
 
+    locks = locks_of(lab, settings, store)
+    if any(lock.kind == "run" and lock.reason.startswith("guard ") and lock.scope.overlaps(scope) for lock in locks.listed()):
+        wait_s = max(wait_s, GUARD_S)
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
     with OneStore(settings.lock_path(key_of(lab)), store.path, user=settings.user):
-        async with hold(locks_of(lab, settings, store), scope, reason, wait_s=wait_s, told=told) as held:
+        async with hold(locks, scope, reason, wait_s=wait_s, told=told) as held:
             yield held

@@ -290,6 +290,7 @@ class Store:
         """Runs of this owner that stopped on their way and were not resumed, undone or superseded since; newest first."""
         rows = self._read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
+            " AND verb<>'guard'"  # what it did not confirm the hosts take back by themselves, and it looks anew when it comes back
             " ORDER BY started DESC, id DESC",
             (lab, owner),
         )
