@@ -32,6 +32,7 @@ from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
 from orchestrator.leaving import affairs
 from orchestrator.light import Reading, keep
+from orchestrator.lightpath import among
 from orchestrator.patience import SLACK
 from orchestrator.plan import FixedRoute, Plan
 from orchestrator.planfile import read_plan
@@ -175,6 +176,8 @@ class Bringing:
             },
             generation=generation,
         )
+        if times.verified_ns:
+            self._disown_lost(self._now_held(goal, times))
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             job = await self._job(launch=launch_job, changed=True)
@@ -265,6 +268,12 @@ class Bringing:
         observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
         return observed | {d: outcome.observed for d, outcome in {**self.wired, **times.outcomes}.items()}
 
+    def _disown_lost(self, held: Held) -> None:
+        """What is ours by the store and on no device (a run died, a device lost power) is nobody's: others may use those ports."""
+        owned = per_device(self.context.store.owned(self.context.slice))
+        lost = [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])]
+        self.context.store.disown(self.context.slice, lost)
+
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is told, not undone."""
         accept, context = self.plan.acceptance, self.context
@@ -330,6 +339,7 @@ class Bringing:
                 f"the devices hold {self.plan.name}, but not every port has light:\n{words}",
                 hint="testbed verify says which side is dark",
             )
+        self._disown_lost(seen.settings)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)

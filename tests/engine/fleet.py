@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from drivers.api import Ready, at_once
@@ -21,6 +22,7 @@ from orchestrator.leaving import Leaving
 from orchestrator.patience import deadline
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
+from orchestrator.records import RunRecord
 from orchestrator.recovery import Before
 from orchestrator.returning import Returning
 from orchestrator.rules import Macs, Rules
@@ -32,6 +34,10 @@ from tests.engine.glasslab import SWITCH, Device, Glass, hosts_yml, read
 
 LAB, OWNER = "made-1", "ann"
 SLICE = f"{LAB}/{OWNER}"
+
+
+class Killed(BaseException):
+    """The process is gone; nothing after it runs."""
 
 
 class Points:
@@ -46,9 +52,13 @@ class Points:
         """One request; the body does it unless it is to be refused."""
         self.names.append(f"{who}: {what}")
         how = self.fail.get(len(self.names), "")
+        if how == "killed before":
+            raise Killed
         if how == "refused":
             raise Refused(f"{who}: {what} refused")
         yield how
+        if how == "killed after":
+            raise Killed
         if how == "lost":
             raise TimedOut(f"{who}: no answer to {what}")
 
@@ -132,6 +142,7 @@ class Fleet:
         self.all = {name: FakeHost() for name in self.lab.hosts}
         self.queues: list[asyncio.Queue[HostEvent]] = []
         self.jobs: dict[str, str] = {}
+        self.dark: set[HostPort] = set()
         self.light()
 
     def light(self) -> None:
@@ -139,7 +150,7 @@ class Fleet:
         lit = self.glass.at()
         for port, fibre in self.lab.fibres.items():
             host = self.all[port.host]
-            now = ("out", fibre.leaves) in lit
+            now = ("out", fibre.leaves) in lit and port not in self.dark
             if now and not host.carrier.get(port.number):
                 host.ups[port.number] = host.ups.get(port.number, 0) + 1
             host.carrier[port.number] = now
@@ -197,7 +208,8 @@ class Fleet:
         self.queues.remove(queue)
 
     async def fence(self, token: int, names: Collection[HostName]) -> None:
-        pass
+        for name in names:
+            self.all[name].armed = None
 
     async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
         found: dict[HostName, dict[int, Staged]] = {}
@@ -319,7 +331,10 @@ class Bench:
         run = self.store.new_run(verb, LAB, owner=OWNER, user=OWNER, **options)
         folder = self.folder / run.id
         folder.mkdir()
-        return run, Context(self.session, self.store, run, SLICE, Recorder(Silent()), folder, 30.0)
+        context = Context(self.session, self.store, run, SLICE, Recorder(Silent()), folder, 30.0)
+        scope = SimpleNamespace(hosts=frozenset(self.lab.hosts))
+        context.lock = cast(Any, SimpleNamespace(lock=SimpleNamespace(scope=scope), extend=lambda scope: False))
+        return run, context
 
     async def up(self, text: str, *, rollback: bool = True) -> Any:
         plan = read_plan(text, "plan.json", self.lab)
@@ -329,6 +344,21 @@ class Bench:
                 report = await Bringing(context, plan, text, rollback=rollback).carry_out(launch_job=True)
             run.finish("ok")
         return report
+
+    async def killed(self, work: Coroutine[Any, Any, Any]) -> RunRecord:
+        """Let `work` run until it is killed; return what the store says of it then."""
+        try:
+            await work
+        except Killed:
+            with self.store.transaction() as db:  # `with run` ended it, which the dead do not
+                newest = "id=(SELECT max(id) FROM runs)"
+                db.execute(f"UPDATE runs SET status='running', ended=NULL, exit_code=NULL, process='before' WHERE {newest}")
+                db.execute("UPDATE steps SET state='doing' WHERE error LIKE 'Killed%'")
+        else:
+            raise AssertionError("it came to its end")
+        record = self.store.get("last")
+        assert record is not None and record.status == "died"
+        return record
 
     async def back(self, to: Before, verb: str = "rollback") -> Any:
         run, context = self.context(verb)

@@ -1,0 +1,209 @@
+"""After any death the next command says what is, and both ways on lead where they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
+from orchestrator import undoing
+from orchestrator.records import CurrentPlan
+from orchestrator.recovery import Before, before_of, differences, held_data, held_of, way_back
+from orchestrator.reports import Unfinished
+from orchestrator.returning import as_stored
+from orchestrator.standing import left_behind
+from orchestrator.store import Store
+from tests.engine.fleet import LAB, SLICE, Bench, plan_text
+from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(undoing, "RETURN_S", 1.0)
+    with Store(tmp_path / "store.sqlite3", durable=False) as store:
+        yield Bench(store, tmp_path)
+
+
+async def wanted(folder: Path, text: str) -> tuple[tuple[Any, ...], int]:
+    """How everything is after a good change, and how many requests it takes."""
+    folder.mkdir()
+    with Store(folder / "store.sqlite3", durable=False) as store:
+        bench = Bench(store, folder)
+        await before(bench)
+        await bench.up(text)
+        return now(bench), len(bench.points.names)
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["at once", "after the timed revert"])
+@pytest.mark.parametrize("text", [TWO, DETOUR], ids=["two", "detour"])
+async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, expired: bool) -> None:
+    """S4: before and after every request that changes something; then resumed, and separately rolled back."""
+    goal, steps = await wanted(tmp_path / "good", text)
+    for k in range(1, steps + 1):
+        for how in ("killed before", "killed after"):
+            for way in ("resume", "rollback"):
+                folder = tmp_path / f"{k}-{how}-{way}"
+                folder.mkdir()
+                with Store(folder / "store.sqlite3", durable=False) as store:
+                    bench = Bench(store, folder)
+                    was = await before(bench)
+                    bench.points.fail = {k: how}
+                    died = await bench.killed(bench.up(text))
+                    bench.points.fail = {}
+                    if expired:
+                        for host in bench.fleet.all.values():
+                            if host.pending:
+                                host.active, host.pending = host.pending_to, False
+                    (left,) = left_behind(store, SLICE, await bench.session.observe())
+                    assert left.run == died.id and left.undo == f"testbed rollback {died.id}"
+                    if way == "resume":
+                        await bench.up(text)
+                        assert now(bench) == goal, (k, how)
+                    else:
+                        await bench.back(before_of(store.journalled(died.id)[0]))
+                        assert now(bench) == was, (k, how)
+                    assert not bench.pending()
+
+
+async def test_a_rollback_that_was_killed_goes_on_to_the_same_state(tmp_path: Path) -> None:
+    folder = tmp_path / "count"
+    folder.mkdir()
+    with Store(folder / "store.sqlite3", durable=False) as store:
+        bench = Bench(store, folder)
+        await before(bench)
+        await bench.up(TWO)
+        bench.points.names.clear()
+        record = store.get("last")
+        assert record is not None
+        await bench.back(before_of(store.journalled(record.id)[0]))
+        steps = len(bench.points.names)
+    for k in range(1, steps + 1):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        with Store(folder / "store.sqlite3", durable=False) as store:
+            bench = Bench(store, folder)
+            was = await before(bench)
+            await bench.up(TWO)
+            record = store.get("last")
+            assert record is not None
+            to = before_of(store.journalled(record.id)[0])
+            bench.points.names.clear()
+            bench.points.fail = {k: "killed after"}
+            await bench.killed(bench.back(to))
+            bench.points.fail = {}
+            await bench.back(to)
+            assert now(bench) == was, k
+
+
+async def test_going_back_to_no_plan_takes_everything_of_ours_away(bench: Bench) -> None:
+    await before(bench)
+    first = next(r for r in reversed(bench.store.history(LAB)))
+    report = await bench.back(before_of(bench.store.journalled(first.id)[0]))
+    assert not report.left and bench.store.current(SLICE) is None and bench.store.owned(SLICE) == frozenset()
+    assert bench.held() == {"ocs1": frozenset(), "ocs2": {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))}}
+    assert set(bench.generations().values()) == {None}
+
+
+async def test_after_a_power_cut_of_everything_restore_brings_back_what_the_store_has(bench: Bench) -> None:
+    was = await before(bench)
+    for switch in bench.switches.values():
+        switch.held = frozenset()
+    for name in bench.fleet.all:
+        bench.fleet.all[name] = replace(bench.fleet.all[name], active=None, previous=None, staged={}, carrier={}, ups={})
+    bench.fleet.light()
+    current = bench.store.current(SLICE)
+    assert current is not None
+    await bench.back(as_stored(bench.store, SLICE, current, bench.lab), "restore")
+    ours = {d: held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} for d, held in was[0].items()}
+    assert bench.held() == ours and now(bench)[1:] == was[1:]
+
+
+async def test_a_device_and_a_host_that_the_change_does_not_need_may_be_down(bench: Bench) -> None:
+    bench.switches["ocs2"].down = True
+    bench.fleet.all["gpu04"].up = False
+    report = await bench.up(plan_text("pair", ("gpu01:p1", "gpu02:p1")))
+    assert report.made == 2 and len(report.notes) == 2
+    assert report.notes[0].startswith("ocs2 does not answer and is not needed: ") and report.notes[1].startswith("gpu04 ")
+    with pytest.raises(Unreachable, match="ocs2"):
+        await bench.up(RING)
+
+
+async def test_a_plan_whose_light_does_not_come_is_taken_back(bench: Bench) -> None:
+    was = await before(bench)
+    bench.fleet.dark.add(HostPort("gpu01", 3))
+    with pytest.raises(RolledBack, match="gpu01: no carrier"):
+        await bench.up(TWO)
+    assert now(bench) == was and not bench.pending()
+
+
+async def test_a_port_that_had_light_and_gets_none_is_for_hands(bench: Bench) -> None:
+    await before(bench)
+    bench.points.fail = {len(bench.points.names) + 4: "half"}
+    bench.fleet.dark.add(HostPort("gpu01", 1))  # its fibre breaks while the change is under way
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    assert failed.value.left == ("gpu01:p1: had light before and has none: look at its fibre and at the switch",)
+
+
+def cross(device: str, a: str, b: str) -> CrossConnect:
+    return CrossConnect(Port(device, a), Port(device, b))
+
+
+def spectral(attenuation_db: float, n: int = -280) -> SpectralRoute:
+    return SpectralRoute(Port("wss1", "in"), Port("wss1", "3"), Slot.flexgrid(n, 4), attenuation_db)
+
+
+def test_the_way_back_restores_attenuation_in_place() -> None:
+    was, is_now, other = spectral(2.5), spectral(4.0), spectral(1.0, -264)
+    change = way_back({"wss1": frozenset({is_now, other})}, {"wss1": frozenset({was})}, {"wss1": frozenset({is_now, other})})
+    assert change.removed["wss1"] == {is_now, other} and change.made["wss1"] == {was}
+    assert change.changes["wss1"].remove == change.removed["wss1"] and not change.kept["wss1"]
+    same = way_back({"wss1": frozenset({was})}, {"wss1": frozenset({was})}, {"wss1": frozenset({was})})
+    assert not same.changes and same.kept["wss1"] == {was}
+
+
+def test_the_way_back_never_removes_what_is_not_ours() -> None:
+    theirs = {"ocs1": frozenset({cross("ocs1", "1", "17")})}
+    with pytest.raises(Interlock, match="ocs1:1"):
+        way_back(theirs, {"ocs1": frozenset({cross("ocs1", "1", "18")})}, {})
+    assert not way_back(theirs, {"ocs1": frozenset()}, {}).changes
+
+
+def test_what_was_found_reads_back_as_it_was_written() -> None:
+    held = {"ocs1": frozenset({cross("ocs1", "1", "17")}), "wss1": frozenset({spectral(2.5)})}
+    assert held_of(held_data(held)) == held
+    current = CurrentPlan("r", "ring", "s", "{}", {"links": []}, 7, 5.0)
+    state = Before(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
+    assert before_of(state.to_json()) == state
+
+
+def test_a_map_that_differs_is_told_line_by_line() -> None:
+    was = Before({"ocs1": frozenset({cross("ocs1", "1", "17")})}, {"ocs1": frozenset({cross("ocs1", "5", "21")})})
+    lines = differences({"ocs1": frozenset({cross("ocs1", "1", "18")})}, was, ["ocs1"])
+    assert lines == [
+        "ocs1: 1->17 was there and is not",
+        "ocs1: 5->21 was there and is not; it was not made by this program",
+        "ocs1: 1->18 is there and was not",
+    ]
+
+
+async def test_what_a_dead_run_left_is_told_with_done_not_done_and_foreign(bench: Bench) -> None:
+    await before(bench)
+    bench.points.fail = {4: "killed before"}
+    died = await bench.killed(bench.up(TWO))
+    bench.points.fail = {}
+    stranger = cross("ocs1", "60", "160")
+    bench.switches["ocs1"].held |= {stranger}
+    (left,) = left_behind(bench.store, SLICE, await bench.session.observe())
+    assert isinstance(left, Unfinished) and (left.run, left.what, left.status) == (died.id, "up two", "died")
+    words = "\n".join(left.lines())
+    assert words.startswith(f"run {died.id} (up two) died on its way")
+    assert "done:     ocs2: 0/0 made, 2/2 removed" in words and "not done: ocs1: not made: " in words
+    assert "foreign:  ocs1: made by somebody else meanwhile: 60->160" in words
+    assert words.endswith(f"continue: testbed resume {died.id}   take it back: testbed rollback {died.id}")
+    report = await bench.up(TWO)
+    assert next(iter(left.lines())) in report.notes, "the next command begins by saying it"
