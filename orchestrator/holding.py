@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from optics import HostName
@@ -10,16 +10,16 @@ from orchestrator.audit import Who
 from orchestrator.lab import Lab
 from orchestrator.lablock import OneStore
 from orchestrator.locks import Held, Locks, hold
+from orchestrator.ownership import OWNER
 from orchestrator.patience import OUTER
 from orchestrator.plan import Plan
 from orchestrator.recovery import Before, before_of, hosts_of
 from orchestrator.scope import Scope, of_settings, reach
 from orchestrator.session import key_of, slice_of
 from orchestrator.settings import Settings
-from orchestrator.store import Store
+from orchestrator.store import Store, slice_key
 from orchestrator.target import stored_links
 from orchestrator.telemetry.progress import Progress
-
 
 GUARD_S = 10.0
 """A guard that leads traffic round a dead circuit has the lab for less than a second; it is waited for this long (s) unasked."""
@@ -41,13 +41,19 @@ def plan_hosts(plan: Plan) -> set[HostName]:
     return hosts | set(plan.job.ranks if plan.job else ())
 
 
-def scope_of(lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Before | None = None) -> Scope:
+def scope_of(
+    lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Before | None = None, adopt: Sequence[str] = ()
+) -> Scope:
     """What a change of the owner's touches: hosts and ports of the plan or state to come, and of all that is up or half done."""
     key = slice_of(lab, settings)
     hosts = plan_hosts(plan) if plan is not None else set()
     current = store.current(key)
     scope = of_settings(lab, store.owned(key))
-    plans = [found.links for found in (current, to.current if to is not None else None) if found is not None]
+    others = [slice_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER)]
+    for other in others:
+        scope |= of_settings(lab, store.owned(other))
+    currents = (current, to.current if to is not None else None, *map(store.current, others))
+    plans = [found.links for found in currents if found is not None]
     hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
     job = store.latest_job(key)
     if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
