@@ -23,9 +23,9 @@ def fed(data: bytes, piece: int) -> list[Message]:
 
 
 def took_s(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     work()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize(
