@@ -23,6 +23,7 @@ from optics import (
     Locked,
     NotVerified,
     Outcome,
+    Setting,
     SpectralRoute,
     TestbedError,
     TimedOut,
@@ -33,6 +34,7 @@ from orchestrator.hosts import Committed, Hello
 from orchestrator.leaving import affairs
 from orchestrator.light import Reading, keep
 from orchestrator.lightpath import among
+from orchestrator.ownership import OWNER, adopt, adopted, explained, taken_hosts
 from orchestrator.patience import SLACK
 from orchestrator.plan import FixedRoute, Plan
 from orchestrator.planfile import read_plan
@@ -125,6 +127,7 @@ class Bringing:
             goal, seen = await self._reserved(seen)
             self._all_there(goal, seen)
             await context.allowed(goal.change.changes, seen.settings)
+            self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -222,12 +225,36 @@ class Bringing:
         """Where to. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
         if self.expected:
             as_saved(self.expected, fingerprint(self.plan, seen.complete().settings))
+        store = self.context.store
         try:
-            return target(self.plan, self.lab, seen.settings, self.context.store.owned(self.context.slice))
+            return target(self.plan, self.lab, seen.settings, store.owned(self.context.slice) | self._adopted(seen))
+        except Interlock as error:
+            raise explained(error, store.owners(self.context.key)) from None
         except Infeasible:
             if any(name in self.lab.devices for name in seen.errors):
                 seen.complete()  # what could not be read is the cause
             raise
+
+    def _adopted(self, seen: Observation) -> frozenset[Setting]:
+        """The circuits of others that the operator named to become ours. Raises: Missing - there is no such circuit."""
+        context = self.context
+        if not context.adopt:
+            return frozenset()
+        owned, owners = context.store.owned(context.slice), context.store.owners(context.key)
+        return adopted(context.adopt, seen.settings, owned, owners, again=context.resumes)
+
+    def _take_over(self, goal: Target, seen: Observation) -> None:
+        """Make ours what the operator named. Raises: Interlock - a host that is needed carries somebody else's plan."""
+        context = self.context
+        hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
+        ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
+        if lines := taken_hosts(hosts, seen.hellos, context.store.generations(context.key), ours):
+            raise Interlock(
+                "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
+            )
+        if context.adopt and context.who is not None:
+            found = adopt(context.store, context.key, context.who, context.run.id, self._adopted(seen), context.adopt)
+            self.notes += [f"adopted {line}" for line in found]
 
     def _all_there(self, goal: Target, seen: Observation) -> None:
         """Note who does not answer and is not needed. Raises: Unreachable and the like - naming all who are needed and do not."""

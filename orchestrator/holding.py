@@ -83,16 +83,15 @@ async def holding(
     scope: Scope,
     reason: str,
     *,
-    wait_s: float = 0.0,
     progress: Progress | None = None,
 ) -> AsyncIterator[Held]:
-    """Hold `scope` for the body, waiting in the queue for `wait_s` (s) at most. Raises: Locked - somebody else holds some of it."""
+    """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
 
     def told(words: str) -> None:
         if progress is not None:
             progress.note(f"waiting for {words}")
 
-    locks = locks_of(lab, settings, store)
+    locks, wait_s = locks_of(lab, settings, store), settings.wait_s
     if any(lock.kind == "run" and lock.reason.startswith("guard ") and lock.scope.overlaps(scope) for lock in locks.listed()):
         wait_s = max(wait_s, GUARD_S)
     outer = OUTER.get()

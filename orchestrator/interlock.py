@@ -158,6 +158,11 @@ class Interlocks:
         answers = await asyncio.gather(*(ask(name, wanted) for name, wanted in by_device.items()))
         return {port: power for answer in answers for port, power in answer.items()}
 
+    async def why_not(self, changes: Mapping[DeviceName, Change], seen: Mapping[DeviceName, frozenset[Setting]]) -> list[str]:
+        """What `check` would refuse, in words, with the devices as they were `seen`."""
+        self.seen.update(seen)
+        return [*self.tags(changes), *await self.light(changes)]
+
     async def check(self, changes: Mapping[DeviceName, Change]) -> None:
         """Raises: Interlock - a tag hangs where light would move, or too much light would enter a device; all are named."""
         if lines := [*self.tags(changes), *await self.light(changes)]:

@@ -17,6 +17,7 @@ PROJECT_FILE = "testbed.toml"
 _KEYS = {
     "inventory": "directory with hosts.yml, devices.yml and fibres.yml",
     "timeout": "longest time a command may take (90s, 2m, 500ms, or seconds)",
+    "wait": "longest time to wait for others who hold what a command needs (10m); not at all unless said",
     "data_dir": "directory of the run store",
     "store": "directory of a run store that several users of this machine share",
     "state_dir": "directory of journals and logs",
@@ -41,6 +42,7 @@ class Settings:
     """Whose plan, circuits and jobs the command works on: the user himself unless `--as` or the like names somebody else."""
     store: Path | None = None
     """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
+    wait_s: float = 0.0
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -99,6 +101,12 @@ def load(
             timeout = duration(values["timeout"])
         except ValueError as error:
             problems.append(f"{origins['timeout']}: timeout: {error}")
+    wait = 0.0
+    if "wait" in values:
+        try:
+            wait = duration(values["wait"])
+        except ValueError as error:
+            problems.append(f"{origins['wait']}: wait: {error}")
     user = _user()
     owner = values.get("owner", user)
     if not re.fullmatch(r"[\w.-]{1,64}", owner):
@@ -117,6 +125,7 @@ def load(
         user=user,
         owner=owner,
         store=Path(values["store"]).expanduser() if "store" in values else None,
+        wait_s=wait,
         origins=origins,
     )
 
@@ -152,7 +161,7 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             problems.append(f"{path}: {key}: wanted {_KEYS[key]}, found {value!r}")
         else:
-            is_path = key not in ("timeout", "owner")
+            is_path = key not in ("timeout", "wait", "owner")
             # A relative path in a file means relative to that file, wherever the command was typed.
             values[key] = str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
     return values

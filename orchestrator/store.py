@@ -414,6 +414,10 @@ class Store:
         )
         return {row["generation"]: Belonging(row["owner"], row["run"], row["plan_name"]) for row in rows}
 
+    def hand_over(self, lab: str, owner: str, to: str) -> None:
+        """Make an owner's generations somebody else's: the hosts that run them are his to change."""
+        self._write("UPDATE generation_owners SET owner=? WHERE lab=? AND owner=?", (to, lab, owner))
+
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
     def add_job(self, key: str, run: str, name: str, spec: object, state: str = "starting") -> int:

@@ -23,6 +23,7 @@ from optics import (
     Setting,
     TestbedError,
 )
+from orchestrator.audit import Who
 from orchestrator.hosts.failures import one_error
 from orchestrator.interlock import Interlocks
 from orchestrator.lightpath import route, routes
@@ -62,6 +63,15 @@ class Context:
     """Devices that were told anything: they may have changed."""
     lock: LockHeld | None = None
     interlocks: Interlocks | None = None
+    adopt: tuple[str, ...] = ()
+    """Circuits of others that the operator named to become ours, as he named them."""
+    resumes: bool = False
+    """Whether it goes on with a run that stopped on its way, which may have adopted them already."""
+    who: Who | None = None
+
+    @property
+    def owner(self) -> str:
+        return self.slice.partition("/")[2]
 
     def hosts(self) -> list[HostName]:
         """The hosts we hold."""
@@ -85,12 +95,11 @@ class Context:
 
     def next_generation(self) -> int:
         """A number for a set of host routes of ours."""
-        return self.store.next_generation(self.key, self.slice.partition("/")[2], self.run.id)
+        return self.store.next_generation(self.key, self.owner, self.run.id)
 
     def ours(self) -> frozenset[int]:
         """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
-        owner = self.slice.partition("/")[2]
-        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == owner)
+        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == self.owner)
 
     def need(self, seconds: float, what: str) -> None:
         """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""

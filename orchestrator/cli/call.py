@@ -63,6 +63,7 @@ class Call:
     yes: bool = False
     timeout: str | None = None
     owner: str | None = None
+    wait: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
 
@@ -70,7 +71,7 @@ class Call:
     def settings(self) -> Settings:
         from orchestrator.settings import load
 
-        return load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner})
+        return load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait})
 
     @property
     def colour(self) -> bool:

@@ -1,0 +1,258 @@
+"""`testbed lock`, `unlock` and `tagout`: who holds what, reserving, queueing, stealing, and hands in the rack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from orchestrator.lab import Lab
+    from orchestrator.lockqueue import Lock
+    from orchestrator.locks import Locks
+    from orchestrator.reports import Json
+
+Reason = Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", show_default=False)]
+Steal = Annotated[bool, typer.Option("--steal", help="Somebody else's: by its exact id, with a reason; kept in the audit.")]
+Names = list[str] | None
+
+
+@contextmanager
+def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
+    from orchestrator.holding import locks_of
+    from orchestrator.session import load_lab
+
+    lab = load_lab(call.settings.inventory)
+    with call.store() as store:
+        yield lab, locks_of(lab, call.settings, store)
+
+
+def _data(lock: Lock) -> dict[str, Json]:
+    return {
+        "id": lock.id,
+        "kind": lock.kind,
+        "state": lock.state,
+        "owner": lock.owner,
+        "user": lock.user,
+        "host": lock.host,
+        "pid": lock.pid,
+        "run": lock.run,
+        "token": lock.token,
+        "reason": lock.reason,
+        "since": lock.since,
+        "expires": lock.expires,
+        "for_s": lock.for_s,
+        "after": lock.after,
+        "scope": cast("Json", lock.scope.to_data()),
+        "words": str(lock.scope),
+    }
+
+
+def _table(live: Sequence[Lock]) -> str:
+    from orchestrator.cli.text import columns, seconds_text
+    from orchestrator.lockqueue import clock
+
+    if not live:
+        return "Nobody holds anything"
+    rows = [("lock", "state", "kind", "by", "since", "until", "holds", "reason")]
+    for lock in live:
+        by = f"{lock.user}@{lock.host}" + (f" for {lock.owner}" if lock.owner != lock.user else "")
+        by += f" pid {lock.pid}" if lock.kind == "run" else ""
+        until = (
+            "it ends" if lock.kind == "run" else clock(lock.expires) if lock.expires is not None else seconds_text(lock.for_s or 0)
+        )
+        state = lock.state + (f" after {lock.after}" if lock.after and lock.state == "waiting" else "")
+        rows.append((lock.id, state, lock.kind, by, clock(lock.since), until, str(lock.scope), lock.reason))
+    return "\n".join(columns(rows))
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "lock",
+        "List who holds what; or reserve hosts, ports, devices, the lab.",
+        examples="""
+testbed lock                                               who holds and who waits
+testbed lock --hosts gpu01,gpu02 --for 2h --reason "demo"
+testbed lock --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
+testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, once that lock ends
+testbed lock audit                                         who locked, stole, tagged, adopted
+""",
+        more="A reservation keeps others out until it expires or is unlocked; your own commands work inside it.",
+    )
+    def lock(
+        call: Call,
+        what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.", show_default=False)] = "",
+        hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and what their fibres reach.")] = None,
+        ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
+        device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
+        for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.", show_default=False)] = "",
+        reason: Reason = "",
+        after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
+        queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
+    ) -> Result:
+        named = bool(hosts or ports or device or for_ or reason or after or queue)
+        if what not in ("", "list", "audit") or (what and named):
+            raise Usage(f"lock: {what!r} goes with nothing else", hint="testbed lock --help")
+        if not named:
+            return _audit(call) if what == "audit" else _listed(call)
+        if not for_ or not reason:
+            raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
+        return _reserve(call, hosts, ports, device, for_, reason, after, queue)
+
+    @verb(
+        root,
+        "unlock",
+        "Give up a reservation; or take a lock from somebody.",
+        examples="""
+testbed unlock 3f9a1c
+testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
+""",
+        more="A run that is robbed stops before its next step, and its hosts listen to it no more once a newer run comes.",
+    )
+    def unlock(
+        call: Call,
+        lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=_ids)],
+        steal: Steal = False,
+        reason: Reason = "",
+    ) -> Result:
+        from optics.errors import Locked, Missing
+
+        if steal and not reason:
+            raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
+        with _locks(call) as (_, locks):
+            found = next((one for one in locks.listed() if one.id == lock), None)
+            if found is None:
+                ended = locks.get(lock)
+                how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there never was"
+                raise Missing(f"no lock {lock} is held or waited for: {how}", hint="testbed lock")
+            ours = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
+            if not ours and not steal:
+                whose = "a run that works now" if found.owner == locks.who.owner else f"{found.owner}'s"
+                raise Locked(
+                    f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
+                )
+            taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
+            if taken is None:
+                raise Missing(f"lock {lock} has ended by itself meanwhile", hint="testbed lock")
+        text = f"{'Stolen from' if steal else 'Given up by'} {taken}"
+        still = steal and taken.kind == "run" and taken.state == "active"
+        hint = f"process {taken.pid} on {taken.host} may still end the step it is in; testbed status says what is" if still else ""
+        return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
+
+    @verb(
+        root,
+        "tagout",
+        "Tag out a fibre, port, device or host: no light moves there.",
+        examples="""
+testbed tagout f17 --reason "hands in rack"        a fibre, by its name in fibres.yml
+testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
+testbed tagout                                     what is tagged out, by whom
+testbed tagout remove f17                          your own tags there
+testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its id
+""",
+        more="Nothing overrides a tag, --yes neither: a change that would make or break light there is refused with exit 9.",
+    )
+    def tagout(
+        call: Call,
+        subject: Annotated[str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False)] = "",
+        name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
+        reason: Reason = "",
+        steal: Steal = False,
+    ) -> Result:
+        if subject in ("", "list"):
+            return _tags(call)
+        if subject == "remove":
+            if not name:
+                raise Usage("tagout remove: what?", hint="testbed tagout list")
+            if steal and not reason:
+                raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
+            return _untag(call, name, steal, reason)
+        if name or steal or not reason:
+            raise Usage("tagout: --reason is missing" if not reason else "tagout: too many words", hint="testbed tagout --help")
+        return _tag(call, subject, reason)
+
+
+def _listed(call: Call) -> Result:
+    with _locks(call) as (_, locks):
+        live = locks.listed()
+    return Result({"locks": cast("Json", [_data(one) for one in live])}, _table(live))
+
+
+def _audit(call: Call) -> Result:
+    from orchestrator.audit import audit
+    from orchestrator.cli.text import columns, when
+    from orchestrator.reports import to_json
+
+    with _locks(call) as (_, locks):
+        records = audit(locks.store, locks.lab, 200)
+    rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records]
+    return Result({"audit": to_json(records)}, "\n".join(columns(rows)) or "Nothing yet")
+
+
+def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, reason: str, after: str, queue: bool) -> Result:
+    from orchestrator.lockqueue import clock
+    from orchestrator.scope import read_scope
+    from orchestrator.settings import duration
+
+    try:
+        for_s = duration(for_)
+    except ValueError as error:
+        raise Usage(f"lock: --for: {error}", hint="--for 2h") from None
+    with _locks(call) as (lab, locks):
+        scope = read_scope(lab, hosts or (), ports or (), device or ())
+        made = locks.take("reservation", scope, reason, for_s=for_s, queue=queue, after=after)
+        ahead = locks.ahead(made.id)
+    if made.state == "active":
+        text = f"Reserved {made.scope} until {clock(made.expires or 0.0)}   lock {made.id}"
+    else:
+        text = f"Waiting for {made.scope}   lock {made.id}\n" + "\n".join(f"  behind {one} [lock {one.id}]" for one in ahead)
+    return Result(
+        {"lock": _data(made), "behind": cast("Json", [_data(one) for one in ahead])}, text, hint=f"testbed unlock {made.id}"
+    )
+
+
+def _tags(call: Call) -> Result:
+    from orchestrator.reports import to_json
+    from orchestrator.tagouts import Tagouts
+
+    with _locks(call) as (_, locks):
+        tags = Tagouts(locks.store, locks.lab, locks.who).listed()
+    return Result({"tagouts": to_json(tags)}, "\n".join(map(str, tags)) or "Nothing is tagged out")
+
+
+def _tag(call: Call, subject: str, reason: str) -> Result:
+    from orchestrator.reports import to_json
+    from orchestrator.scope import Scope, of_ports
+    from orchestrator.tagouts import Tagouts, place_of
+
+    with _locks(call) as (lab, locks):
+        place = place_of(subject, lab)
+        made = Tagouts(locks.store, locks.lab, locks.who).set(subject, reason)
+        there = of_ports(lab, place.ports) | Scope(frozenset(p.host for p in place.host_ports), devices=place.devices)
+        busy = [one for one in locks.listed() if one.kind == "run" and one.state == "active" and one.scope.overlaps(there)]
+    hint = f"keep your hands away until it has ended: {busy[0]}" if busy else f"testbed tagout remove {made.id}"
+    data: dict[str, Json] = {"tagout": to_json(made), "busy": cast("Json", [_data(one) for one in busy])}
+    return Result(data, f"{made}", hint=hint)
+
+
+def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
+    from orchestrator.reports import to_json
+    from orchestrator.tagouts import Tagouts
+
+    with _locks(call) as (_, locks):
+        gone = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
+    return Result({"removed": to_json(gone)}, "\n".join(f"Removed: {tag}" for tag in gone))
+
+
+def _ids(incomplete: str) -> list[tuple[str, str]]:
+    """Complete lock ids from the store."""
+    try:
+        with _locks(Call("unlock")) as (_, locks):
+            return [(one.id, str(one)) for one in locks.listed() if one.id.startswith(incomplete)]
+    except Exception:  # a completion that fails must stay silent
+        return []
