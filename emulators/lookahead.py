@@ -39,7 +39,6 @@ def _devices(wanted: Wanted, count: int, size: int) -> Iterator[str]:
     yield f'    address: "tcp://127.0.0.1:{flip}"'
     yield "    traits:"
     yield f"      settle_s: {wanted.settle_s or 0.05}"
-    yield "      insertion_loss_db: 0.8"
     yield "      ways:                 # ingress, egress: a host's light to side A or B, and from either side back to the host"
     for k in range(1, count + 1):
         yield f'        - ["{k}", "{size + count + k}|{size + 2 * count + k}"]'

@@ -18,7 +18,7 @@ from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.records import RunRecord
 from orchestrator.recovery import Before
-from orchestrator.reports import DownReport, UpReport
+from orchestrator.reports import DownReport, PrewireReport, UpReport
 from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
 from orchestrator.settings import Settings
@@ -27,8 +27,9 @@ from orchestrator.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
 from orchestrator.telling import Context
+from orchestrator.wiring import Wiring
 
-CHANGES = ("up", "down", "rollback", "restore")
+CHANGES = ("up", "down", "rollback", "restore", "prewire")
 
 
 def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
@@ -78,6 +79,15 @@ class Change:
         current = self.store.current(slice_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", options) as context:
             return self._left(context, await Leaving(context).carry_out())
+
+    async def prewire(self, plan: Plan, text: str, options: Mapping[str, object]) -> PrewireReport:
+        """What slow devices can do for `plan` in the dark."""
+        async with self._running(plan.name, options, plan=plan, text=text) as context:
+            report = replace(await Wiring(context, plan).carry_out(), journal=self._journal(context))
+            context.run.finish("ok", summary=summary(report))
+            earlier = [run.id for run in self.store.unfinished(context.key, self.settings.owner) if run.verb == "prewire"]
+            self.store.resolve(earlier, context.run.id)
+            return report
 
     async def back(self, to: Before, options: Mapping[str, object], of: str) -> UpReport | DownReport:
         """Back to what was before run `of`."""
@@ -183,7 +193,7 @@ class Change:
         return str(journal.directory) if journal is not None else ""
 
 
-def summary(report: UpReport | DownReport) -> dict[str, object]:
+def summary(report: UpReport | DownReport | PrewireReport) -> dict[str, object]:
     """Small numbers for the history."""
     return {
         "made": report.made,

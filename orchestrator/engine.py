@@ -6,6 +6,7 @@ break and commit: hosts are armed before the light moves and commit by themselve
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -16,10 +17,13 @@ from orchestrator.change import as_saved
 from orchestrator.changes import Change, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
+from orchestrator.lab import Lab
+from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
 from orchestrator.recovery import before_of
-from orchestrator.reports import DownReport, PlanReport, UpReport
+from orchestrator.relabelling import relabelled
+from orchestrator.reports import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.rules import hops
 from orchestrator.session import deadline, key_of, load_lab, load_plan, open_session, slice_of
 from orchestrator.settings import Settings
@@ -37,6 +41,7 @@ __all__ = [
     "job_status",
     "job_stop",
     "plan",
+    "prewire",
     "restore",
     "resume",
     "rollback",
@@ -51,6 +56,7 @@ async def plan(
     plan_path: Path,
     *,
     avoid: tuple[str, ...] = (),
+    relabel: bool = False,
     progress: Progress,
     store: Store,
     settings: Settings,
@@ -58,15 +64,19 @@ async def plan(
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(inventory)
-    wanted, _ = load_plan(plan_path, lab)
+    wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
+    labels: RelabelReport | None = None
     key = slice_of(lab, settings)
     recorder = Recorder(progress)
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
             seen = (await session.observe(hosts=False)).complete()
             phase.detail = counted(len(seen.settings), "device")
-        goal = target(wanted, lab, seen.settings, store.owned(key))
+        owned = store.owned(key)
+        if relabel:
+            wanted, _, labels = relabelled(wanted, text, lab, seen.settings, owned, _current_text(store, key))
+        goal = target(wanted, lab, seen.settings, owned)
     affected = jobs.affected(store.latest_job(key), goal)
     return PlanReport(
         plan=wanted.name,
@@ -81,7 +91,26 @@ async def plan(
         notes=wanted.warnings,
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
+        relabel=labels,
     )
+
+
+def _current_text(store: Store, key: str) -> str:
+    current = store.current(key)
+    return current.plan_text if current else ""
+
+
+async def _by_labels(
+    wanted: Plan, text: str, lab: Lab, inventory: Path, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> tuple[Plan, str, RelabelReport]:
+    """The plan with its interchangeable hosts where most light stays, as the lab is now."""
+    key = slice_of(lab, settings)
+    async with deadline(timeout_s, "relabel"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        with Recorder(progress).phase("relabel") as phase:
+            seen = (await session.observe(hosts=False)).complete()
+            plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
+            phase.detail = f"{counted(len(report.labels), 'host')} in others' places, {report.moves} moves"
+    return plan, text, report
 
 
 async def up(
@@ -91,6 +120,7 @@ async def up(
     dry_run: bool,
     launch_job: bool,
     avoid: tuple[str, ...] = (),
+    relabel: bool = False,
     progress: Progress,
     store: Store,
     settings: Settings,
@@ -99,6 +129,7 @@ async def up(
     expected: str = "",
 ) -> UpReport:
     """Bring the plan up; idempotent. expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
+    relabel: interchangeable hosts may take each other's places.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
     before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
@@ -109,7 +140,14 @@ async def up(
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
         found = await plan(
-            inventory, plan_path, avoid=avoid, progress=progress, store=store, settings=settings, timeout_s=timeout_s
+            inventory,
+            plan_path,
+            avoid=avoid,
+            relabel=relabel,
+            progress=progress,
+            store=store,
+            settings=settings,
+            timeout_s=timeout_s,
         )
         as_saved(expected, found.fingerprint)
         return UpReport(
@@ -122,9 +160,37 @@ async def up(
             dark_ms_expected=found.dark_ms_expected,
             notes=found.notes,
             dark_time_scale=found.dark_time_scale,
+            relabel=found.relabel,
         )
+    labels: RelabelReport | None = None
+    if relabel:
+        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
     change = Change("up", lab, inventory, progress, store, settings, timeout_s)
-    return await change.up(wanted, text, {"launch_job": launch_job, "avoid": avoid, "rollback": rollback}, expected=expected)
+    options = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback}
+    return replace(await change.up(wanted, text, options, expected=expected), relabel=labels)
+
+
+async def prewire(
+    inventory: Path,
+    plan_path: Path,
+    *,
+    relabel: bool = False,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> PrewireReport:
+    """Have slow devices make, in the dark, what `up` of this plan will want of them; idempotent.
+
+    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, what was made will be used.
+    """
+    lab = load_lab(inventory)
+    wanted, text = load_plan(plan_path, lab)
+    labels: RelabelReport | None = None
+    if relabel:
+        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
+    change = Change("prewire", lab, inventory, progress, store, settings, timeout_s)
+    return replace(await change.prewire(wanted, text, {}), relabel=labels)
 
 
 async def down(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
@@ -134,7 +200,7 @@ async def down(inventory: Path, *, progress: Progress, store: Store, settings: S
 
 async def resume(
     inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> UpReport | DownReport:
+) -> UpReport | DownReport | PrewireReport:
     """Go on with a run that stopped on its way: the same plan and options again, from what is. Raises: as the verb it resumes.
 
     Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
@@ -151,6 +217,8 @@ async def resume(
             read = read_plan(record.plan_text, record.plan_name, lab)
             wanted = avoiding(read, tuple(map(str, cast(list[str], record.options.get("avoid") or []))), lab)
             return await change.up(wanted, record.plan_text, options)
+        case "prewire":
+            return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
         case "down":
             return await change.down(options)
         case "rollback":

@@ -43,6 +43,17 @@ def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[Device
     return {device: free - alight for device, free in found.items() if free - alight}
 
 
+def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
+    """What slow devices hold of ours, dark, beside what the plan that is up wants: wired for the next, or the way back."""
+    alight = lit(observed, lab)
+    found = {
+        device: among(held, owned.get(device, ())) - among(held, wanted.get(device, ())) - alight
+        for device, held in observed.items()
+        if lab.slow(device)
+    }
+    return {device: settings for device, settings in found.items() if settings}
+
+
 def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, Change]:
     """What slow devices can do of `change` now so that no host sees any of it: make what is dark, taking out what is dark first."""
     slow = [device for device in change.changes if lab.slow(device)]

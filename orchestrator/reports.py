@@ -197,6 +197,7 @@ class PlanReport(_Counts):
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
     dark_time_scale: float = 1.0
+    relabel: RelabelReport | None = None
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 
@@ -233,6 +234,35 @@ class EqualiseReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PrewireReport(_Counts):
+    """What `prewire` did. diff: what slow devices made and took out in the dark; waiting: what they can only do with the change.
+
+    flips: settings that `up` then still changes on other devices.
+    """
+
+    run: str
+    plan: str
+    lab: str
+    phases: tuple[PhaseTime, ...] = ()
+    parts: tuple[PartTime, ...] = ()
+    diff: tuple[DeviceDiff, ...] = ()
+    writes: int = 0
+    waiting: int = 0
+    flips: int = 0
+    dark_ms_expected: float | None = None
+    dark_time_scale: float = 1.0
+    journal: str = ""
+    notes: tuple[str, ...] = ()
+    relabel: RelabelReport | None = None
+
+    derived = ("made", "removed", "nothing_to_do")
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not self.made and not self.removed
+
+
+@dataclass(frozen=True, slots=True)
 class UpReport(_Counts):
     """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
 
@@ -261,6 +291,7 @@ class UpReport(_Counts):
     """The command that takes this change back."""
     dark_time_scale: float = 1.0
     equalise: EqualiseReport | None = None
+    relabel: RelabelReport | None = None
     verb: str = "up"
     """`up`, or the verb that brought back what was: `rollback`, `restore`."""
     of: str = ""
@@ -312,6 +343,8 @@ class DeviceStatus:
     error: str = ""
     time_scale: float = 1.0
     """How much faster than a real one it runs; 1: it is one, or as fast as one."""
+    prewired: tuple[str, ...] = ()
+    """Of ours, what carries no light: wired for another plan, or left as the way back."""
 
 
 @dataclass(frozen=True, slots=True)

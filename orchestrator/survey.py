@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from optics import DeviceName, HostName, Identity, Interlock, Missing, Setting, TestbedError
@@ -17,6 +18,7 @@ from orchestrator.lab import Lab
 from orchestrator.light import Reading, drifts, keep
 from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
+from orchestrator.prewire import prewired
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
 from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
@@ -43,7 +45,10 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         )
     wanted = _wanted(current, lab)
     owned = per_device(store.owned(key))
-    devices = tuple(_device(lab, n, seen, identities.get(n), wanted, owned) for n in lab.devices)
+    ahead = prewired(seen.settings, wanted, owned, lab)
+    devices = tuple(
+        replace(_device(lab, n, seen, identities.get(n), wanted, owned), prewired=_shorts(ahead.get(n, ()))) for n in lab.devices
+    )
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
@@ -110,11 +115,13 @@ async def verify(
         def note(readings: tuple[Reading, ...]) -> None:
             keep(readings, store, key_of(lab))
 
+        owned = per_device(store.owned(key))
         around = Surroundings(
-            per_device(store.owned(key)),
+            owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,
             lambda: [d for d in drifts(store.light(key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+            prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
         ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)
         chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
@@ -187,10 +194,14 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
         True,
         identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
         ours=len(among(held, ours)),
-        foreign=tuple(short(s) for s in sorted(foreign, key=sort_key)),
-        missing=tuple(short(s) for s in sorted(missing, key=sort_key)),
+        foreign=_shorts(foreign),
+        missing=_shorts(missing),
         time_scale=config.time_scale,
     )
+
+
+def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
+    return tuple(short(s) for s in sorted(held, key=sort_key))
 
 
 def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:
@@ -214,7 +225,7 @@ def _drift(
     found = [f"{d.name}: {len(d.missing)} planned cross-connects missing: {', '.join(d.missing[:6])}" for d in devices if d.missing]
     found += dark
     if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
-        found += [f"{d.name}: {d.ours} cross-connects of ours" for d in devices if d.ours]
+        found += [f"{d.name}: {left} cross-connects of ours" for d in devices if (left := d.ours - len(d.prewired))]
         found += [
             f"{h.name}: runs generation {h.generation}, of a run that died or of somebody else"
             for h in hosts

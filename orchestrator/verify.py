@@ -103,13 +103,14 @@ class Surroundings:
     """What the rungs may say more of if they know it.
 
     owned: settings of ours. whose: settings of others, and their owners in words. silent: devices and hosts that do not answer,
-    with their words. drifts: how circuits' losses changed since they were first measured.
+    with their words. drifts: how circuits' losses changed since they were first measured. prewired: ours, and meant to be dark.
     """
 
     owned: Held | None = None
     whose: Mapping[Setting, str] = field(default_factory=dict)
     silent: Mapping[str, str] = field(default_factory=dict)
     drifts: Callable[[], Iterable[Drift]] = tuple
+    prewired: Held = field(default_factory=dict)
 
 
 async def check_map(
@@ -142,7 +143,9 @@ async def check_map(
             taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)
             instead = f"; {short(taken)} is there instead, {'ours' if taken in ours else whose(taken)}" if taken else ""
             wrong.append(f"{device}: {short(setting)} is missing{instead}")
-        wrong += [f"{device}: {short(s)} is ours and not in the plan" for s in rest if s in ours]
+        ahead = around.prewired.get(device, frozenset())
+        wrong += [f"{device}: {short(s)} is ours and not in the plan" for s in rest if s in ours and s not in ahead]
+        notes += [f"{device}: {len(ahead)} cross-connects are wired ahead and carry no light"] if ahead else []
         foreign += len(rest) - len(ours)
         notes += [f"{device}: {short(s)} is foreign, {whose(s)}" for s in rest if s not in ours]
     others = f", {foreign} foreign" if foreign else ""
@@ -330,7 +333,7 @@ class Ladder:
         plan: Plan,
         links: tuple[Link, ...],
         ways: tuple[Circuit, ...],
-        observed: Held | None,
+        observed: Held,
         hellos: Mapping[HostName, Hello],
         keep: Callable[[Readings], None] | None = None,
         around: Surroundings = Surroundings(),
@@ -349,11 +352,11 @@ class Ladder:
         return tuple(sorted(needed - answering))
 
     async def held(self) -> Held:
-        """What the devices hold: as it was read by whoever climbs, else read now, whole."""
-        if self.observed is None:
-            names = [name for name in self.session.devices if name not in self.around.silent]
-            found = await asyncio.gather(*(self.session.devices[name].read() for name in names))
-            self.observed = dict(zip(names, found, strict=True))
+        """What the devices hold: as it was just read by whoever climbs, the plan's other devices read now, whole."""
+        missing = [name for name in self.wanted if name not in self.observed and name not in self.around.silent]
+        if missing:
+            found = await asyncio.gather(*(self.session.devices[name].read() for name in missing))
+            self.observed = {**self.observed, **dict(zip(missing, found, strict=True))}
         return self.observed
 
     async def readings(self) -> Readings:
@@ -467,7 +470,7 @@ async def ladder(
     plan: Plan,
     links: tuple[Link, ...],
     ways: tuple[Circuit, ...],
-    observed: Held | None,
+    observed: Held,
     hellos: Mapping[HostName, Hello],
     *,
     keep: Callable[[Readings], None] | None = None,
@@ -476,8 +479,8 @@ async def ladder(
 ) -> tuple[Rung, ...]:
     """Climb every rung that the plan asks for; each is climbed whatever the lower ones said.
 
-    ways: the circuits of `links`, by the ways they were given. observed: None to have the devices read now. keep: gets the power
-    that was measured. power: judge it against the plan's target, where there is one. busy: as `Ladder.climb`.
+    ways: the circuits of `links`, by the ways they were given. observed: what devices hold that were just read; the plan's others are
+    read now. keep: gets the power that was measured. power: judge it against the plan's target, where there is one. busy: as `Ladder.climb`.
     """
     whole = Ladder(session, plan, links, ways, observed, hellos, keep)
     return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)

@@ -58,6 +58,16 @@ Avoid = Annotated[
 ]
 
 
+Relabel = Annotated[
+    bool,
+    typer.Option("--relabel", help="Let hosts that the plan calls interchangeable take each other's places, to move less light."),
+]
+
+
+def _relabelled(relabel: bool) -> dict[str, Any]:
+    return {"relabel": True} if relabel else {}
+
+
 def _avoided(words: list[str] | None) -> dict[str, Any]:
     return {"avoid": tuple(words)} if words else {}
 
@@ -97,6 +107,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
         avoid: Avoid = None,
+        relabel: Relabel = False,
         rollback: Annotated[
             bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
         ] = True,
@@ -106,9 +117,12 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
 
         if plan is not None and topology is not None:
             raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
+        if plan is not None and relabel:
+            raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED keeps the labels")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
-        more = _avoided(avoid) | ({"expected": kept.fingerprint} if kept else {}) | ({} if rollback else {"rollback": False})
+        more = _avoided(avoid) | _relabelled(relabel) | ({"expected": kept.fingerprint} if kept else {})
+        more |= {} if rollback else {"rollback": False}
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
@@ -122,12 +136,14 @@ testbed plan --topology examples/torus-3x4.json
 testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
 testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
 testbed plan -t examples/ring-12.json --avoid gpu03:p1
+testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move the least
 """,
     )
     def plan(
         call: Call,
         topology: Topology = None,
         avoid: Avoid = None,
+        relabel: Relabel = False,
         out: Annotated[
             Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)
         ] = None,
@@ -136,7 +152,7 @@ testbed plan -t examples/ring-12.json --avoid gpu03:p1
         from orchestrator.cli import render, saved
 
         path = _wanted(topology, call)
-        report = call.work(engine().plan, path, **_avoided(avoid))
+        report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel))
         hint = ""
         if out is not None:
             saved.keep(out, path, report)
@@ -145,6 +161,23 @@ testbed plan -t examples/ring-12.json --avoid gpu03:p1
         return Result(
             report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
         )
+
+    @verb(
+        root,
+        "prewire",
+        "Have robots wire the next plan in the dark, so that `up` only flips.",
+        examples="""
+testbed prewire --topology next.json
+testbed up --topology next.json         milliseconds, after the minutes of prewire
+""",
+        more="Nothing that is lit is touched and no host sees any of it. What labs can do this: docs/how-to/look-ahead.md.",
+    )
+    def prewire(call: Call, topology: Topology = None, relabel: Relabel = False) -> Result:
+        from orchestrator.cli import render
+
+        report = call.work(engine().prewire, _wanted(topology, call), lab=True, **_relabelled(relabel))
+        hint = f"testbed up --topology {topology}" + (" --relabel" if relabel else "")
+        return Result(report.to_json(), render.prewire(report, call.colour), hint=hint)
 
     @verb(
         root,

@@ -17,6 +17,7 @@ from orchestrator.reports import (
     JobStatus,
     PlanReport,
     PowerReport,
+    PrewireReport,
     StatusReport,
     UpReport,
     VerifyReport,
@@ -37,6 +38,7 @@ class Engine(Protocol):
         dry_run: bool,
         launch_job: bool,
         avoid: tuple[str, ...] = (),
+        relabel: bool = False,
         progress: Progress,
         store: Store,
         settings: Settings,
@@ -46,13 +48,27 @@ class Engine(Protocol):
     ) -> UpReport:
         """Bring the plan up; with `dry_run` read and compute everything and write nothing.
 
-        rollback: take back what fails. expected: the fingerprint of a saved plan.
+        rollback: take back what fails. expected: the fingerprint of a saved plan. relabel: interchangeable hosts may change places.
         """
+        ...
+
+    async def prewire(
+        self,
+        inventory: Path,
+        plan_path: Path,
+        *,
+        relabel: bool = False,
+        progress: Progress,
+        store: Store,
+        settings: Settings,
+        timeout_s: float,
+    ) -> PrewireReport:
+        """Have slow devices make, in the dark, what `up` of this plan will want of them."""
         ...
 
     async def resume(
         self, inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-    ) -> UpReport | DownReport:
+    ) -> UpReport | DownReport | PrewireReport:
         """Go on with a run that stopped on its way."""
         ...
 
@@ -72,6 +88,7 @@ class Engine(Protocol):
         plan_path: Path,
         *,
         avoid: tuple[str, ...] = (),
+        relabel: bool = False,
         progress: Progress,
         store: Store,
         settings: Settings,

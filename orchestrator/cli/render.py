@@ -12,6 +12,7 @@ from orchestrator.reports import (
     JobStatus,
     PhaseTime,
     PlanReport,
+    PrewireReport,
     StatusReport,
     UpReport,
     VerifyReport,
@@ -53,6 +54,8 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
 def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
     lines = [*_phases([*([started] if started else []), *report.phases]), *report.notes]
+    if report.relabel is not None:
+        lines.append(f"  {report.relabel}")
     if report.dry_run:
         return "\n".join([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
     if report.nothing_to_do:
@@ -91,12 +94,31 @@ def plan(report: PlanReport, colour: bool) -> str:
     if report.jobs_affected:
         lines.append(f"  jobs       affected: {listed(report.jobs_affected)}")
     lines += [f"  note       {note}" for note in report.notes]
+    if report.relabel is not None:
+        lines.append(f"  {report.relabel}")
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
     dark = ""
     if report.dark_ms_expected is not None:
         dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
+
+
+def prewire(report: PrewireReport, colour: bool) -> str:
+    """What is wired, and what the change itself is left with."""
+    lines = [*_phases(report.phases), *_diff(report.diff, colour), *report.notes]
+    if report.relabel is not None:
+        lines.append(f"  {report.relabel}")
+    left = f"{report.flips} settings to make" if report.flips else "nothing to make"
+    if report.dark_ms_expected is not None:
+        left += f", dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
+    lines.append(f"  up         {left}")
+    if report.waiting:
+        lines.append(f"  waits      {report.waiting} moves of robots: their ports carry light until `up`")
+    if report.nothing_to_do:
+        return "\n".join([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
+    done = f"{report.made} cross-connects, {report.removed} taken out"
+    return "\n".join([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
 def down(report: DownReport, colour: bool) -> str:
@@ -139,6 +161,8 @@ def status(report: StatusReport, colour: bool) -> str:
     for table in (devices, hosts):
         if len(table) > 1:
             lines += columns(table)
+    ahead = [d for d in report.devices if d.prewired]
+    lines += [f"ahead    {d.name}: {len(d.prewired)} pre-wired, dark: {listed(d.prewired, 6)}" for d in ahead]
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optics.errors import BadFile
+from orchestrator.labelling import relabelled_text
 from orchestrator.reports import PlanReport
 from orchestrator.settings import private_dir
 
@@ -28,7 +29,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
     body = {
         "schema": FORMAT,
         "topology_name": topology.name,
-        "topology": topology.read_text(encoding="utf-8"),
+        "topology": relabelled_text(topology.read_text(encoding="utf-8"), report.relabel.labels if report.relabel else {}),
         "fingerprint": report.fingerprint,
         "report": report.to_json(),
     }
