@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from drivers import calient_rows, dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1
 from drivers.link.telnet import Negotiation, escaped
-from drivers.wire import joblog, scpi, sonic, tl1, wssmap
+from drivers.wire import joblog, scpi, sonic, telescent, tl1, wssmap
 from optics import Garbled
 from tests.fuzz.targets import target
 
@@ -129,6 +129,16 @@ def rome_tables(data: bytes) -> None:
         joblog.pending(text)
     with suppress(Garbled):
         joblog.board(text)
+
+
+@target("telescent-table")
+def telescent_table(data: bytes) -> None:
+    text = data.decode("ascii", "backslashreplace")
+    assert len(telescent.complaint(text)) <= 160
+    with suppress(Garbled):
+        cells = telescent.switch_state(text)
+        assert sorted(cells) == list(range(len(cells)))
+        telescent.allocated(cells)
 
 
 @target("wss-map")

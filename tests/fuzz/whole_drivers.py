@@ -152,7 +152,7 @@ class _Commands:
     def __init__(self, talk: _Talk) -> None:
         self.who, self._talk = "ocs1", talk
 
-    async def run(self, command: str) -> tuple[str, int]:
+    async def run(self, command: str, timeout_s: float | None = None) -> tuple[str, int]:
         self._talk.asked(command.encode())
         said = self._talk.say()
         if not said:
