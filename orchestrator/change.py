@@ -487,8 +487,12 @@ class Bringing:
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.greet(sorted(goal_hosts(goal)))
-            held = self._now_held(goal, times)
-            rungs = await ladder(session, self.plan, goal.links, goal.circuits, held, hellos, keep=self._keep, power=False)
+            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the others are read again
+            job = self.context.store.latest_job(self.context.key)
+            busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
+            rungs = await ladder(
+                session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
+            )
             record_rungs(recorder, rungs)
             if failed := [r for r in rungs if not r.ok]:
                 lines = [f"{r.name}: {r.detail}" + "".join(f"\n  {e}" for e in r.evidence[:12]) for r in failed]

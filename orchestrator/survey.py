@@ -20,6 +20,7 @@ from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
 from orchestrator.prewire import prewired
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
+from orchestrator.rung import TRAFFIC
 from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.standing import left_behind
@@ -28,7 +29,7 @@ from orchestrator.tagouts import Tagouts
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
 from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
-from orchestrator.verify import TRAFFIC, Ladder, Surroundings, receivers
+from orchestrator.verify import Ladder, Surroundings, receivers
 
 
 async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:

@@ -9,12 +9,12 @@ qualification (`qualify.py`) and collective (`collective.py`).
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, Setting, SpectralRoute, TestbedError
+from optics import Circuit, CrossConnect, HostName, HostPort, Link, LinkKind, Setting, SpectralRoute
+from orchestrator.carriers import carriers, has_carrier, no_carrier, speeds
 from orchestrator.circuits import settings
 from orchestrator.collective import MIN_SHARE as BUSBW_SHARE
 from orchestrator.collective import all_reduce
@@ -27,7 +27,8 @@ from orchestrator.losses import judge, weaker
 from orchestrator.paths import follow, hops, lanes_of, next_hops
 from orchestrator.plan import Plan
 from orchestrator.qualify import Direction, qualify
-from orchestrator.reports import CollectiveFigures, LinkQuality, Rung
+from orchestrator.reports import Rung
+from orchestrator.rung import RUNGS, TRAFFIC, Check, Finding, rung
 from orchestrator.session import Session
 from orchestrator.target import short, sort_key
 from orchestrator.transition import Held
@@ -39,63 +40,7 @@ PAIRS_S = 2.0
 CARRIER_S = 1.0
 """A planned port may be this late (s) with its carrier: hosts tell in the moment it comes, and nobody waits once all are there."""
 
-RUNGS: Mapping[str, float] = {
-    "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,
-    "qualification": 120.0, "collective": 240.0,
-}  # fmt: skip
-"""The rungs, bottom first, and how long each may take (s): devices that are asked one port after the other need the most."""
-TRAFFIC = ("qualification", "collective")
-"""Rungs that load the links, and are climbed only when the plan or the operator asks for them."""
-
 Readings: TypeAlias = tuple[Reading, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one rung saw."""
-
-    ok: bool
-    detail: str
-    evidence: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    links: tuple[LinkQuality, ...] = ()
-    collective: CollectiveFigures | None = None
-
-
-Check: TypeAlias = Callable[[], Awaitable[Finding]]
-
-
-def code(name: str) -> str:
-    """The code of a failed rung: `E-LIGHT`."""
-    return f"E-{name.upper()}"
-
-
-async def rung(name: str, check: Check, timeout_s: float | None = None) -> Rung:
-    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the words as evidence."""
-    begin = time.monotonic()
-    limit = RUNGS.get(name) if timeout_s is None else timeout_s
-    try:
-        async with asyncio.timeout(limit) as timer:
-            found = await check()
-    except TestbedError as error:
-        found = Finding(False, "could not be checked", tuple(str(error).splitlines()))
-    except TimeoutError:
-        if not timer.expired():
-            raise
-        found = Finding(False, "could not be checked", (f"no result after {limit:g} s",))
-    seconds = time.monotonic() - begin
-    return Rung(
-        name,
-        found.ok,
-        found.detail,
-        seconds,
-        found.evidence,
-        "OK" if found.ok else code(name),
-        found.notes,
-        limit,
-        found.links,
-        found.collective,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,62 +120,8 @@ def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
 async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[bool, str, tuple[str, ...]]:
     """Every planned receiver has carrier, as its host said when it was greeted."""
     wanted = receivers(links)
-    dark = [p for p in wanted if not _carrier(hellos, p)]
+    dark = [p for p in wanted if not has_carrier(hellos, p)]
     return not dark, f"{len(wanted) - len(dark)}/{len(wanted)} ports up", tuple(f"{p} has no carrier" for p in dark)
-
-
-def _carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
-    state = hellos[port.host].ports.get(port.number) if port.host in hellos else None
-    return state is not None and state.carrier
-
-
-async def carriers(hosts: HostSide, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
-    """The carriers of the hosts of these ports; hears of those still to come, until all of `wanted` are there or time is up."""
-    queue = hosts.subscribe()
-    names = sorted({port.host for port in wanted})
-    try:
-        up = dict(await hosts.watch_links(names))
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not all(up.get(port) for port in wanted):
-                    event = await queue.get()
-                    if event.kind == "link":
-                        up[HostPort(event.host, int(event.values["port"]))] = bool(event.values["carrier"])
-        except TimeoutError:
-            pass
-        return up
-    finally:
-        hosts.unsubscribe(queue)
-
-
-def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str, ...]:
-    """Links whose two ends came up with different speeds, as far as their drivers say."""
-    found = []
-    for link in links:
-        ends = [hellos[p.host].ports.get(p.number) if p.host in hellos else None for p in (link.a, link.b)]
-        one, other = (state.speed_mbps if state is not None and state.carrier else None for state in ends)
-        if one and other and one != other:
-            found.append(f"{link.a} came up with {one} Mb/s and {link.b} with {other} Mb/s")
-    return tuple(found)
-
-
-def no_carrier(port: HostPort, readings: Readings, lab: Lab, silent: Mapping[str, str]) -> str:
-    """Why a planned receiver is dark, as far as the meters and the hosts tell."""
-    reading = next((r for r in readings if r.circuit.receiver == port), None)
-    if reading is None:
-        return f"{port} has no carrier"
-    sender = reading.circuit.transmitter
-    cable = lab.fibres[port].name
-    if why := reading.where_lost(lab):
-        gone = f"; {sender.host} does not answer either" if sender.host in silent else ""
-        return f"{port} has no carrier: {why}{gone}"
-    if not reading.measured:
-        return f"{port} has no carrier; no meter looks at its light"
-    leaves = f"light leaves {reading.path[-1].egress} ({reading.points[-1].power:.1f} dBm) but {port} has no carrier"
-    back = next((r for r in readings if r.circuit.transmitter == port), None)
-    if back is not None and back.points and not back.points[0].lit:
-        return f"{leaves}, and nothing arrives from it: fibre {cable} is cut or unplugged, or {port.host} is off"
-    return f"{leaves}: fibre {cable}, or the receiver of {port.host}"
 
 
 async def check_identity(
@@ -385,7 +276,7 @@ class Ladder:
     async def link(self) -> Finding:
         wanted = receivers(self.links)
         asked = [port for port in wanted if port.host not in self.mute]
-        up: Mapping[HostPort, bool] = {p: _carrier(self.hellos, p) for p in asked}
+        up: Mapping[HostPort, bool] = {p: has_carrier(self.hellos, p) for p in asked}
         if not all(up.values()):
             up = await carriers(self.session.hosts, asked, CARRIER_S)
         dark = [port for port in asked if not up.get(port)]
@@ -479,8 +370,9 @@ async def ladder(
 ) -> tuple[Rung, ...]:
     """Climb every rung that the plan asks for; each is climbed whatever the lower ones said.
 
-    ways: the circuits of `links`, by the ways they were given. observed: what devices hold that were just read; the plan's others are
-    read now. keep: gets the power that was measured. power: judge it against the plan's target, where there is one. busy: as `Ladder.climb`.
+    ways: the circuits of `links`, by the ways they were given. observed: what devices hold that were just read; the plan's others
+    are read now. keep: gets the power that was measured. power: judge it against the plan's target, where there is one. busy: as
+    `Ladder.climb`.
     """
     whole = Ladder(session, plan, links, ways, observed, hellos, keep)
     return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)
