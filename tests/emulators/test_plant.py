@@ -76,6 +76,11 @@ class OnePortOneCircuit(RuleBasedStateMachine):
             assert self.now >= self.made_at[pair] + SETTLE_S
 
     @invariant()
+    def what_is_remembered_of_the_light_is_so(self) -> None:
+        held = {pair: self.plant.circuit(("in", pair[0])) for pair in self.plant.pairs()}
+        assert self.plant.lit(self.now) == {pair for pair, c in held.items() if c and self.plant.passes(c, self.now)}
+
+    @invariant()
     def a_healthy_circuit_is_lit_when_it_has_settled(self) -> None:
         wrong = self.plant.wrong.stuck | self.plant.wrong.failed | self.plant.wrong.cut
         lit, due = self.plant.lit(self.now), self.plant.next_event(self.now)
