@@ -149,7 +149,7 @@ class Mover:
             if hello.active not in (None, watched.current.generation) and not ours:
                 raise NotVerified(
                     f"{host} runs generation {hello.active}{f' of {whose}' if whose else ''}, which is not the plan's; left alone",
-                    hint="testbed status says what is; testbed up brings the plan up again",
+                    hint="testbed status says what is; to bring the plan up again: testbed up",
                 )
 
     def _guards(self, run: str) -> bool:

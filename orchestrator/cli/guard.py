@@ -108,5 +108,5 @@ def _stopped(call: Call) -> Result:
     hint = ""
     if there.around:
         text += f"; traffic stays on the way round {', '.join(there.around)}"
-        hint = "testbed guard takes over again; testbed status says what is"
+        hint = "testbed guard"
     return Result({"stopped": True, "guard": to_json(there)}, text, hint=hint)
