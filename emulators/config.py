@@ -191,9 +191,16 @@ def read_config(inventory: Path) -> LabConfig:
     )
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """What Ansible alone can read (`!vault`, `!unsafe`) is nothing here; emulator.yml may say it."""
+
+
+_Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(path.read_text(), Loader=_Loader)
     except FileNotFoundError:
         raise BadInventory(f"{path}: no such file; an inventory directory has hosts.yml, devices.yml and fibres.yml") from None
     except yaml.YAMLError as problem:

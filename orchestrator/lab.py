@@ -18,6 +18,7 @@ from orchestrator.labedges import DevicesEdge, FibreEdge, FibresEdge, Forwarding
 FIBRE_DB_PER_KM = 0.35  # G.652.D at 1310 nm, ITU-T G.652 (11/2016) table 2 gives at most 0.4; 0.35 is the usual data sheet value
 CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in each direction
 SLOW_MOVE_S = 1.0  # nobody waits in the dark for this when there is another way
+VAULT_HEADER = "$ANSIBLE_VAULT;"
 UNKNOWN = Traits(settle_s=0.05)  # a device whose driver was not asked: the typical beam-steering switch of `optics.Traits`
 
 
@@ -107,10 +108,13 @@ class Trunk:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where a device's password is kept: in an environment variable or in a file. The engine reads it, the lab only names it."""
+    """Where a device's password is kept: in an environment variable, in a file, or as the vault text that `name` then is.
 
-    kind: Literal["env", "file"]
-    name: str
+    The engine reads it, the lab only names it.
+    """
+
+    kind: Literal["env", "file", "vault"]
+    name: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -361,12 +365,14 @@ def _devices(
             secrets[name] = Secret("env", device.password_env)
         elif device.password_file:
             secrets[name] = Secret("file", device.password_file)
+        elif device.password.startswith(VAULT_HEADER):
+            secrets[name] = Secret("vault", device.password)
         devices[name] = DeviceConfig(
             name=name,
             driver=device.driver,
             address=device.address,
             username=device.username,
-            password=device.password,
+            password="" if name in secrets else device.password,
             traits=device.traits.model_dump(exclude_unset=True),
             timeout_s=device.timeout_s,
             options=device.options,

@@ -44,12 +44,12 @@ def state_dir(inventory: Path) -> Path:
 
     Raises: BadFile - hosts.yml cannot be read.
     """
-    import yaml
+    from orchestrator.filepos import read_yaml
 
     path = inventory.resolve() / "hosts.yml"
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
+    except (OSError, UnicodeDecodeError, BadFile) as error:
         raise BadFile([f"{path}: {error}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
     key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
     return (inventory.resolve() / Path(key).expanduser()).parent

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.api import CircuitSwitch
-from drivers.registry import driver_traits, open_device
-from optics import BadFile, DeviceConfig, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
+from drivers.registry import driver_class, driver_traits, open_device
+from optics import BadFile, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
+from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.hosts import Hello, Hosts
-from orchestrator.lab import Lab, Secret, read_lab
+from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
 
-__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of"]
+__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of", "with_secret"]
 
 
 def load_lab(inventory: Path) -> Lab:
@@ -33,7 +33,7 @@ def load_lab(inventory: Path) -> Lab:
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
     lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
-    return lab.with_traits(_traits(lab))
+    return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 
 def _traits(lab: Lab) -> Mapping[DeviceName, Traits]:
@@ -42,6 +42,17 @@ def _traits(lab: Lab) -> Mapping[DeviceName, Traits]:
     for name, config in lab.devices.items():
         try:
             found[name] = driver_traits(config)
+        except BadFile:
+            continue
+    return found
+
+
+def _options(lab: Lab) -> Mapping[DeviceName, Collection[str]]:
+    """The options each device's driver takes; none for a driver that is not there."""
+    found: dict[DeviceName, Collection[str]] = {}
+    for name, config in lab.devices.items():
+        try:
+            found[name] = driver_class(config.driver).OPTIONS
         except BadFile:
             continue
     return found
@@ -150,28 +161,6 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
         yield Session(lab, inventory, devices, hosts)
     finally:
         await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
-
-
-def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
-    """The device's config with its password read from where the inventory keeps it. Raises: BadFile."""
-    secret = lab.secrets.get(config.name)
-    if secret is None:
-        return config
-    return replace(config, password=_secret(config.name, secret))
-
-
-def _secret(device: DeviceName, secret: Secret) -> str:
-    if secret.kind == "env":
-        if secret.name not in os.environ:
-            raise BadFile([f"devices.yml: {device}: password_env: {secret.name} is not set"], hint=f"export {secret.name}=...")
-        return os.environ[secret.name]
-    path = Path(secret.name).expanduser()
-    try:
-        if path.stat().st_mode & 0o077:
-            raise BadFile([f"devices.yml: {device}: password_file: {path} can be read by others"], hint=f"chmod 600 {path}")
-        return path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise BadFile([f"devices.yml: {device}: password_file: {path}: {error.strerror}"]) from error
 
 
 def _text(path: Path) -> str | OSError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optics import Garbled, HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
+from orchestrator.credentials import withheld
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import (
     Committed,
@@ -51,7 +52,7 @@ class Hosts:
         # a thread per host: one that does not answer must not keep another waiting
         self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
         self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
-        self._ansible = Ansible(inventory, artefacts)
+        self._ansible = Ansible(inventory, artefacts, withheld(lab))
         self._queues: list[asyncio.Queue[HostEvent]] = []
         self._playing = asyncio.Lock()
 

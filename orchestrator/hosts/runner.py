@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from optics import HostName, Missing, Refused, TestbedError, Unreachable
+from orchestrator.credentials import KNOWN_HOSTS
 from orchestrator.hosts.facts import PLAYBOOKS
 
 
@@ -26,11 +28,15 @@ class Play:
 
 
 class Ansible:
-    """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`."""
+    """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`.
 
-    def __init__(self, inventory: Path, artefacts: Path) -> None:
+    `withheld`: environment variables that are none of Ansible's business, because they hold passwords of devices.
+    """
+
+    def __init__(self, inventory: Path, artefacts: Path, withheld: Collection[str] = ()) -> None:
         self._inventory = inventory / "hosts.yml"
         self._artefacts = artefacts
+        self._withheld = withheld
         self._count = 0
         self._sockets: str | None = None
 
@@ -43,7 +49,7 @@ class Ansible:
 
         self._count += 1
         folder = self._artefacts / "ansible" / f"{self._count:02d}-{Path(playbook).stem}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._sockets is None:
             self._sockets = tempfile.mkdtemp(
                 prefix="testbed-", dir=os.environ.get("XDG_RUNTIME_DIR")
@@ -57,7 +63,11 @@ class Ansible:
             _hear(event, found)
             return True
 
-        result = ansible_runner.run(
+        def began(status: Mapping[str, Any], runner_config: Any) -> None:
+            if status.get("status") == "running":
+                _forget_environment(Path(runner_config.artifact_dir) / "command")
+
+        result = ansible_runner.interface.init_runner(
             private_data_dir=str(folder),
             playbook=str(PLAYBOOKS / playbook),
             inventory=str(self._inventory),
@@ -65,19 +75,33 @@ class Ansible:
             extravars=dict(variables),
             envvars={
                 "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
+                "ANSIBLE_HOST_KEY_CHECKING": "True",  # whatever the operator's shell says
+                **self._known_hosts(),
                 "ANSIBLE_SSH_CONTROL_PATH_DIR": self._sockets,
                 "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
             },
             settings={"idle_timeout": timeout_s, "job_timeout": timeout_s, "suppress_env_files": False},
             event_handler=hear,
+            status_handler=began,
             quiet=True,
         )
+        for name in self._withheld:
+            result.config.env.pop(name, None)
+        result.run()
         missing = [name for name in names if name not in found.said and name not in found.failed]
         if (result.rc != 0 and not found.failed) or missing:
             text = (folder / "artifacts").glob("*/stdout")
             said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
             raise Refused(f"{playbook} ended with {result.status} (exit {result.rc}): {said}", hint=f"all of it is in {folder}")
         return found
+
+    def _known_hosts(self) -> dict[str, str]:
+        """The lab's own known_hosts, if its folder has one: behind the inventory's arguments, and the first one named counts."""
+        file = (self._inventory.parent / KNOWN_HOSTS).resolve()
+        if not file.is_file():
+            return {}
+        quoted = str(file).replace("\\", "\\\\").replace('"', '\\"')
+        return {"ANSIBLE_SSH_EXTRA_ARGS": f"-o 'UserKnownHostsFile=\"{quoted}\"'"}
 
     def close(self) -> None:
         """End the SSH connections Ansible kept open."""
@@ -98,6 +122,15 @@ class Ansible:
         while Path(self._sockets).exists() and time.monotonic() < give_up:
             shutil.rmtree(self._sockets, ignore_errors=True)  # the masters are removing their sockets at the same time
         self._sockets = None
+
+
+def _forget_environment(record: Path) -> None:
+    """ansible-runner keeps the command of a play with the operator's whole environment; what that holds is not ours to keep."""
+    try:
+        kept = json.loads(record.read_text(encoding="utf-8")) | {"env": {}}
+        record.write_text(json.dumps(kept), encoding="utf-8")
+    except (OSError, ValueError):
+        record.unlink(missing_ok=True)
 
 
 def _hear(event: Mapping[str, Any], found: Play) -> None:

@@ -1,0 +1,128 @@
+"""Device passwords: read from the environment, a file of the user's own, or Ansible vault text, when a device is opened.
+
+The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 - 1.2"): hex of three lines of hex,
+salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000 rounds gives both keys and the counter of AES-256-CTR.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import os
+import re
+import subprocess
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from optics import BadFile, DeviceConfig, DeviceName
+from orchestrator.lab import VAULT_HEADER, Lab, Secret
+
+VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
+KNOWN_HOSTS = "known_hosts"
+"""A file of this name in the inventory's folder holds the host keys of the lab's hosts and devices."""
+_ROUNDS = 10_000
+
+
+def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
+    """The device's config with its password read from where the inventory keeps it. Raises: BadFile."""
+    secret = lab.secrets.get(config.name)
+    if secret is None:
+        return config
+    password = _read(config.name, secret)
+    if not password.isprintable():  # it would end a line, or a TL1 or CLI command, before its time
+        raise BadFile([f"devices.yml: {config.name}: the password has a control character in it"])
+    return replace(config, password=password)
+
+
+def with_known_hosts(lab: Lab, inventory: Path, options: Mapping[DeviceName, Collection[str]]) -> Lab:
+    """The lab with its own known_hosts, where its folder has one, for all who name no other; `options`: what each driver takes."""
+    file = (inventory / KNOWN_HOSTS).resolve()
+    if not file.is_file():
+        return lab
+    hosts = {
+        name: host if host.ssh.known_hosts else replace(host, ssh=replace(host.ssh, known_hosts=str(file)))
+        for name, host in lab.hosts.items()
+    }
+    devices = {
+        name: replace(config, options={KNOWN_HOSTS: str(file), **config.options})
+        if KNOWN_HOSTS in options.get(name, ())
+        else config
+        for name, config in lab.devices.items()
+    }
+    return replace(lab, hosts=hosts, devices=devices)
+
+
+def withheld(lab: Lab) -> frozenset[str]:
+    """The environment variables that hold passwords of devices: nothing we start needs them."""
+    return frozenset(secret.name for secret in lab.secrets.values() if secret.kind == "env")
+
+
+def _read(device: DeviceName, secret: Secret) -> str:
+    match secret.kind:
+        case "env":
+            if secret.name not in os.environ:
+                raise BadFile([f"devices.yml: {device}: password_env: {secret.name} is not set"], hint=f"export {secret.name}=...")
+            return os.environ[secret.name]
+        case "file":
+            text = private_text(Path(secret.name).expanduser(), f"devices.yml: {device}: password_file")
+            return (unvault(text, f"{device}: password_file") if text.startswith(VAULT_HEADER) else text).strip("\r\n")
+        case "vault":
+            return unvault(secret.name, f"{device}: password").strip("\r\n")
+
+
+def private_text(path: Path, what: str) -> str:
+    """The text of a file that only its owner can read, and that is ours. Raises: BadFile - it is not, or cannot be read."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = os.fstat(file.fileno())  # of what was opened: a name may point elsewhere a moment later
+            if found.st_mode & 0o077:
+                raise BadFile([f"{what}: {path} can be read by others"], hint=f"chmod 600 {path}")
+            if found.st_uid not in (os.geteuid(), 0):
+                raise BadFile([f"{what}: {path} belongs to somebody else"], hint=f"chown {os.geteuid()} {path}")
+            return file.read(1 << 20)
+    except OSError as error:
+        raise BadFile([f"{what}: {path}: {error.strerror}"]) from error
+    except UnicodeDecodeError:
+        raise BadFile([f"{what}: {path}: not UTF-8 text"]) from None
+
+
+def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Decrypt vault text with the password that ANSIBLE_VAULT_PASSWORD_FILE names.
+
+    Raises: BadFile - no password, another one, or damaged text.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    header, *lines = text.split()
+    if not re.fullmatch(r"\$ANSIBLE_VAULT;1\.[12];AES256(;[^;]+)?", header):
+        raise BadFile([f"{what}: {header[:60]!r} is no vault format known here (1.1 and 1.2, AES256)"])
+    password = _vault_password(what, environment)
+    try:
+        salt, told, hidden = (binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n"))
+    except ValueError:
+        raise BadFile([f"{what}: the vault text is damaged"], hint="ansible-vault encrypt_string makes it anew") from None
+    keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ROUNDS, 80)
+    if not hmac.compare_digest(hmac.digest(keys[32:64], hidden, "sha256"), told):
+        raise BadFile(
+            [f"{what}: the vault does not open"], hint=f"{VAULT_PASSWORD} names another password file than the one it was made with"
+        )
+    cipher = Cipher(algorithms.AES(keys[:32]), modes.CTR(keys[64:])).decryptor()
+    plain = cipher.update(hidden) + cipher.finalize()
+    return plain[: -plain[-1]].decode("utf-8", "strict")  # PKCS #7; the HMAC has vouched for it
+
+
+def _vault_password(what: str, environment: Mapping[str, str]) -> bytes:
+    """As Ansible takes it: the file's text, or what it prints when it may be executed."""
+    named = environment.get(VAULT_PASSWORD)
+    if not named:
+        raise BadFile([f"{what} is in a vault, and {VAULT_PASSWORD} is not set"], hint=f"export {VAULT_PASSWORD}=FILE")
+    path = Path(named).expanduser()
+    if not os.access(path, os.X_OK):
+        return private_text(path, VAULT_PASSWORD).strip().encode()
+    try:
+        ended = subprocess.run([path.resolve()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BadFile([f"{VAULT_PASSWORD}: {path} gave no password: {type(error).__name__}"]) from None
+    return ended.stdout.strip()
