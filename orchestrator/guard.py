@@ -174,8 +174,9 @@ class Guard:
                 return
             self._ready()
             self._spawn(self._look_around())
-            while await self._turn():
-                pass
+            going = await self._decide()
+            while going:
+                going = await self._turn()
         finally:
             self.hosts.unsubscribe(self.queue)
 
