@@ -187,7 +187,7 @@ class Bringing:
         except asyncio.CancelledError:
             words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
             context.run.finish("interrupted", 130, words)
-            raise Interrupted(words, hint="testbed job status; testbed rollback takes the change back") from None
+            raise Interrupted(words, hint="to take the change back: testbed rollback") from None
         figures = tell(recorder, self.lab, goal, self.plan, times)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         return UpReport(
@@ -336,7 +336,8 @@ class Bringing:
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        if stale := self.hosts.unprovisioned():
+        mine = set(self.context.hosts())
+        if stale := [host for host in self.hosts.unprovisioned() if host in mine]:
             with recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
                 changed = await self.hosts.provision(stale)
                 phase.detail = f"{len(changed)} hosts, through Ansible"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,8 +64,6 @@ class Change:
     store: Store
     settings: Settings
     timeout_s: float
-    wait_s: float = 0.0
-    """How long (s) to wait for others who hold what this change needs."""
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
         """Bring `plan` up. options: launch_job, rollback."""
@@ -105,7 +103,7 @@ class Change:
             raise Missing("no plan is up, so there is nothing to restore", hint="testbed up --topology examples/ring-12.json")
         async with self._running(current.plan_name, options) as context:
             report = await Returning(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
-            return self._finished(context, replace(report, verb="restore", of=current.run))
+            return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
 
     @asynccontextmanager
     async def _running(
@@ -113,9 +111,9 @@ class Change:
     ) -> AsyncIterator[Context]:
         """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
-        scope = scope_of(lab, settings, self.store, plan=plan, to=to)
+        scope = scope_of(lab, settings, self.store, plan=plan, to=to, adopt=tuple(map(str, _words(options.get("adopt")))))
         reason = f"{self.verb} {name}".rstrip()
-        async with holding(lab, settings, self.store, scope, reason, wait_s=self.wait_s, progress=self.progress) as lock:
+        async with holding(lab, settings, self.store, scope, reason, progress=self.progress) as lock:
             run = self.store.new_run(
                 self.verb,
                 key,
@@ -152,6 +150,9 @@ class Change:
                             limit,
                             lock=lock,
                             interlocks=Interlocks(lab, session.devices, tags),
+                            adopt=tuple(map(str, _words(options.get("adopt")))),
+                            resumes="resumes" in options,
+                            who=who(settings),
                         )
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
@@ -165,7 +166,7 @@ class Change:
     def _interrupted(self, run: str, *, changed: bool) -> tuple[str, str]:
         if not changed:
             return "interrupted before anything was changed", ""
-        hint = f"testbed resume {run} goes on; testbed rollback {run} goes back"
+        hint = f"to go on: testbed resume {run}; to go back: testbed rollback {run}"
         return "interrupted half way; what was begun is in the journal", hint
 
     def _finished(self, context: Context, report: UpReport) -> UpReport:
@@ -191,6 +192,10 @@ class Change:
     def _journal(self, context: Context) -> str:
         journal = context.recorder.journal
         return str(journal.directory) if journal is not None else ""
+
+
+def _words(value: object) -> Sequence[object]:
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def summary(report: UpReport | DownReport | PrewireReport) -> dict[str, object]:

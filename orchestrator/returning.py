@@ -93,7 +93,7 @@ class Returning(Bringing):
         )
         undone = await Undoing(context, to, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
         if undone.left:
-            hint = f"testbed resume {context.run.id} tries once more; testbed status says what is"
+            hint = f"when it is mended: testbed resume {context.run.id}"
             raise HandsNeeded(f"{error}\nnot everything is back as it was; left for hands:", undone.left, hint=hint) from error
         first = str(error).splitlines()[0] if isinstance(error, TestbedError) else type(error).__name__
         self.notes.append(f"at the second try ({first}): {undone.evidence}")

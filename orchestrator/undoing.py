@@ -62,7 +62,7 @@ def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bo
     words = limit.words() if late and limit is not None else "interrupted" if stopped else _words(error)
     hint = error.hint if isinstance(error, TestbedError) else ""
     if undone.left:
-        again = f"testbed rollback {context.run.id} tries once more; testbed status says what is"
+        again = f"when it is mended: testbed rollback {context.run.id}"
         text = f"{words}\nnot everything could be taken back; left for hands:"
         return HandsNeeded(text, undone.left, hint=f"{hint + '; ' if hint else ''}{again}")
     context.run.unchanged = True
