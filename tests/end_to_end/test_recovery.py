@@ -1,0 +1,92 @@
+"""What a run left, and the ways on and back, on real hosts and sockets; judged by the devices' own glass."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.end_to_end.conftest import Answer, Lab, ring
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+
+def wait_for(look: Callable[[], object], timeout_s: float = 60.0) -> None:
+    give_up = time.monotonic() + timeout_s
+    while not look():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def stopped(lab: Lab, number: signal.Signals, settle_s: float = 3.0) -> tuple[Answer | None, dict[str, int]]:
+    """Bring a second plan up, and send the signal when its first command has reached a device."""
+    plan = lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])
+    before = lab.writes()
+    for device in before:
+        lab.ask("settle", device=device, s=settle_s)
+    try:
+        process = lab.command("up", "--topology", plan)
+        wait_for(lambda: lab.writes() != before or process.poll() is not None)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=100)
+    finally:
+        for device in before:
+            lab.ask("settle", device=device, s=0.05)
+    import json
+
+    return (Answer(process.returncode, json.loads(out), err) if out else None), before
+
+
+def test_rollback_brings_back_exactly_what_was_and_a_second_one_undoes_it(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    was = lab.glass()
+    lab.up(lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")])).must()
+    moved = lab.glass()
+    back = lab.testbed("rollback").must()
+    assert (back["verb"], back["plan"], back["pairs_ok"]) == ("rollback", "ring", 30)
+    assert lab.glass() == was and lab.testbed("verify").must()["ok"]
+    assert lab.testbed("rollback").must()["plan"] == "moved" and lab.glass() == moved
+
+
+def test_rollback_of_the_first_plan_leaves_nothing(lab: Lab) -> None:
+    run = lab.up(lab.plan("ring", ring((1, 2)))).must()["run"]
+    assert lab.testbed("rollback", run).must()["left"] == []
+    status = lab.testbed("status").must()
+    assert not status["plan"] and not status["drift"] and {h["generation"] for h in status["hosts"]} == {None}
+    assert not any(lab.glass().values())
+
+
+@pytest.mark.parametrize("way", ["resume", "rollback"])
+def test_what_a_killed_run_left_is_told_and_both_ways_on_converge(lab: Lab, way: str) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    was = lab.glass()
+    stopped(lab, signal.SIGKILL)
+    (left,) = lab.testbed("status").envelope["data"]["unfinished"]
+    assert left["status"] == "died" and left["what"] == "up moved" and left["undo"] == f"testbed rollback {left['run']}"
+    report = lab.testbed(way, left["run"]).must()
+    assert left["run"] in report["notes"][0], "the command begins by saying what was left"
+    status = lab.testbed("status").must()
+    assert status["ok"] and not status["unfinished"] and status["plan"] == ("moved" if way == "resume" else "ring")
+    assert (lab.glass() == was) == (way == "rollback")
+    assert lab.testbed("verify").must()["ok"]
+
+
+def test_an_interrupted_change_is_taken_back_and_says_so(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    was = lab.glass()
+    answer, _ = stopped(lab, signal.SIGINT, 1.0)
+    assert answer is not None and answer.exit_code == 130, answer
+    assert "rolled back, everything is as before" in answer.envelope["message"]
+    assert lab.glass() == was and lab.testbed("verify").must()["ok"]
+
+
+def test_after_a_power_cut_of_everything_the_plan_is_restored(lab: Lab) -> None:
+    lab.up(lab.plan("ring", ring((1, 2)))).must()
+    was = lab.glass()
+    lab.testbed("lab", "stop").must()
+    report = lab.testbed("restore").must()
+    assert (report["verb"], report["plan"], report["pairs_ok"]) == ("restore", "ring", 30)
+    assert lab.glass() == was and lab.testbed("status").must()["ok"]
