@@ -118,7 +118,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         if plan is not None and topology is not None:
             raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
         if plan is not None and relabel:
-            raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED keeps the labels")
+            raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
         more = _avoided(avoid) | _relabelled(relabel) | ({"expected": kept.fingerprint} if kept else {})

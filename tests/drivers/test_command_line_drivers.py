@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -169,6 +170,41 @@ def test_a_port_is_freed_just_before_it_is_used_again() -> None:
         (True, ("E1", "W9")),
         (False, ("E2", "W2")),
         (True, ("E8", "W2")),
+    ]
+
+
+class QuickRobot(StuckRobot):
+    """A ROME that makes every move at once."""
+
+    def __init__(self, *plugged: tuple[str, str]) -> None:
+        super().__init__()
+        self.pairs = set(plugged)
+
+    def answer(self, line: str) -> tuple[str, str]:
+        words = line.split()
+        if line == "port show":
+            peers = dict(self.pairs) | {b: a for a, b in self.pairs}
+            ports = [f"{side}{number}" for side in "EW" for number in (1, 2, 3)]
+            states = {port: "Connected" if port in peers else "Disconnected" for port in ports}
+            named = {port: f"{peers[port]}[1A{peers[port]}]" if port in peers else "" for port in ports}
+            return self.HEAD + "".join(f"{p}[1A{p}]  Unlocked Enabled {states[p]} 0 {named[p]} A1\n" for p in ports), ""
+        if line == "connection show pending":
+            return "Connection execution status: enabled\n\nno request in process\n", ""
+        (self.pairs.add if words[1] == "create" else self.pairs.discard)((words[2], words[4]))
+        return f"OK - request added to pending queue ({words[2]}-{words[4]})\n", ""
+
+
+async def test_a_rome_moves_in_the_order_the_change_asks_for(tmp_path: Path) -> None:
+    robot = QuickRobot(("E1", "W1"), ("E2", "W2"))
+    old, new = (circuit("E1", "W1"), circuit("E2", "W2")), (circuit("E1", "W3"), circuit("E2", "W1"))
+    asked = replace(change(remove=old, add=new), order=(old[1], old[0], new[1], new[0]))
+    async with ssh_device(tmp_path, shell=robot) as device, opened(device, "rome-cli") as driven:
+        assert not (await driven.apply(asked)).failed
+    assert [line for line in robot.heard if not re.search("show", line)] == [
+        "connection disconnect E2 from W2",
+        "connection disconnect E1 from W1",
+        "connection create E2 to W1",
+        "connection create E1 to W3",
     ]
 
 

@@ -52,7 +52,8 @@ def test_an_example_is_named_like_its_file_fits_the_schema_and_needs_no_warning(
 
 def test_the_examples_promised_are_there() -> None:
     assert [path.stem for path in EXAMPLES] == [
-        *("parallel-ring-12", "ring-12", "topoopt-12", "torus-3x4", "two-shards", "wss-fold-8", "wss-ring-8"),
+        *("parallel-ring-12", "ring-12", "six-ring-next", "six-ring", "topoopt-12", "torus-3x4", "two-shards"),
+        *("wss-fold-8", "wss-ring-8"),
     ]
 
 
