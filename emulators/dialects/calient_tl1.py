@@ -328,6 +328,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         connection = self._find(asked)
         if not connection.active:
             raise Denied("SNVS", "Invalid Connection state - not active")
+        self._unlocked(connection)
         self.wrote(now)
         if self.silent:
             return Reply()

@@ -75,8 +75,8 @@ class CrashPoints:
         done = subprocess.run(words, env=self.lab.env | env, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
         return Answer(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 
-    def kill(self, point: str) -> RunRecord | None | bool:
-        """Kill `up` at the point and see what the next command says; the run that died, None: none had begun. False: not reached."""
+    def kill(self, point: str) -> RunRecord | bool | None:
+        """Kill `up` at the point and see what the next command says; the run that died, None: none began, False: not reached."""
         with self.store() as store:
             before = store.get("last")
         answer = self.deadly(DRILL_AT=point)
@@ -185,7 +185,7 @@ _DONE = re.compile(r"(\S+): (\d+)/(\d+) made, (\d+)/(\d+) removed")
 def kind(point: str) -> str:
     """What a point is about, for the table."""
     when, _, rest = point.partition(" ")
-    subject, _, what = rest.rpartition(" ")[0].partition(" ")
+    subject = rest.partition(" ")[0]
     if subject in ("commit", "play"):
         return f"{when} a {'commit of the store' if subject == 'commit' else 'play'}"
     return f"{when} {'a write to a device' if subject.startswith('ocs') else 'a request to a host'}"

@@ -1,4 +1,4 @@
-"""What is, by the word of the lab itself: its glass, the hosts' kernels, what their committers still owe. Never the program's word."""
+"""What is, by the word of the lab itself: its glass, the hosts' kernels, what their committers still owe; never the program's."""
 
 from __future__ import annotations
 

@@ -1,0 +1,352 @@
+"""Fault matrix: every fault the emulators have, at every write and every read of a change, on every driver of the default lab.
+
+What comes of it must be success, everything exactly as before, or an exit 7 whose list names what is really wrong; the emulated
+devices and the hosts themselves are the judges. After an exit 7 the fault is taken away and `testbed rollback` must mend the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from emulators.faults import COMMAND_FAULTS, ON_PORTS, STANDING_FAULTS
+from optics import HandsNeeded, NotVerified, Port, RolledBack, TestbedError
+from orchestrator import engine
+from tests.drills.bench import BOOT_S, DRIVERS, Bench, Pair, Process, opened, plan_text
+
+STAY = (("gpu01:p3", "gpu03:p3"), ("gpu01:p4", "gpu03:p4"))
+HERE = (("gpu01:p1", "gpu02:p1"), ("gpu03:p1", "gpu04:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu01:p2", "gpu04:p2"), *STAY)
+THERE = (("gpu01:p1", "gpu03:p1"), ("gpu02:p1", "gpu04:p1"), ("gpu01:p2", "gpu02:p2"), ("gpu03:p2", "gpu04:p2"), *STAY)
+"""On each of the two devices four circuits move, two more stay, and one is somebody else's."""
+HOSTS = 4
+WRITES_ONLY = frozenset({"partial-bulk", "silent-failure", "half-duplex"})
+SECONDS = {"slow": 0.1, "late": 0.1, "split": 0.02, "merge": 0.05, "stale-read": 0.3, "hang": 0.6, "idle-drop": 0.03}
+LIMIT_S = 60.0
+SUCCESS, BACK, UNCHANGED, HANDS, WRONG = "success", "rolled back", "unchanged", "exit 7", "WRONG"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fault of one device. at: the number of the write or read it strikes ("write 3"), or when it begins to stand."""
+
+    device: str
+    kind: str
+    at: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        more = "".join(f", {name} {value}" for name, value in self.more.items() if name not in ("on", "after", "count"))
+        return f"{self.kind} of {self.device}{more}, at {self.at}"
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that a change may change."""
+
+    held: Mapping[str, set[Pair]]
+    routes: Mapping[str, Any]
+    lit: Mapping[str, frozenset[Pair]]
+    plan: str
+
+
+def state(bench: Bench) -> State:
+    with bench.store() as store:
+        current = store.current(bench.slice())
+    return State(bench.held(), bench.routes(), dict(bench.lit), current.plan_name if current else "")
+
+
+def cases(device: str, driver: str, writes: int, reads: int) -> Iterator[Case]:
+    """Every fault of a device at every place of the change."""
+    for kind in COMMAND_FAULTS:
+        seconds = {"seconds": SECONDS[kind]} if kind in SECONDS else {}
+        for on, number in (("write", writes), ("read", reads)):
+            if (on == "read" and kind in WRITES_ONLY) or (kind == "clock-step" and driver == "polatis-scpi"):
+                continue
+            for after in range(number):
+                yield Case(device, kind, f"{on} {after + 1}", {"on": on, "after": after, "count": 1, **seconds})
+    for for_s in (0.3, 1.0):
+        yield Case(device, "stale-read", "all along", {"seconds": 0.2, "for_s": for_s})
+    moments = ("the beginning", *(f"write {n}" for n in range(1, writes + 1)))
+    for kind in STANDING_FAULTS:
+        if kind == "robot-stalled":
+            continue
+        if kind in ON_PORTS:
+            for at in moments:
+                for port in ports(device, driver):
+                    yield Case(device, kind, at, {"port": port, **({"db": 40.0} if kind == "extra-loss" else {})})
+                    yield Case(device, kind, at, {"port": port, "for_s": 0.5})
+            continue
+        for at in moments:
+            more = {"login-limit": {"limit": 0}, "idle-drop": {"seconds": 0.03}}.get(kind, {})
+            yield Case(device, kind, at, {**more, "for_s": 0.5})
+            yield Case(device, kind, at, more)
+
+
+def ports(device: str, driver: str) -> Sequence[str]:
+    """Two ends of a circuit that goes, one of them of a circuit that comes."""
+    return ("1", "18") if driver == "polatis-scpi" else ("1.1.2/in", "1.1.3/out")
+
+
+@dataclass
+class Judgement:
+    outcome: str
+    problems: list[str] = field(default_factory=list)
+    words: str = ""
+
+
+class Matrix:
+    """Runs cases, each on a lab of its own, and counts what came of them."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self.wrong: list[tuple[Case, Judgement]] = []
+
+    async def case(self, folder: Path, case: Case) -> Judgement:
+        async with opened(folder, hosts=HOSTS) as bench:
+            await bench.up(plan_text("here", HERE))
+            was = state(bench)
+            assert was.held == bench.wanted(HERE)
+            bench.processes.clear()
+            process = self._arm(bench, case)
+            error: BaseException | None = None
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    await bench.up(plan_text("there", THERE), process=process)
+            except (TestbedError, TimeoutError) as problem:
+                error = problem
+            except Exception as problem:
+                error = problem
+            judged = await self._judge(bench, was, error)
+        driver = dict(zip(("ocs1", "ocs2"), DRIVERS, strict=True))[case.device]
+        self.cells[case.kind, driver][judged.outcome] += 1
+        if judged.outcome == WRONG:
+            self.wrong.append((case, judged))
+        return judged
+
+    def _arm(self, bench: Bench, case: Case) -> Process:
+        """Arm the fault, or have it armed at the moment it is to begin."""
+        server, values = bench.servers[case.device], dict(case.more)
+        if "on" in values or not case.at.startswith("write"):
+            server.add_fault(case.kind, **values)
+            return Process("")
+        number = int(case.at.split()[1])
+        writes, seen = server.dialect.writes, 0
+        execute = server.dialect.execute
+
+        def counted(session: Any, command: str, now: float) -> bytes:
+            nonlocal seen
+            if writes.search(command):
+                seen += 1
+                if seen == number:
+                    server.dialect.inject(now, case.kind, **values)
+            return execute(session, command, now)
+
+        server.dialect.execute = counted  # type: ignore[method-assign]
+        return Process("")
+
+    async def _judge(self, bench: Bench, was: State, error: BaseException | None) -> Judgement:
+        await asyncio.sleep(BOOT_S if any(s.dialect.down(s.loop.time()) for s in bench.servers.values()) else 0.02)
+        now = state(bench)
+        words = "" if error is None else f"{type(error).__name__}: {error}"
+        found = [*bench.violations()]
+        if error is None:
+            found += differences(now, bench.wanted(THERE), None, "there", bench)
+            return Judgement(WRONG if found else SUCCESS, found, words)
+        if not isinstance(error, TestbedError):
+            return Judgement(WRONG, [f"no error of the program: {error!r}"], words)
+        if isinstance(error, HandsNeeded):
+            found += unnamed(was, now, error.left, bench)
+            found += await self._mended(bench, was)
+            return Judgement(WRONG if found else HANDS, found, words)
+        with bench.store() as store:
+            found += [f"run {r.id} counts as unfinished" for r in store.unfinished(bench.key, "ann")]
+        if isinstance(error, RolledBack):
+            found += differences(now, was.held, was, was.plan, bench)
+            return Judgement(WRONG if found else BACK, found, words)
+        if struck := [name for name in was.held if now.held[name] != was.held[name] and f"{name}:" in str(error)]:
+            found += await self._told(bench, was, struck)  # it lost its circuits by itself, before anything was begun
+        else:
+            found += differences(now, was.held, was, was.plan, bench)
+        return Judgement(WRONG if found else UNCHANGED, found, words)
+
+    async def _told(self, bench: Bench, was: State, struck: list[str]) -> list[str]:
+        """Devices lost circuits, and not by us: `status` must say which, and `restore` must bring ours back."""
+        status = await bench.status()
+        found = []
+        for device in (d for d in status.devices if d.name in struck):
+            lost = {f"{a}->{b}" for a, b in was.held[device.name] - bench.held()[device.name] - {bench.foreign(device.name)}}
+            if {m.partition(":")[2] if m.startswith(f"{device.name}:") else m for m in device.missing} != lost:
+                found.append(f"status says of {device.name} that {device.missing} is missing; it is {sorted(lost)}")
+        await self._heal(bench)
+        await bench.verb(engine.restore)
+        return found + [f"after restore: {line}" for line in differences(state(bench), was.held, was, was.plan, bench)]
+
+    async def _heal(self, bench: Bench) -> None:
+        """Take the faults away; whose the foreign circuits are makes them again."""
+        for server in bench.servers.values():
+            for armed in server.list_faults():
+                server.remove_fault(int(str(armed["id"])))
+        await asyncio.sleep(2 * BOOT_S)
+        for name in bench.servers:
+            if bench.foreign(name) not in bench.held()[name]:
+                bench.make_foreign(name)
+
+    async def _mended(self, bench: Bench, was: State) -> list[str]:
+        """Take the faults away and roll back once more: then everything must be as before."""
+        await self._heal(bench)
+        try:
+            await bench.verb(engine.rollback, None)
+        except NotVerified as error:
+            # A circuit that the device says it holds, and whose light it lost: said, and made anew by taking it down first.
+            dark = [str(port) for port in bench.dark(HERE)]
+            if not dark or not all(port in str(error) for port in dark):
+                return [f"with the fault gone, rollback says: {error}; dark are {dark}"]
+            await bench.verb(engine.down)
+            await bench.up(plan_text("here", HERE))
+        except TestbedError as error:
+            return [f"with the fault gone, rollback says: {type(error).__name__}: {error}"]
+        return [f"after a second rollback: {line}" for line in differences(state(bench), was.held, was, was.plan, bench)]
+
+
+def differences(now: State, held: Mapping[str, set[Pair]], was: State | None, plan: str, bench: Bench) -> list[str]:
+    """What is not as it must be."""
+    found = []
+    for name, pairs in held.items():
+        found += [f"{name}: {a}->{b} is missing" for a, b in sorted(pairs - now.held[name])]
+        found += [f"{name}: {a}->{b} should not be there" for a, b in sorted(now.held[name] - pairs)]
+    if was is None:  # a success: every circuit carries light
+        found += [f"{name}: {a}->{b} is dark" for name, pairs in held.items() for a, b in sorted(pairs - now.lit[name])]
+        if len({str(r) for r in now.routes.values() if r is None}):
+            found.append(f"hosts without routes: {[h for h, r in now.routes.items() if r is None]}")
+    elif now.routes != was.routes:
+        found.append(f"other routes on {[h for h in now.routes if now.routes[h] != was.routes[h]]}")
+    if now.plan != plan:
+        found.append(f"the store says {now.plan!r} is up")
+    if owing := bench.owing():
+        found.append(f"routes of {owing} will not stay")
+    with bench.store() as store:
+        current = store.current(bench.slice())
+        owned = {(s.ingress.device, (s.ingress.label, s.egress.label)) for s in store.owned(bench.slice())}
+    active = {host.active for host in bench.fleet.all.values()}
+    if current is not None and active != {current.generation}:
+        found.append(f"hosts run {active}, the store says {current.generation}")
+    ours = {(name, pair) for name, pairs in held.items() for pair in pairs if pair != bench.foreign(name)}
+    found += [f"the store owns {name}:{pair}, and nobody wants it" for name, pair in sorted(owned - ours)]
+    found += [f"the store does not own {name}:{pair}" for name, pair in sorted(ours - owned)]
+    return found
+
+
+_CIRCUIT = re.compile(r"(\S+): (\S+)->(\S+?) (was there and is not|is there and was not)")
+
+
+def unnamed(was: State, now: State, left: Iterable[str], bench: Bench) -> list[str]:
+    """What is wrong and not on the list, and what is on the list and not so."""
+    lines = list(left)
+    silent = {line.partition(":")[0] for line in lines if "does not answer" in line}
+    told = {(m[1], (m[2], m[3]), m[4]) for line in lines if (m := _CIRCUIT.match(line))}
+    found = []
+    true = set()
+    for name, pairs in was.held.items():
+        true |= {(name, pair, "was there and is not") for pair in pairs - now.held[name]}
+        true |= {(name, pair, "is there and was not") for pair in now.held[name] - pairs}
+    # What a device reports and does not do is known by the light alone: the port it does not reach is named instead.
+    dark = {f.leaves: str(p) for p, f in bench.lab.fibres.items() if str(p) in {line.partition(": had light")[0] for line in lines}}
+    true = {one for one in true if one in told or one[2] != "was there and is not" or Port(one[0], one[1][1]) not in dark}
+    found += [f"not on the list: {name}: {pair} {what}" for name, pair, what in sorted(true - told) if name not in silent]
+    found += [f"on the list and not so: {name}: {pair} {what}" for name, pair, what in sorted(told - true)]
+    named = {line.partition(":")[0] for line in lines}
+    hosts = {h for h in now.routes if now.routes[h] != was.routes[h]} | set(bench.owing())
+    found += [f"not on the list: {host} has other routes" for host in sorted(hosts - named)]
+    return found or ([] if lines else ["an exit 7 without a list"])
+
+
+def everything(writes: Mapping[str, int], reads: Mapping[str, int]) -> list[Case]:
+    return [case for n, driver in enumerate(DRIVERS, 1) for case in cases(f"ocs{n}", driver, writes[f"ocs{n}"], reads[f"ocs{n}"])]
+
+
+async def counts(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """How many writes and reads of each device one good change makes."""
+    writes: Counter[str] = Counter()
+    reads: Counter[str] = Counter()
+
+    def counting(name: str, server: Any) -> Callable[..., bytes]:
+        execute = server.dialect.execute
+
+        def counted(session: Any, command: str, now: float) -> bytes:
+            (writes if server.dialect.writes.search(command) else reads)[name] += 1
+            result: bytes = execute(session, command, now)
+            return result
+
+        return counted
+
+    async with opened(folder, hosts=HOSTS) as bench:
+        await bench.up(plan_text("here", HERE))
+        for name, server in bench.servers.items():
+            server.dialect.execute = counting(name, server)  # type: ignore[method-assign]
+        await bench.up(plan_text("there", THERE))
+        assert bench.held() == bench.wanted(THERE)
+    return dict(writes), dict(reads)
+
+
+OUTCOMES = (SUCCESS, BACK, UNCHANGED, HANDS, WRONG)
+
+
+def counted(cell: Counter[str], every: bool = False) -> str:
+    return ", ".join(f"{cell[what]} {what}" for what in OUTCOMES if cell[what] or every)
+
+
+def table(cells: Mapping[tuple[str, str], Counter[str]]) -> str:
+    """The faults and what came of them: success, rolled back, unchanged, exit 7, WRONG."""
+    lines = [f"| fault | {' | '.join(DRIVERS)} |", "|---|" + "---|" * len(DRIVERS)]
+    for kind in [*COMMAND_FAULTS, *STANDING_FAULTS]:
+        row = []
+        for driver in DRIVERS:
+            cell = cells.get((kind, driver))
+            row.append(counted(cell) if cell else "-")
+        if any(cell != "-" for cell in row):
+            lines.append(f"| `{kind}` | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+async def drill(only: str = "", every: int = 1, told: bool = False) -> Matrix:
+    """Run the cases that `only` chooses, each `every`-th of them."""
+    matrix = Matrix()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="testbed-drill-") as made:
+        folder = Path(made)
+        writes, reads = await counts(folder / "count")
+        chosen = [case for case in everything(writes, reads) if re.search(only, str(case))][::every]
+        if told:
+            print(f"  writes of one change {writes}, reads {reads}; {len(chosen)} cases", flush=True)
+        for number, case in enumerate(chosen):
+            since = time.monotonic()
+            judged = await matrix.case(folder / str(number), case)
+            took = time.monotonic() - since
+            if told and (judged.outcome == WRONG or took > 10.0 or number % 100 == 99):
+                at = f"{number + 1:>4}/{len(chosen)} {time.monotonic() - began:5.0f} s"
+                print(f"  {at}  {case}: {judged.outcome} ({took:.1f} s)", flush=True)
+                for line in judged.problems:
+                    print(f"        {line}", flush=True)
+                if judged.outcome == WRONG:
+                    print("        | " + "\n        | ".join(judged.words.splitlines()), flush=True)
+    return matrix
+
+
+def whole(only: str = "", every: int = 1) -> int:
+    matrix = asyncio.run(drill(only, every, told=True))
+    print(table(matrix.cells))
+    total: Counter[str] = sum(matrix.cells.values(), Counter())
+    print(f"fault matrix: {sum(total.values())} cases: {counted(total, every=True)}")
+    return int(bool(matrix.wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(whole(*(sys.argv[1:2]), *map(int, sys.argv[2:3])))
