@@ -112,5 +112,5 @@ def explained(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interloc
         name = re.escape(plain(setting)) + r"(?:-[0-9.]+dB)?(?![\w.@-])"
         words, count = re.subn(rf"which ({name}) uses", rf"which \1 of {whose} uses", words)
         names += [plain(setting)] if count else []
-    adopt_hint = "; or make them yours: --adopt " + " --adopt ".join(names[:3] or ["DEVICE:IN->OUT"])
-    return Interlock(words, hint=error.hint + adopt_hint)
+    wanted = " ".join(f'--adopt "{name}"' for name in names[:3] or ["DEVICE:IN->OUT"])
+    return Interlock(words, hint=f"{error.hint}; or make them yours: {wanted}")

@@ -1,11 +1,12 @@
 """Make the host ready for the fabric: links, addresses, sysctls; idempotent, and everything is read back."""
 
+import fcntl
 import json
 import os
 import socket
 import struct
 
-from resident.basics import VAR, Failure, directories, read, refused, write
+from resident.basics import RUN, VAR, Failure, directories, read, refused, write
 from resident.netlink import (
     CREATE,
     EXCL,
@@ -58,6 +59,15 @@ def set_sysctl(key, value):
 def provision(facts):
     """Make this host as `facts` say; return what changed, the sysctls read back, and notes on what this kernel cannot do."""
     directories()
+    gate = os.open(RUN + "/provision.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(gate, fcntl.LOCK_EX)  # of two at once the second finds everything done
+    try:
+        return _provision(facts)
+    finally:
+        os.close(gate)
+
+
+def _provision(facts):
     nl = Rtnl()
     changed, notes = [], []
     have = links(nl)
