@@ -77,6 +77,9 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard))
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if config.state.stat().st_mode & 0o022:
+        what = "others may write there, and so replace the lab's keys and its socket"
+        raise CannotStart(f"{config.state}: {what}; chmod 700 it, or give the lab a folder of its own", EXIT_MISSING)
     lock = _lock(config.state)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -228,4 +231,5 @@ def _wait(pipe: int, config: LabConfig) -> None:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # keys, sockets and logs of the lab are nobody else's, whatever the shell says
     sys.exit(main())

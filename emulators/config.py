@@ -223,11 +223,13 @@ def _device(name: str, entry: Mapping[str, Any], overrides: Mapping[str, Any]) -
     driver = str(entry["driver"])
     baud = family(driver).baud if driver in WHERE else DEFAULT_BAUD
     address, key_file = parse(str(entry["address"]), baud), str((entry.get("options") or {}).get("key_file", ""))
-    login = entry.get("username"), entry.get("password")
+    username, password = (overrides.get(key, entry.get(key)) for key in ("username", "password"))
     time_scale = float(entry.get("time_scale", 1.0))
     if not 0 < time_scale < float("inf"):
         raise ValueError(f"time_scale {time_scale:g}: wanted more than 0")
-    return DeviceConfig(name, driver, address, *login, dict(overrides), key_file, time_scale)
+    if address.scheme in ("ssh", "netconf"):  # the transport asks for them, not the device
+        overrides = {key: value for key, value in overrides.items() if key not in ("username", "password")}
+    return DeviceConfig(name, driver, address, username, password, overrides, key_file, time_scale)
 
 
 def _fibre(entry: Mapping[str, Any]) -> Fibre:

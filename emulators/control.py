@@ -15,6 +15,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -36,6 +38,13 @@ Request = Mapping[str, object]
 def _numbered(faults: list[dict[str, object]]) -> list[dict[str, object]]:
     """Faults as `faults.add` and `faults.remove` speak of them, by number."""
     return [{"number": fault["id"], **{k: v for k, v in fault.items() if k != "id"}} for fault in faults]
+
+
+def _ours(writer: asyncio.StreamWriter) -> bool:
+    """Whether the client is the lab's own user or root, by the kernel's word (SO_PEERCRED, unix(7))."""
+    sock = writer.get_extra_info("socket")
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return uid in (0, os.geteuid())
 
 
 class BadRequest(ValueError):
@@ -75,6 +84,10 @@ class Control:
         assert task is not None
         self._talks.add(task)
         task.add_done_callback(self._talks.discard)
+        if not _ours(writer):
+            writer.write(json.dumps({"ok": False, "error": "this lab is somebody else's"}).encode() + b"\n")
+            writer.close()
+            return
         try:
             while line := await reader.readline():
                 writer.write(json.dumps(self.answer(line)).encode() + b"\n")

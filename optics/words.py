@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from optics.plain import printable
 from optics.spectrum import Slot
 
 DeviceName: TypeAlias = str
@@ -204,6 +205,12 @@ class Identity:
     firmware: str
     ingress: tuple[str, ...]
     egress: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("vendor", "model", "serial", "firmware"):  # they are printed, and the device's own words
+            object.__setattr__(self, name, printable(getattr(self, name), keep=""))
+        for name in ("ingress", "egress"):
+            object.__setattr__(self, name, tuple(printable(label, keep="") for label in getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from orchestrator.labedges import DevicesEdge, FibreEdge, FibresEdge, Forwarding
 FIBRE_DB_PER_KM = 0.35  # G.652.D at 1310 nm, ITU-T G.652 (11/2016) table 2 gives at most 0.4; 0.35 is the usual data sheet value
 CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in each direction
 SLOW_MOVE_S = 1.0  # nobody waits in the dark for this when there is another way
+HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
 VAULT_HEADER = "$ANSIBLE_VAULT;"
 UNKNOWN = Traits(settle_s=0.05)  # a device whose driver was not asked: the typical beam-steering switch of `optics.Traits`
 
@@ -249,6 +250,9 @@ def _hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host]
         if "testbed_host_id" not in entry.variables and "testbed_ports" not in entry.variables:
             continue  # a machine of the inventory that is not on the fabric, such as the telemetry server
         names.append(entry.name)
+        if not re.fullmatch(HOST, entry.name):  # it becomes part of file names, and Ansible would evaluate a {{ }} in it
+            problems.add(entry.path, f"{entry.name[:60]!r} is no host name: letters, digits, '.', '_' and '-'", key=True)
+            continue
         host = _host(entry, problems)
         if host is not None:
             hosts[host.name] = host

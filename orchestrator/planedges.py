@@ -10,6 +10,7 @@ from orchestrator.filecheck import END, LINE, OPTION, VARIABLE, Edge
 from orchestrator.labedges import Name
 
 SCHEMA_ID = "testbed.plan/1"
+_DECIDING = frozenset({"PATH", "ENV", "BASH_ENV", "SHELLOPTS", "IFS", "GCONV_PATH", "GLIBC_TUNABLES", "HOME", "TMPDIR"})
 _BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
 
 End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
@@ -34,6 +35,12 @@ class LinkEdge(Edge):
     count: Annotated[int, Field(ge=1, le=64)] = 1
 
 
+def _own_program(variable: str) -> str:
+    if variable in _DECIDING or variable.startswith(("LD_", "PYTHON")) or variable.endswith("_PLUGIN"):
+        raise ValueError(f"{variable} decides which program runs; a plan does not, the hosts do")
+    return variable
+
+
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
@@ -44,7 +51,9 @@ class JobEdge(Edge):
         default_factory=list
     )
     args: dict[Annotated[str, Field(pattern=OPTION)], Scalar] = Field(default_factory=dict)
-    env: dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]] = Field(default_factory=dict)
+    env: dict[Annotated[str, Field(pattern=VARIABLE), AfterValidator(_own_program)], Annotated[str, Field(pattern=LINE)]] = Field(
+        default_factory=dict
+    )
     backend: Literal["auto", "gloo", "nccl"] = "auto"
 
 

@@ -7,11 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from drivers.link.tap import pass_on
-from optics import TestbedError, TimedOut, Unreachable
+from optics import Garbled, TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
 """An exchange may last this many silences (`timeout_s`) in all: a slow dump keeps talking and is let finish, a device that only
 sends unsolicited messages is not listened to for ever."""
+
+MOST_BYTES = 1 << 24
+"""Bytes of one answer after which it is none, and bytes nobody asked for after which the connection is ended. The longest real
+answer, the dump of a 320-port table, has a tenth of a megabyte."""
 
 
 class Dropped(TimedOut):
@@ -88,6 +92,7 @@ class Link(ABC):
         `question` is what error messages call it (no secrets). `timeout_s` is the longest silence (s). `discard` drops bytes that
         came before the question, for grammars whose answers carry no tag.
         Raises: Unreachable - the link is not open. Dropped - it ended before the answer. TimedOut - silence.
+        Garbled - more than MOST_BYTES.
         """
         silence_s = self.timeout_s if timeout_s is None else timeout_s
         async with self._lock:
@@ -95,7 +100,7 @@ class Link(ABC):
                 raise Unreachable(f"{self.who}: not connected to {self.address}")
             loop = asyncio.get_running_loop()
             began = loop.time()
-            heard = b""
+            heard, count = b"", 0
             try:
                 if discard:
                     await self._discard()
@@ -108,7 +113,10 @@ class Link(ABC):
                     if not chunk:
                         await self.close()
                         raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{question}"')
-                    heard = (heard + chunk)[-120:]
+                    heard, count = (heard + chunk)[-120:], count + len(chunk)
+                    if count > MOST_BYTES:
+                        await self.close()
+                        raise Garbled(f'{self.who}: more than {MOST_BYTES} bytes to "{question}"; last heard {heard!r}')
                     if complete(chunk):
                         return
             except TimeoutError as error:

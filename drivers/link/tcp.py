@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import ClassVar
+from typing import ClassVar, cast
 
-from drivers.link.base import Link
+from drivers.link.base import MOST_BYTES, Link
 from optics import Unreachable
 
 GOODBYE_S = 1.0
@@ -21,10 +21,16 @@ class _Stream(asyncio.Protocol):
         self.buffer = bytearray()
         self.ended = False
         self.closed = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
         self._news: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
+        if len(self.buffer) > MOST_BYTES and self._transport is not None:
+            self._transport.abort()
         self._wake()
 
     def eof_received(self) -> bool:

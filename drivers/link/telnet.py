@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from drivers.link.tcp import TcpLink, _Stream
 
@@ -102,10 +101,6 @@ class _TelnetStream(_Stream):
     def __init__(self) -> None:
         super().__init__()
         self._negotiation = Negotiation()
-        self._transport: asyncio.WriteTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         text, answer = self._negotiation.feed(data)

@@ -14,6 +14,7 @@ from lxml import etree
 
 from drivers.wire.rest import decimal, quote
 from optics import Garbled, Refused
+from optics.plain import printable
 
 NC = "urn:ietf:params:xml:ns:netconf:base:1.0"
 Element = etree._Element
@@ -126,4 +127,4 @@ def _error(error: Element) -> str:
     info = child(error, "error-info")
     if info is not None:
         words.append(re.sub(r"\s+", " ", "".join(str(part) for part in info.itertext())).strip())
-    return ": ".join(word[:200] for word in words if word) or "an error without words"
+    return ": ".join(printable(word[:200], keep="") for word in words if word) or "an error without words"

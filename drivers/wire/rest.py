@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TypeAlias
 
 from optics import Garbled
+from optics.plain import printable
 
 Json: TypeAlias = "Mapping[str, Json] | list[Json] | str | int | Decimal | bool | None"
 
@@ -65,11 +66,11 @@ def rows(value: Json, what: str) -> list[Mapping[str, Json]]:
 
 
 def text(row: Mapping[str, Json], key: str, default: str | None = None) -> str:
-    """The text at `key`; a number counts as its digits. Raises: Garbled - absent without a default, or something else."""
+    """The text at `key`, one line; a number counts as its digits. Raises: Garbled - absent without a default, or something else."""
     value = row.get(key, default)
     if isinstance(value, bool) or not isinstance(value, (str, int, Decimal)):
         raise Garbled(f"{key!r} is no text: {quote(repr(row))}")
-    return str(value)
+    return printable(str(value), keep="")
 
 
 def number(row: Mapping[str, Json], key: str) -> Decimal:

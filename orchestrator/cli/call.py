@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from optics.errors import Missing, TestbedError, TimedOut, Unreachable
+from optics.plain import coloured, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ class Call:
     def note(self, text: str) -> None:
         """Tell the operator something on stderr, unless a program is listening."""
         if not self.json:
-            print(text, file=sys.stderr, flush=True)
+            print(coloured(text), file=sys.stderr, flush=True)
 
     def confirm(self, question: str) -> None:
         """Ask before something that cannot be taken back. Raises: Usage - no terminal to ask on, and no `--yes`."""
@@ -107,7 +108,7 @@ class Call:
             return
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise Usage(f"{self.verb} asks before it acts and there is no terminal to ask on", hint="add --yes")
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise KeyboardInterrupt
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from optics.plain import printable
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ class Teller:
             self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def __call__(self, event: Mapping[str, Json]) -> None:
-        line = json.dumps(event, ensure_ascii=False)
+        line = json.dumps(event)
         if self._log is not None:
             os.write(self._log, line.encode() + b"\n")
         if self.silent:
             return
         at = time.strftime("%H:%M:%S", time.localtime(float(str(event["at"]))))
         try:
-            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {event['words']}", flush=True)
+            print(line if self.jsonl else f"{at}  {event['event']!s:<13} {printable(str(event['words']), keep='')}", flush=True)
         except BrokenPipeError:  # whoever read has gone; guarding goes on
             self.silent = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

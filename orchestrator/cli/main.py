@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 from optics.errors import BadFile, HandsNeeded, TestbedError
+from optics.plain import coloured, indented, json_safe, printable
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
 
 EXIT_CODES = {
@@ -82,7 +83,7 @@ def envelope(result: Result) -> str:
         "hint": result.hint,
         "data": dict(result.data),
     }
-    return json.dumps(body, ensure_ascii=False)
+    return json_safe(json.dumps(body, ensure_ascii=False))
 
 
 def failure(error: BaseException) -> Result:
@@ -141,19 +142,21 @@ def run(argv: Sequence[str]) -> int:
         print(envelope(result))
     else:
         if result.text:
-            print(result.text)
+            print(coloured(result.text))
         sys.stdout.flush()
         if result.message:
             mark = "" if result.ok else f"{result.code} "
-            print(f"{mark}{result.message}", file=sys.stderr)
+            message = printable(result.message) if "problems" in result.data else indented(result.message)
+            print(f"{mark}{message}", file=sys.stderr)
         if result.hint:
-            print(f"next: {result.hint}", file=sys.stderr)
+            print(f"next: {indented(result.hint)}", file=sys.stderr)
     sys.stdout.flush()
     return result.exit_code
 
 
 def main() -> None:
     """Entry point of the `testbed` script."""
+    os.umask(0o077)  # what is written is the operator's own: journals, Ansible's records, saved plans, transcripts
     gc.set_threshold(50_000, 20, 20)  # a short life: the collector's rounds during the imports cost more than they find
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

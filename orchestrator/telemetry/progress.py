@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from optics.plain import indented, printable
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
@@ -106,7 +108,7 @@ class Lines(Silent):
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
         try:
-            print(text.rstrip(), file=self._stream, flush=True)
+            print(indented(text.rstrip()), file=self._stream, flush=True)
         except (OSError, ValueError):
             pass  # nobody listens any more; that must not stop a change half way
 
@@ -142,7 +144,7 @@ class _Rows:
                 if (usual := self.expected.get(row.name)) is not None:
                     clock += f" of about {seconds_text(usual)}"
             mark, style = ("…", "bold") if row.seconds is None else ("✓", "")
-            table.add_row(Text(f"{mark} {row.name}", style=style), Text(share + row.detail), Text(clock))
+            table.add_row(Text(f"{mark} {row.name}", style=style), Text(share + printable(row.detail)), Text(clock))
         return table
 
 
@@ -179,7 +181,7 @@ class LiveTable(Silent):
         row.seconds = seconds if seconds is not None else time.monotonic() - row.began
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(indented(text), markup=False, soft_wrap=True)
 
 
 def progress_for(

@@ -75,7 +75,7 @@ def test_a_password_comes_from_a_file_that_nobody_else_can_read(tmp_path: Path) 
         assert refused.value.hint == f"chmod 600 {path}" and PASSWORD not in str(refused.value)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_password_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "word"
     path.write_text(PASSWORD)
