@@ -143,7 +143,7 @@ class Bringing:
         self.generation = generation = context.next_generation()
         runs = await jobs.running(context.session, context.store, context.slice)
         owned = per_device(context.store.owned(context.slice))
-        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None)
+        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None, context.theirs())
         context.run.found(
             self.before.to_json(), {"settings": held_data(goal.wanted), "generation": generation, "hosts": sorted(wanted)}
         )
@@ -155,7 +155,8 @@ class Bringing:
                 times = await self._switch(goal, wanted, generation, sampling)
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
-                await self.hosts.confirm(generation, wanted)
+                with context.run.step("host", "all", "confirm", {"generation": generation}):
+                    await self.hosts.confirm(generation, wanted)
                 ours = context.ours()
                 if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]:
                     self.told.update(leaving)
@@ -188,6 +189,9 @@ class Bringing:
             words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
             context.run.finish("interrupted", 130, words)
             raise Interrupted(words, hint="to take the change back: testbed rollback") from None
+        except TestbedError as error:
+            error.args = (f"{self.plan.name} is up and stays up; its job does not run\n{error}",)
+            raise
         figures = tell(recorder, self.lab, goal, self.plan, times)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         return UpReport(

@@ -75,7 +75,7 @@ class Leaving:
         notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
         runs = await jobs.running(session, store, context.slice)
         await session.hosts.fence(context.run.token, following)
-        before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None)
+        before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None, context.theirs())
         if change or following or runs:
             context.run.found(
                 before.to_json(), {"settings": held_data(self.to.ours), "generation": None, "hosts": sorted(following)}

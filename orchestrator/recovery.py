@@ -11,8 +11,9 @@ from orchestrator.hosts import Hello
 from orchestrator.lightpath import among, route
 from orchestrator.records import CurrentPlan
 from orchestrator.reports import Json, to_json
-from orchestrator.target import short, sort_key
+from orchestrator.target import short, sort_key, stored_links
 from orchestrator.transition import Held, Transition, transition
+from orchestrator.verify import receivers
 
 NONE: frozenset[Setting] = frozenset()
 
@@ -21,8 +22,9 @@ NONE: frozenset[Setting] = frozenset()
 class Before:
     """A state to go back to. ours, others: what each device that was read held, as it reported it, attenuation included.
 
-    current: the plan that was up. generations: which routes each host ran, None for none; hosts that did not answer are absent.
-    lit: host ports with carrier. job: the number of the job that ran.
+    others: what nobody made by this store; what other owners made they may change meanwhile. current: the plan that was up.
+    generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
+    that had carrier. job: the number of the job that ran.
     """
 
     ours: Held
@@ -63,11 +65,13 @@ def found(
     current: CurrentPlan | None,
     hellos: Mapping[HostName, Hello],
     job: int | None,
+    theirs: Collection[Setting] = (),
 ) -> Before:
-    """What everybody said when asked, as something to go back to."""
+    """What everybody said when asked, as something to go back to. theirs: what other owners made."""
     ours = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
-    lit = tuple(HostPort(h, n) for h, hello in sorted(hellos.items()) for n, port in sorted(hello.ports.items()) if port.carrier)
-    others = {d: held - ours[d] for d, held in observed.items()}
+    ports = receivers(stored_links(current.links)) if current is not None else ()
+    lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
+    others = {d: held - ours[d] - among(held, theirs) for d, held in observed.items()}
     return Before(ours, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
 
 
@@ -120,11 +124,14 @@ def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     return replace(change, changes=changes, kept=kept, removed=removed, made=made)
 
 
-def differences(observed: Held, before: Before, devices: Collection[DeviceName]) -> list[str]:
-    """What these devices do not hold as before, a line for each thing that hands could mend; settings of others included."""
+def differences(observed: Held, before: Before, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
+    """What these devices do not hold as before, a line for each thing that hands could mend; what nobody made included.
+
+    theirs: what other owners made, which they may change as they like.
+    """
     lines = []
     for device in sorted(devices):
-        held = observed.get(device, NONE)
+        held = observed.get(device, NONE) - among(observed.get(device, NONE), theirs)
         was = before.ours.get(device, NONE) | before.others.get(device, NONE)
         mine = before.ours.get(device, NONE)
         lines += [

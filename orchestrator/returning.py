@@ -80,7 +80,7 @@ class Returning(Bringing):
         generations = dict.fromkeys(goal_hosts(goal), self.generation) | {
             h: None if active in context.ours() else active
             for h, active in observed.generations.items()
-            if h not in goal_hosts(goal)
+            if h not in goal_hosts(goal) and (active is None or active in context.ours())
         }
         current = replace(self.to.current, generation=self.generation) if self.to.current else None
         to = Before(

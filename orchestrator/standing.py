@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from optics import DeviceName, Setting
@@ -18,9 +18,10 @@ from orchestrator.telling import Context
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
     """Every run of the slice `key` that stopped on its way and that nobody has put right, newest first."""
-    current = store.current(key)
+    current, mine = store.current(key), key.partition("/")[2]
+    theirs = frozenset(s for s, whose in store.owners(lab_of(key)).items() if whose.owner != mine)
     return tuple(
-        standing(record, *store.journalled(record.id), seen)
+        standing(record, *store.journalled(record.id), seen, theirs)
         for record in store.unfinished(lab_of(key), key.partition("/")[2])
         if record.status == "died" or current is None or current.run != record.id
     )
@@ -39,6 +40,7 @@ def standing(
     before: Any,
     target: Any,
     seen: Observation,
+    theirs: Collection[Setting] = (),
 ) -> Unfinished:
     """What a run that stopped on its way left, by what the devices and hosts say now."""
     what = f"{record.verb} {record.plan_name}".rstrip()
@@ -61,7 +63,7 @@ def standing(
         kept = among(old, new)
         missing += _listed(device, "lost", kept - among(kept, held))
         known = old | new | was.others.get(device, NONE)
-        foreign += _listed(device, "made by somebody else meanwhile", held - among(held, known))
+        foreign += _listed(device, "made by somebody else meanwhile", held - among(held, known) - among(held, theirs))
     if (generation := target["generation"]) is not None:
         on = [h for h, hello in hellos.items() if hello.active == generation]
         if on or any(was.generations.get(h) != hello.active for h, hello in hellos.items()):

@@ -97,6 +97,11 @@ class Context:
         """A number for a set of host routes of ours."""
         return self.store.next_generation(self.key, self.owner, self.run.id)
 
+    def theirs(self) -> frozenset[Setting]:
+        """The circuits that other owners made."""
+        mine = self.slice.partition("/")[2]
+        return frozenset(s for s, whose in self.store.owners(self.key).items() if whose.owner != mine)
+
     def ours(self) -> frozenset[int]:
         """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
         return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == self.owner)

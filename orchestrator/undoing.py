@@ -34,7 +34,7 @@ from orchestrator.lightpath import among
 from orchestrator.planfile import read_plan
 from orchestrator.recovery import NONE, Before, differences, way_back
 from orchestrator.rules import Rules, rules
-from orchestrator.target import per_device, short, stored_links, switching_s
+from orchestrator.target import per_device, short, sort_key, stored_links, switching_s
 from orchestrator.telemetry.progress import counted
 from orchestrator.telling import Context, tell_devices
 
@@ -43,6 +43,8 @@ TRIES = 2
 RETURN_S = 30.0
 """A device that was told something and fell silent gets this long (s) to come back: a switch that restarts does."""
 POLL_S = 0.1
+STARTED_S = 1.0
+"""One that came back is read again after twice its settling time, or so long (s) where that is less: no robot moves by itself."""
 SLACK_S = 60.0
 """Time (s) beside what devices and links need; whoever interrupts again stops it at once."""
 
@@ -86,7 +88,10 @@ class Undoing:
         self.left: list[str] = []
         self.said: dict[str, str] = {}
         self.alive: list[HostName] | None = None
-        self.generations: dict[HostName, int | None] = dict(to.generations)
+        ours = context.ours()
+        self.generations = {h: active for h, active in to.generations.items() if h in self.told or active in ours}
+        """Which routes each host of ours should run; what others run is theirs."""
+        self.restarted: set[DeviceName] = set()
 
     async def carry_out(self) -> Undone:
         """Do what can be done. Raises: Locked - somebody else took the lab, so nothing more may be changed."""
@@ -112,13 +117,13 @@ class Undoing:
 
     async def _hellos(self) -> dict[HostName, Hello]:
         """Those that answer; one that was told something and does not is for hands."""
-        answers = await self.hosts.connect(self.alive)
+        answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
         for host in sorted(self.told):
             answer = answers.get(host)
             if isinstance(answer, TestbedError):
                 self._left(f"{host}: does not answer ({_first(answer)}): when it does, see which routes it runs")
         self.alive = [h for h, a in answers.items() if isinstance(a, Hello)]
-        return {h: a for h, a in answers.items() if isinstance(a, Hello) and h in self.generations}
+        return {h: a for h, a in answers.items() if isinstance(a, Hello)}
 
     async def _hold_still(self) -> str:
         """Nobody commits any more, and commits that wait for their confirmation are taken back."""
@@ -255,11 +260,15 @@ class Undoing:
                 errors[device] = error
 
         await asyncio.gather(*map(read, devices))
+        self.restarted |= errors.keys() & self.context.written
         while silent := [d for d, e in errors.items() if d in self.context.written and isinstance(e, (Unreachable, TimedOut))]:
             if time.monotonic() > give_up:
                 break
             await asyncio.sleep(POLL_S)
             await asyncio.gather(*map(read, silent))
+            if back := [d for d in silent if d in held]:  # one that has just started may still be turning mirrors, and not say so
+                await asyncio.sleep(max(min(2 * self.context.session.devices[d].traits.settle_s, STARTED_S) for d in back))
+                await asyncio.gather(*map(read, back))
         return held, errors
 
     async def _light(self) -> str:
@@ -280,6 +289,7 @@ class Undoing:
             writes += sum(outcome.writes for outcome in told.outcomes.values())
             self.said |= {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}
             self.said |= {f"{d}: ": _first(error) for d, error in told.errors.items()}
+            self.restarted |= told.errors.keys()
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
     def _changes(self, held: Mapping[DeviceName, frozenset[Setting]]) -> dict[DeviceName, Change]:
@@ -302,7 +312,12 @@ class Undoing:
         for device, error in errors.items():
             if device in context.written or self.to.ours[device] or owned.get(device):
                 self._left(f"{device}: does not answer ({_first(error)}): when it does, testbed rollback {context.run.id}")
-        for line in differences(held, self.to, held.keys()):
+        owners, theirs = context.store.owners(context.key), context.theirs()
+        for setting in sorted(theirs, key=sort_key):
+            device = setting.ingress.device
+            if device in self.restarted and device in held and not among(held[device], [setting]):
+                self._left(f"{device}: {short(setting)} is not there; it belongs to {owners[setting]}")
+        for line in differences(held, self.to, held.keys(), theirs):
             words = next((words for what, words in self.said.items() if line.startswith(what)), "")
             self._left(line + (f" ({words})" if words else ""))
         context.store.disown(context.slice, [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])])

@@ -60,7 +60,7 @@ class Wiring:
             context.need(needs[1], needs[0])
         owned = per_device(context.store.owned(context.slice))
         running = await jobs.running(context.session, context.store, context.slice)
-        before = found(seen, owned, context.store.current(context.slice), {}, running.id if running else None)
+        before = found(seen, owned, context.store.current(context.slice), {}, running.id if running else None, context.theirs())
         after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.ours.items()}
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
         with recorder.phase("prewire") as phase:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from orchestrator.records import RunRecord
 
 
 def _runs(incomplete: str) -> list[tuple[str, str]]:
@@ -26,6 +29,11 @@ def _runs(incomplete: str) -> list[tuple[str, str]]:
     return [item for item in [*found, ("last", "the newest run")] if item[0].startswith(incomplete)]
 
 
+def wall(record: RunRecord) -> float | None:
+    """How long (s) a run took by the wall clock, which is all that is known of those of older stores."""
+    return None if record.ended is None else max(0.0, record.ended - record.started)
+
+
 def register(root: typer.Typer) -> None:
     @verb(
         root,
@@ -41,7 +49,7 @@ def register(root: typer.Typer) -> None:
             records = store.history(limit=limit)
         rows = [("run", "verb", "plan", "status", "took", "started", "by")]
         for r in records:
-            took = "-" if r.ended is None else seconds_text(max(0.0, r.ended - r.started))
+            took = "-" if (s := r.seconds if r.seconds is not None else wall(r)) is None else seconds_text(s)
             rows.append((r.id, r.verb, r.plan_name or "-", r.status, took, when(r.started), f"{r.user}@{r.host}"))
         text = "\n".join(columns(rows)) if records else "No runs yet"
         data = [cast(dict[str, Json], to_json(r)) for r in records]
@@ -86,7 +94,8 @@ testbed show 0007 --steps     with every journalled step
         points = list(read(directory, ("phase", "reconfig", "iteration", "collective"), trouble))
         found = waterfall.bars(points)
         jobs = waterfall.iterations(points)
-        took = f", took {seconds_text(max(0.0, record.ended - record.started))}" if record.ended is not None else ""
+        seconds = record.seconds if record.seconds is not None else wall(record)
+        took = f", took {seconds_text(seconds)}" if seconds is not None else ""
         lines = [
             f"{record.verb} {record.plan_name}".rstrip() + f"   run {record.id}   {record.status}{took}",
             f"  {when(record.started)} by {record.user}@{record.host} on {record.lab}",

@@ -14,7 +14,7 @@ from orchestrator import undoing
 from orchestrator.recovery import before_of
 from orchestrator.standing import left_behind
 from orchestrator.store import Store
-from tests.engine.fleet import SLICE, Bench, plan_text, ring
+from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
 
 RING = plan_text("ring", *ring(1, 2))
 MOVED = plan_text("moved", *ring(3, 2))  # the two links at ocs1 move to other ports
@@ -259,3 +259,39 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
     assert (left.resume, left.undo) == (f"testbed resume {run.id}", f"testbed rollback {run.id}")
     await bench.back(before_of(bench.store.journalled(run.id)[0]))
     assert now(bench) == was
+
+
+async def test_what_another_owner_does_meanwhile_is_no_business_of_a_rollback(bench: Bench) -> None:
+    was = await before(bench)
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
+    bench.points.names.clear()
+    bench.points.fail = {at: "half"}
+    bobs, gone = CrossConnect(Port("ocs1", "70"), Port("ocs1", "170")), CrossConnect(Port("ocs1", "71"), Port("ocs1", "171"))
+    bench.switches["ocs1"].held |= {gone}
+    bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [gone])
+    stage = bench.fleet.stage
+
+    async def and_bob(generations: Any) -> Any:
+        bench.store.own(f"{LAB}/bob", "2026-11-21-0099", [bobs])
+        bench.switches["ocs1"].held = bench.switches["ocs1"].held - {gone} | {bobs}
+        bench.store.disown(f"{LAB}/bob", [gone])
+        return await stage(generations)
+
+    bench.fleet.stage = and_bob  # type: ignore[method-assign]
+    with pytest.raises(RolledBack):
+        await bench.up(TWO)
+    assert bench.switches["ocs1"].held == was[0]["ocs1"] | {bobs}
+
+
+async def test_circuits_of_another_owner_that_a_restart_lost_are_told_with_his_name(bench: Bench) -> None:
+    await before(bench)
+    bobs = CrossConnect(Port("ocs2", "70"), Port("ocs2", "170"))
+    bench.switches["ocs2"].held = bench.switches["ocs2"].held - {CrossConnect(Port("ocs2", "50"), Port("ocs2", "150"))} | {bobs}
+    at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs2"))
+    run = bench.store.new_run("up", LAB, owner="bob", plan_name="pair")
+    bench.store.own(f"{LAB}/bob", run.id, [bobs])
+    bench.points.names.clear()
+    bench.points.fail = {at: "reboot-lose"}
+    with pytest.raises(HandsNeeded) as failed:
+        await bench.up(TWO)
+    assert failed.value.left == (f"ocs2: 70->170 is not there; it belongs to bob (pair, run {run.id})",)
