@@ -7,7 +7,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from optics import HostName, Missing, Setting, SpectralRoute
+from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
 from orchestrator.audit import Who, add_audit, make_tables
 from orchestrator.hosts import Hello
@@ -25,13 +25,19 @@ def plain(setting: Setting) -> str:
     return str(setting)
 
 
+def turned(setting: Setting) -> Setting | None:
+    """The circuit that goes the other way over the same two ports: a duplex switch may have made both as one connection."""
+    return CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
+
+
 def adopted(
     words: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
 ) -> frozenset[Setting]:
     """The circuits that are there, are not ours, and that `words` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
 
     A spectral route is named with its slot, or without where only one goes that way. again: these may be ours already, because a
-    run that went before adopted them. Raises: Missing - nothing there has such a name; all such are named.
+    run that went before adopted them. Raises: Missing - nothing there has such a name; all such are named. Interlock - of a pair
+    that goes both ways between two ports only one is named: a switch may be unable to end one and keep the other lit.
     """
     ours = routes(owned)
     there = sorted((s for held in seen.values() for s in held), key=str)
@@ -55,6 +61,17 @@ def adopted(
         found.update(s for s in chosen if route(s) not in ours)
     if problems:
         raise Missing("\n".join(problems), hint="testbed status lists the circuits of others")
+    chosen_routes = ours | routes(found)
+    halves = sorted(
+        (plain(s), plain(back)) for s in found for back in there if back == turned(s) and route(back) not in chosen_routes
+    )
+    if halves:
+        raise Interlock(
+            "\n".join(
+                f"--adopt {one}: may be one connection with {back}, which nobody could keep without it" for one, back in halves
+            ),
+            hint=" ".join(f'add --adopt "{back}"' for _, back in halves),
+        )
     return frozenset(found)
 
 

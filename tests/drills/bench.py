@@ -86,7 +86,7 @@ class Hosts(Fleet):
     token: int | None = None
 
     async def close(self) -> None:
-        self.queues.clear()
+        return None
 
     async def provision(self, names: object = None) -> Mapping[str, object]:
         return {}
@@ -227,12 +227,30 @@ class Bench:
         return {name: set(server.plant.pairs()) for name, server in self.servers.items()}
 
     def make_foreign(self, device: str) -> None:
-        """Somebody else makes his circuit, with means of his own."""
-        dialect, ends = self.servers[device].dialect, self.foreign(device)
+        self.make(device, self.foreign(device))
+
+    def make(self, device: str, pair: Pair) -> None:
+        """Somebody else makes a circuit, with means of his own."""
+        server, dialect = self.servers[device], self.servers[device].dialect
         if isinstance(dialect, PolatisScpi):
-            dialect.preset(*ends)
+            dialect.preset(*pair)
         elif isinstance(dialect, CalientTl1):
-            dialect.preset(*ends, kind="1WAY")
+            dialect.preset(*pair, kind="1WAY")
+        if hasattr(server, "loop"):
+            server.changed()
+
+    def take_down(self, device: str, pair: Pair) -> None:
+        """Somebody else takes down a circuit, whoever made it; of a duplex connection both."""
+        server, dialect = self.servers[device], self.servers[device].dialect
+        now, pairs = server.loop.time(), (pair,)
+        if isinstance(dialect, CalientTl1):
+            connection = next(c for c in dialect.table if pair in c.pairs)
+            pairs = connection.pairs
+            dialect.table.remove(connection)
+        server.plant.disconnect(pairs, now)
+        if isinstance(dialect, PolatisScpi):
+            dialect._changed()
+        server.changed()
 
     def dark(self, links: Iterable[tuple[str, str]]) -> list[str]:
         """The ports of `links` that no light reaches."""
