@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+import http.client
 import os
+import platform
 import shutil
-import socket
+import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from optics.errors import TestbedError
+from orchestrator.doctorlab import lab_checks
+from orchestrator.finding import Check
 from orchestrator.settings import Settings
-from orchestrator.telemetry.progress import counted
 
-REACH_S = 3.0
+__all__ = ["Check", "examine"]
+
+ANSIBLE = ((2, 17), (2, 20))  # as pyproject.toml has it
+SERVICE_S = 2.0
+_TELEMETRY = {"influxd": ("influxd", "version"), "grafana": ("grafana", "server", "-v")}
 _PACKAGES = ("ansible-core", "ansible-runner", "paramiko", "pydantic", "pyroute2", "pyserial", "pyvisa", "pyvisa-py", "rich")
 _PROGRAMS = {
     "ip": ("iproute2", "nothing works without it but `plan` against devices"),
@@ -48,27 +55,86 @@ _KERNEL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. `state`: ok, warn (works without) or fail. `works`: what can still be done in spite of it."""
-
-    name: str
-    state: str
-    detail: str
-    fix: str = ""
-    works: str = ""
-    area: str = "machine"
-
-
 def examine(settings: Settings) -> list[Check]:
-    """Make all checks, machine first, then the chosen inventory."""
-    checks = [_python(), *_packages(), *_programs(), _rights(), *_kernel(), _disk(settings), _store(settings)]
-    return [*checks, *_inventory(settings)]
+    """Make all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _services)
+    with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
+        lab = threads.submit(lab_checks, settings)
+        found = [threads.submit(check) for check in machine]
+        ours = [threads.submit(check, settings) for check in (_disk, _modes, _store)]
+        return [c for future in (*found, *ours, lab) for c in future.result()]
 
 
-def _python() -> Check:
+def _python() -> list[Check]:
     # An older one than 3.11 cannot import this module.
-    return Check("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})")
+    return [
+        Check("testbed", "ok", _version("optical-testbed") or "runs from its source, not installed"),
+        Check("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"),
+        Check("kernel release", "ok", f"{platform.system()} {platform.release()}"),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _versions() -> list[Check]:
+    """Programs whose age matters, and those that are here for telemetry."""
+    checks = []
+    ansible = _version("ansible-core")
+    if ansible:
+        number = tuple(int(part) for part in ansible.split(".")[:2] if part.isdecimal())
+        fine = ANSIBLE[0] <= number < ANSIBLE[1]
+        fix = f"{sys.executable} -m pip install 'ansible-core>={_dotted(ANSIBLE[0])},<{_dotted(ANSIBLE[1])}'"
+        checks.append(Check("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
+    if ssh := _find("ssh"):
+        said = _said([ssh, "-V"])
+        # the playbooks' own options, tried: an older ssh does not know `^` (put first)
+        refused = _run([ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"])
+        if refused:
+            checks.append(Check("OpenSSH", "fail", f"{said}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
+        else:
+            checks.append(Check("OpenSSH", "ok", said))
+    for name, commands in _TELEMETRY.items():
+        if (found := _find(commands[0])) is not None:
+            checks.append(Check(name, "ok", _said([found, *commands[1:]]).splitlines()[0][:100]))
+    return checks
+
+
+def _dotted(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))
+
+
+def _path() -> list[Check]:
+    """Whether typing `testbed` starts this one: hints and other programs do."""
+    beside, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
+    if found is None:
+        return [Check("PATH", "warn", "`testbed` is not on it", f'export PATH="{beside.parent}:$PATH"', f"{beside}")]
+    if beside.exists() and Path(found).resolve() != beside.resolve():
+        words = f"`testbed` is {found}, not the one that runs here"
+        return [Check("PATH", "warn", words, f'export PATH="{beside.parent}:$PATH"', "both")]
+    return [Check("PATH", "ok", f"`testbed` is {found}")]
+
+
+def _services() -> list[Check]:
+    """InfluxDB and Grafana, where the environment names them; nothing waits for them, so nothing fails without."""
+    checks = []
+    for name, variable, path in (("InfluxDB", "INFLUXDB_V2_URL", "/health"), ("Grafana", "GRAFANA_URL", "/api/health")):
+        url = os.environ.get(variable, "")
+        if not url:
+            continue
+        try:
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError("wanted http:// or https://")
+            with urllib.request.urlopen(url.rstrip("/") + path, timeout=SERVICE_S) as answer:
+                checks.append(Check(name, "ok", f"{url}: HTTP {answer.status}"))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            fix = f"start it, or correct {variable}"
+            checks.append(Check(name, "warn", f"{url}: {error}", fix, "everything; what is measured is kept in the run's journal"))
+    return checks
 
 
 def _packages() -> list[Check]:
@@ -127,14 +193,15 @@ def _namespace() -> list[str] | None:
     return None
 
 
-def _rights() -> Check:
+def _rights() -> list[Check]:
     if os.geteuid() == 0:
         if _namespace() is not None:
-            return Check("rights", "ok", "root, may make namespaces")
+            return [Check("rights", "ok", "root, may make namespaces")]
         fix = "run outside this container, or give it CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
-        return Check("rights", "fail", "root, but may not make namespaces", fix, "emulated devices without hosts; hardware labs")
+        works = "emulated devices without hosts; hardware labs"
+        return [Check("rights", "fail", "root, but may not make namespaces", fix, works)]
     works = "hardware labs; emulated devices: python -m emulators DIR --devices-only"
-    return Check("rights", "warn", "not root: no emulated hosts", "run testbed with sudo", works)
+    return [Check("rights", "warn", "not root: no emulated hosts", "run testbed with sudo", works)]
 
 
 def _kernel() -> list[Check]:
@@ -162,157 +229,70 @@ def _kernel() -> list[Check]:
     return checks
 
 
-def _disk(settings: Settings) -> Check:
-    there = settings.state_dir
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free // 2**20
-    if not os.access(there, os.W_OK):
-        return Check(
-            "disk",
-            "fail",
-            f"{there} cannot be written",
-            "set TESTBED_STATE_DIR and TESTBED_DATA_DIR to directories that can be",
-            "nothing",
-        )
-    if free < _FREE_MB:
-        return Check(
-            "disk", "warn", f"{free} MB free in {there}", "remove old runs, or set TESTBED_STATE_DIR", "runs of a few minutes"
-        )
-    return Check("disk", "ok", f"{free / 1024:.1f} GB free in {there}")
+def _disk(settings: Settings) -> list[Check]:
+    """Room where runs and the store are kept; once where both are on one file system."""
+    checks, seen = [], set()
+    for what, folder in (("disk", settings.state_dir), ("disk of the store", settings.store_path.parent)):
+        there = folder
+        while not there.exists():
+            there = there.parent
+        free = shutil.disk_usage(there).free // 2**20
+        if not os.access(there, os.W_OK):
+            fix = "set TESTBED_STATE_DIR and TESTBED_DATA_DIR to directories that can be"
+            checks.append(Check(what, "fail", f"{there} cannot be written", fix, "nothing"))
+        elif free < _FREE_MB:
+            fix = f"remove old runs: {settings.state_dir / 'runs'}; or set TESTBED_STATE_DIR"
+            checks.append(Check(what, "warn", f"{free} MB free in {there}", fix, "runs of a few minutes"))
+        elif there.stat().st_dev not in seen:
+            checks.append(Check(what, "ok", f"{free / 1024:.1f} GB free in {there}"))
+        seen.add(there.stat().st_dev)
+    return checks
 
 
-def _store(settings: Settings) -> Check:
+def _modes(settings: Settings) -> list[Check]:
+    """Whether somebody else can read what runs left, or put something in its place."""
+    checks = []
+    for folder in (settings.state_dir, settings.state_dir / "runs", settings.data_dir, settings.cache_dir):
+        if not folder.is_dir():
+            continue
+        mode = folder.stat().st_mode
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            words = f"{folder}: others may write there ({stat.filemode(mode)})"
+            checks.append(Check("rights of files", "fail", words, f"chmod go-w {folder}", "nothing safely", "store"))
+    open_runs = [run for run in (settings.state_dir / "runs").glob("*") if run.is_dir() and run.stat().st_mode & 0o077]
+    if open_runs:
+        words = f"{len(open_runs)} runs can be read by others, {open_runs[0].name} for one"
+        fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
+        checks.append(Check("rights of files", "warn", words, fix, "everything", "store"))
+    return checks or [Check("rights of files", "ok", "what runs wrote is this user's alone", area="store")]
+
+
+def _store(settings: Settings) -> list[Check]:
     from orchestrator.store import Store
 
     if not settings.store_path.exists():
-        return Check("store", "ok", "no runs yet")
+        return [Check("store", "ok", "no runs yet", area="store")]
     try:
         with Store(settings.store_path, shared=settings.store is not None) as store:
-            died = [r.id for r in store.history(limit=50) if r.status == "died"]
+            died = [r for r in store.history(limit=50) if r.status == "died"]
     except (TestbedError, OSError) as error:
-        return Check("store", "fail", str(error), getattr(error, "hint", ""), "`status`, `lab`")
-    if died:
-        fix = "testbed status says what is; `testbed up` or `testbed down` continues from there"
-        return Check("store", "warn", f"runs that died: {', '.join(died[:3])}", fix, "everything")
-    return Check("store", "ok", str(settings.store_path))
+        return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`status`, `lab`", "store")]
+    checks = [Check("store", "ok", str(settings.store_path), area="store")]
+    for run in died[:3]:
+        fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status says what is"
+        checks.append(Check("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
+    if len(died) > 3:
+        checks.append(Check("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
+    return checks
 
 
-def _inventory(settings: Settings) -> list[Check]:
-    from orchestrator import labproc
-    from orchestrator.lab import read_lab
-
-    folder = settings.inventory
-    files = [folder / name for name in ("hosts.yml", "devices.yml", "fibres.yml")]
+def _said(command: list[str]) -> str:
+    """What a command prints, on either stream; empty if it does not run."""
     try:
-        texts = [file.read_text(encoding="utf-8") for file in files]
-        lab = read_lab(texts[0], texts[1], texts[2], names=(str(files[0]), str(files[1]), str(files[2])))
-    except (OSError, UnicodeDecodeError, TestbedError) as error:
-        fix = "correct the lines named, or choose another with --inventory"
-        return [Check("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
-    parts = ((len(lab.hosts), "host"), (len(lab.devices), "device"), (len(lab.fibres), "fibre"))
-    size = f"{lab.name}: " + ", ".join(counted(*part) for part in parts)
-    checks = [Check("inventory", "ok", size, area="inventory")]
-    if labproc.is_emulated(folder):
-        checks.append(_emulated(folder))
-        if checks[-1].detail.startswith("not running"):
-            return checks
-    devices = {name: config.address for name, config in lab.devices.items()}
-    hosts = {name: (host.ssh.address, host.ssh.port) for name, host in lab.hosts.items()}
-    return [*checks, *asyncio.run(_reach(devices, hosts))]
-
-
-def _emulated(folder: Path) -> Check:
-    from orchestrator import labproc
-
-    try:
-        if not labproc.is_running(folder):
-            leftover = _leftovers(labproc.state_dir(folder))
-            if leftover:
-                fix = f"kill {' '.join(map(str, leftover))}"
-                return Check("emulated lab", "fail", f"processes left over: {leftover}", fix, "other inventories", "inventory")
-            return Check("emulated lab", "ok", "not running (`testbed up` starts it)", area="inventory")
-        about = labproc.ask(folder, "status")
-    except TestbedError as error:
-        return Check(
-            "emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", "other inventories", "inventory"
-        )
-    served = Path(str(about.get("inventory", folder))).resolve()
-    if served != folder.resolve():
-        fix = f"testbed lab stop --inventory {served}"
-        return Check("emulated lab", "fail", f"serves {served} from the same state directory", fix, "that inventory", "inventory")
-    return Check("emulated lab", "ok", f"running, pid {about['pid']}", area="inventory")
-
-
-def _leftovers(state: Path) -> list[int]:
-    """Lab processes that are alive though the lab does not answer: holders of its pid file."""
-    try:
-        wanted = (state / "lab.pid").stat()
-    except OSError:
-        return []
-    mark = f":{wanted.st_ino} "
-    holders = [
-        line for line in Path("/proc/locks").read_text(encoding="ascii").splitlines() if "FLOCK" in line and mark in f"{line} "
-    ]
-    return sorted({int(line.split()[4]) for line in holders if int(line.split()[4]) > 0})
-
-
-async def _reach(devices: dict[str, str], hosts: dict[str, tuple[str, int]]) -> list[Check]:
-    """Open, all at once, a connection to every device and every host's sshd; nothing is written to a device."""
-
-    async def device(name: str, address: str) -> Check:
-        where = _endpoint(address)
-        if isinstance(where, Path):
-            if where.exists():
-                return Check(name, "ok", f"{where} is there", area="reach")
-            return Check(name, "fail", f"{where} is not there", "plug it in, or correct its address", "the other devices", "reach")
-        if where is None:
-            return Check(name, "warn", f"{address}: cannot be tried without its driver", "testbed status", "everything", "reach")
-        said = await _connect(*where, greet=False)
-        if not said.startswith("!"):
-            return Check(name, "ok", address, area="reach")
-        fix = f"check its power and cable, and the address in devices.yml ({address})"
-        return Check(name, "fail", f"{address}: {said[1:]}", fix, "the other devices", "reach")
-
-    async def host(name: str, address: str, port: int) -> Check:
-        said = await _connect(address, port, greet=True)
-        if said.startswith("SSH-"):
-            return Check(name, "ok", f"{address}:{port} {said}", area="reach")
-        what = said[1:] if said.startswith("!") else f"answers {said!r} instead of an SSH banner"
-        return Check(
-            name, "fail", f"{address}:{port}: {what}", f"start sshd there: ssh -p {port} {address}", "the other hosts", "reach"
-        )
-
-    tasks = [device(n, a) for n, a in devices.items()] + [host(n, *a) for n, a in hosts.items()]
-    return list(await asyncio.gather(*tasks))
-
-
-def _endpoint(address: str) -> tuple[str, int] | Path | None:
-    """Where a device's address leads: a TCP endpoint, a device file, or None if only the driver knows."""
-    url = urlsplit(address)
-    if url.scheme == "serial":
-        return Path(url.path)
-    if url.scheme == "visa":
-        parts = address.removeprefix("visa://").split("::")
-        if len(parts) == 4 and parts[0].startswith("TCPIP") and parts[3] == "SOCKET" and parts[2].isdigit():
-            return parts[1], int(parts[2])
-        return None
-    return (url.hostname, url.port) if url.hostname and url.port else None
-
-
-async def _connect(address: str, port: int, *, greet: bool) -> str:
-    """Connect; return the first line if `greet`, else nothing; `!why` if it failed."""
-    try:
-        async with asyncio.timeout(REACH_S):
-            reader, writer = await asyncio.open_connection(address, port)
-            try:
-                return (await reader.readline()).decode("ascii", "replace").strip() if greet else ""
-            finally:
-                writer.close()
-    except TimeoutError:
-        return f"!no answer within {REACH_S:.0f} s"
-    except (OSError, socket.gaierror) as error:
-        return f"!{error.strerror or error}"
+        ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return (ended.stdout + ended.stderr).strip() or f"exit {ended.returncode}"
 
 
 def _run(command: list[str]) -> str:

@@ -46,8 +46,8 @@ testbed doctor --json | jq '.data.checks[] | select(.state=="fail")'
             return Result(data, "\n".join([*lines, "All that is needed is there"]))
         text = "\n".join(lines)
         message = f"{len(failed)} checks failed: {listed([c.name for c in failed])}"
-        if any(c.area == "machine" for c in failed):
+        if any(c.area in ("machine", "store") for c in failed):
             return Result(data, text, "E-MISSING", 2, message, "mend what `fix:` says", ok=False)
-        if any(c.name == "inventory" for c in failed):
+        if any(c.area == "inventory" for c in failed):
             return Result(data, text, "E-BAD-FILE", 3, message, "mend what `fix:` says", ok=False)
         return Result(data, text, "E-UNREACHABLE", 5, message, "mend what `fix:` says", ok=False)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
+import http.server
 import os
 import socket
+import socketserver
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import doctor
+from optics import Identity
+from orchestrator import doctor, doctorlab
 from orchestrator.doctor import Check
+from orchestrator.holding import locks_of, who
+from orchestrator.lab import Lab, read_lab
+from orchestrator.scope import Scope
+from orchestrator.session import key_of
+from orchestrator.settings import load
+from orchestrator.store import Store
+from orchestrator.tagouts import Tagouts
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *checks: Check) -> None:
@@ -78,62 +92,25 @@ def test_a_kernel_feature_that_cannot_be_used_is_told(monkeypatch: pytest.Monkey
     assert (veth.state, veth.detail, bridges.state) == ("fail", "no such device", "ok") and "CONFIG_VETH" in veth.fix
 
 
-async def test_devices_and_hosts_are_reached_all_at_once() -> None:
-    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-test\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(greet, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        closed = gone.getsockname()[1]
-    devices = {
-        "ocs1": f"tcp://127.0.0.1:{port}",
-        "ocs2": f"tcp://127.0.0.1:{closed}",
-        "ocs3": "serial:///dev/nowhere",
-        "ocs4": "visa://GPIB0::1",
-    }
-    checks = await doctor._reach(devices, {"gpu01": ("127.0.0.1", port), "gpu02": ("127.0.0.1", closed)})
-    server.close()
-    await server.wait_closed()
-    assert {c.name: c.state for c in checks} == {
-        "ocs1": "ok",
-        "ocs2": "fail",
-        "ocs3": "fail",
-        "ocs4": "warn",
-        "gpu01": "ok",
-        "gpu02": "fail",
-    }
-
-
-async def test_a_host_that_is_silent_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "REACH_S", 0.1)
-    began = time.monotonic()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        (check,) = await doctor._reach({}, {"gpu01": ("127.0.0.1", silent.getsockname()[1])})
-    assert check.state == "fail" and "no answer" in check.detail and time.monotonic() - began < 2
-
-
 @pytest.mark.parametrize(
     ("address", "where"),
     [
         ("tcp://10.0.0.1:5025", ("10.0.0.1", 5025)),
         ("visa://TCPIP::10.0.0.1::5025::SOCKET", ("10.0.0.1", 5025)),
         ("visa://TCPIP::10.0.0.1::INSTR", None),
-        ("serial:///dev/ttyUSB0?baud=38400", Path("/dev/ttyUSB0")),
+        ("serial:///dev/ttyUSB0?baud=38400", None),
     ],
 )
 def test_an_address_says_what_can_be_tried(address: str, where: object) -> None:
-    assert doctor._endpoint(address) == where
+    assert doctorlab.endpoint(address) == where
 
 
 def test_a_lab_that_is_left_over_is_named_by_its_process(tmp_path: Path) -> None:
-    assert doctor._leftovers(tmp_path) == []
+    assert doctorlab.leftovers(tmp_path) == []
     with (tmp_path / "lab.pid").open("w") as held:
-        assert doctor._leftovers(tmp_path) == []
+        assert doctorlab.leftovers(tmp_path) == []
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert doctor._leftovers(tmp_path) == [os.getpid()]
+        assert doctorlab.leftovers(tmp_path) == [os.getpid()]
 
 
 def test_a_store_that_is_broken_is_told(cli: Any) -> None:
@@ -141,3 +118,266 @@ def test_a_store_that_is_broken_is_told(cli: Any) -> None:
     (cli.home / "data" / "testbed.sqlite3").write_bytes(b"no store" * 500)
     (found,) = [c for c in cli("doctor", "--json").json["data"]["checks"] if c["name"] == "store"]
     assert found["state"] == "fail" and "mv " in found["fix"]
+
+
+# --- the machine
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_versions_are_told_and_an_ansible_of_another_age_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = by_name([*doctor._python(), *doctor._versions()])
+    assert {"testbed", "python", "kernel release", "ansible-core", "OpenSSH"} <= set(found)
+    assert found["OpenSSH"].state == "ok" and "OpenSSH" in found["OpenSSH"].detail
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.9.1")
+    old = by_name(doctor._versions())["ansible-core"]
+    assert old.state == "warn" and "'ansible-core>=2.17,<2.20'" in old.fix
+
+
+def test_an_ssh_that_does_not_take_the_playbooks_options_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\n[ "$1" = -V ] && echo OpenSSH_7.4 >&2 && exit 0\necho "Bad SSH2 KexAlgorithms" >&2\nexit 255\n')
+    ssh.chmod(0o755)
+    monkeypatch.setattr(doctor, "_find", lambda program: str(ssh) if program == "ssh" else None)
+    found = by_name(doctor._versions())["OpenSSH"]
+    assert found.state == "fail" and found.detail == "OpenSSH_7.4: Bad SSH2 KexAlgorithms" and "8.1" in found.fix
+
+
+def test_influxd_and_grafana_are_told_where_they_are_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("influxd", "grafana"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} 9.9 $@\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = by_name(doctor._versions())
+    assert found["influxd"].detail == "influxd 9.9 version" and found["grafana"].detail == "grafana 9.9 server -v"
+
+
+def test_a_testbed_that_is_not_on_the_path_or_another_one_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert doctor._path()[0].state == "ok"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doctor._path()[0].state == "warn" and str(Path(sys.executable).parent) in doctor._path()[0].fix
+    (tmp_path / "testbed").write_text("#!/bin/sh\n")
+    (tmp_path / "testbed").chmod(0o755)
+    assert "not the one that runs here" in doctor._path()[0].detail
+
+
+def test_services_are_asked_where_the_environment_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 503)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    for name in ("INFLUXDB_V2_URL", "GRAFANA_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert doctor._services() == []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("INFLUXDB_V2_URL", url)
+        monkeypatch.setenv("GRAFANA_URL", url + "/")
+        influx, grafana = doctor._services()
+        server.shutdown()
+        thread.join()
+    assert influx.state == "ok" and grafana.state == "warn" and "503" in grafana.detail
+    assert doctor._services()[0].state == "warn", "it was stopped"
+    monkeypatch.setenv("GRAFANA_URL", "file:///etc/passwd")
+    assert "wanted http" in doctor._services()[1].detail
+
+
+def test_little_room_on_a_disk_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load({})
+    assert {c.state for c in doctor._disk(settings)} == {"ok"}
+    monkeypatch.setattr(doctor, "_FREE_MB", 1 << 40)
+    assert {c.state for c in doctor._disk(settings)} == {"warn"}
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert {c.state for c in doctor._disk(settings)} == {"fail"}
+
+
+# --- the store
+
+
+def test_files_that_others_may_write_or_read_are_told(cli: Any) -> None:
+    settings = load({})
+    run = settings.run_dir("2026-11-21-0001")
+    run.mkdir(parents=True, mode=0o700)
+    for folder in (settings.state_dir, settings.state_dir / "runs"):
+        folder.chmod(0o755)
+    assert doctor._modes(settings)[0].state == "ok"
+    run.chmod(0o755)
+    assert doctor._modes(settings)[0].state == "warn" and "0001" in doctor._modes(settings)[0].detail
+    settings.state_dir.chmod(0o777)
+    assert doctor._modes(settings)[0].state == "fail" and doctor._modes(settings)[0].fix == f"chmod go-w {settings.state_dir}"
+
+
+def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
+    settings = load({})
+    assert [c.state for c in doctor._store(settings)] == ["ok"]
+    program = (
+        "import os, sys; from pathlib import Path; from orchestrator.store import Store as S\n"
+        "store = S(Path(sys.argv[1])); run = store.new_run('up', 'l', plan_name='ring'); print(run.id, flush=True); os._exit(9)"
+    )
+    settings.store_path.parent.mkdir(mode=0o700)
+    ended = subprocess.run([sys.executable, "-c", program, settings.store_path], capture_output=True, text=True, check=False)
+    assert ended.returncode == 9, ended.stderr
+    (died,) = [c for c in doctor._store(settings) if c.name == "run that died"]
+    run = ended.stdout.strip()
+    assert died.state == "warn" and f"testbed resume {run}" in died.fix and f"testbed rollback {run}" in died.fix
+
+
+# --- the lab
+
+DEVICES = 'lab: l\ndevices: {{ocs1: {{driver: polatis-scpi, address: "{}", timeout_s: 0.3{}}}}}'
+FIBRES = 'fibres: [{name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}]'
+
+
+def lab_at(address: str = "tcp://127.0.0.1:1", more: str = "", port: int = 22, key: str = "") -> Lab:
+    hosts = f"""all: {{hosts: {{gpu01: {{ansible_host: 127.0.0.1, ansible_port: {port}, testbed_host_id: 1,
+      ansible_ssh_private_key_file: "{key}", testbed_ports: {{1: {{interface: e1}}}}}}}}}}"""
+    return read_lab(hosts, DEVICES.format(address, more), FIBRES)
+
+
+def test_locks_and_tags_that_stand_are_told_with_who_and_how_to_end_them(cli: Any) -> None:
+    settings, lab = load({}), lab_at()
+    assert [c.detail for c in doctorlab.holders(lab, settings)] == ["none"]
+    with Store(settings.store_path) as store:
+        assert doctorlab.holders(lab, settings)[0].state == "ok"
+        locks = locks_of(lab, settings, store)
+        mine = locks.take("reservation", Scope(devices=frozenset({"ocs1"})), "my afternoon", for_s=60)
+        tag = Tagouts(store, key_of(lab), who(settings)).set("ocs1", "new fan")
+        own, tagged = doctorlab.holders(lab, settings)
+        assert own.state == "ok" and mine.id in own.fix
+        assert tagged.state == "warn" and "new fan" in tagged.detail and tag.id in tagged.fix
+        locks.release(mine.id)
+        locks.take("run", Scope(devices=frozenset({"ocs1"})), "up ring")
+        held = doctorlab.holders(lab, settings)[0]
+        assert held.state == "warn" and "up ring" in held.detail and "--wait" in held.fix
+        assert "up ring" in doctorlab.busy(lab, settings)
+    assert [c.detail for c in doctorlab.reach(lab, "somebody: up ring") if c.name == "ocs1"] == [
+        "not asked, a change is under way: somebody: up ring"
+    ]
+
+
+def test_a_password_that_cannot_be_had_or_lies_open_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "devices.yml"
+    file.write_text("")
+    file.chmod(0o644)
+    monkeypatch.setenv("OCS1_WORD", "x")
+    assert doctorlab.secrets(lab_at(more=", password_env: OCS1_WORD"), tmp_path)[0].state == "ok"
+    monkeypatch.delenv("OCS1_WORD")
+    (missing,) = doctorlab.secrets(lab_at(more=", password_env: OCS1_WORD"), tmp_path)
+    assert missing.state == "fail" and missing.fix == "export OCS1_WORD=..."
+    (clear,) = doctorlab.secrets(lab_at(more=", password: x"), tmp_path)
+    assert clear.state == "warn" and "ocs1" in clear.detail and str(file) in clear.fix
+    file.chmod(0o600)
+    assert doctorlab.secrets(lab_at(more=", password: x"), tmp_path)[0].state == "ok"
+
+
+def test_a_key_that_others_can_read_is_told(tmp_path: Path) -> None:
+    key = tmp_path / "id_ed25519"
+    key.write_text("")
+    key.chmod(0o600)
+    assert doctorlab.keys(lab_at(key=str(key)))[0].state == "ok"
+    key.chmod(0o640)
+    assert doctorlab.keys(lab_at(key=str(key)))[0].fix == f"chmod 600 {key}"
+
+
+def test_a_port_that_somebody_else_has_is_told_with_who() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        taken = doctorlab.ports_taken(lab_at(f"tcp://127.0.0.1:{port}", port=port))
+        assert taken.state == "fail" and f"127.0.0.1:{port}" in taken.detail and "--free-ports" in taken.fix
+    assert doctorlab.ports_taken(lab_at(f"tcp://127.0.0.1:{port}", port=port)).state == "ok"
+
+
+def test_a_lab_whose_inventory_is_gone_is_told_with_its_process(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    pretend = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "-m", "emulators", str(folder)]
+    with subprocess.Popen(pretend, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lab:
+        assert lab.stdout is not None and lab.stdout.readline()
+        (found,) = [c for c in doctorlab.leftover_labs() if str(folder) in c.detail]
+        assert found.state == "warn" and found.fix == f"kill {lab.pid}"
+        lab.communicate(timeout=10)
+    assert not [c for c in doctorlab.leftover_labs() if str(folder) in c.detail]
+
+
+@contextmanager
+def answering(*replies: bytes) -> Iterator[int]:
+    """A TCP server that answers its n-th line with the n-th of `replies`, and with nothing after the last."""
+
+    class Talk(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            for reply in replies:
+                if not self.rfile.readline():
+                    return
+                self.wfile.write(reply)
+            self.rfile.read()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Talk) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_a_device_says_who_it_is_and_a_missing_port_or_a_silent_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Device:
+        def __init__(self, ingress: tuple[str, ...]) -> None:
+            self.ingress, self.closed = ingress, False
+
+        async def identify(self) -> Identity:
+            return Identity("Polatis", "OST", "SN1", "1", self.ingress, ("17",))
+
+        async def close(self) -> None:
+            self.closed = True
+
+    device = Device(("1",))
+    monkeypatch.setattr("drivers.registry.open_device", lambda config: device)
+    good = await doctorlab.ask_device(lab_at(), "ocs1")
+    assert good.state == "ok" and "Polatis OST SN1" in good.detail and device.closed
+    device.ingress = ("2",)
+    other = await doctorlab.ask_device(lab_at(), "ocs1")
+    assert other.state == "fail" and "has no port 1" in other.detail and other.area == "inventory"
+    monkeypatch.undo()
+    with answering() as port:
+        began = time.monotonic()
+        silent = await doctorlab.ask_device(lab_at(f"tcp://127.0.0.1:{port}"), "ocs1")
+    assert silent.state == "fail" and "no answer" in silent.detail and time.monotonic() - began < 3
+    gone = await doctorlab.ask_device(lab_at("tcp://127.0.0.1:1"), "ocs1")
+    assert gone.state == "fail" and "Connection refused" in gone.detail and "devices.yml" in gone.fix
+
+
+def test_a_host_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctorlab, "REACH_S", 0.3)
+    with answering() as port:
+        began = time.monotonic()
+        (check,) = doctorlab.ask_host(lab_at(port=port).hosts["gpu01"])
+    assert check.state == "fail" and check.area == "reach" and check.fix and time.monotonic() - began < 3
+
+
+def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> None:
+    room = "/dev/sda1 1000000 1 {} 1% /"
+    (fine,) = doctorlab.read_host("gpu01", "1000.2", room.format(900_000) + '\n"sha": "ab12"', 1000.0, "ab12")
+    assert fine.state == "ok" and fine.detail == "answers, provisioned"
+    fresh, clock, disk = doctorlab.read_host("gpu01", "1090.5", room.format(1024), 1000.0, "ab12")
+    assert fresh.state == "ok" and "provisions it" in fresh.detail
+    assert clock.state == disk.state == "warn" and clock.detail == "90.5 s ahead of ours" and disk.detail == "1 MB free in /var/lib"
+    assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
+
+
+def test_the_doctor_changes_nothing(cli: Any) -> None:
+    before = sorted(str(path) for path in cli.home.rglob("*"))
+    cli("doctor", "--json")
+    assert sorted(str(path) for path in cli.home.rglob("*")) == before

@@ -110,7 +110,7 @@ def test_passwords_are_nowhere_and_files_are_private(guarded: Guarded) -> None:
         assert code == 0, said
         for words in (("history",), ("show", "last"), ("doctor",), ("rollback",), ("down", "--yes")):
             code, said = lab.hears(*words)
-            assert code == 0 or words == ("doctor",), (words, said)
+            assert code == 0 or words == ("doctor",), f"{words}: {code}\n{said}"
         # A login that fails: the device is told another's password, and may say it again.
         code, said = lab.hears("devices", OCS2_WORD=WORDS["ocs4"], OCS4_WORD=WORDS["ocs2"])
         assert "ocs4" in said and ("refused" in said.lower() or "denied" in said.lower()), said
