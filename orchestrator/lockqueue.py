@@ -67,7 +67,7 @@ def clock(at: float) -> str:
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     """Who keeps `wish` from being active: active locks it meets, and those that came before it and wait for the same.
 
-    Nobody who waits is passed, except by runs inside what their owner holds himself: the one who waits, waits for that owner.
+    Nobody who waits is passed, except by the runs of an owner whose reservation he waits for anyway.
     """
     active = [other for other in live if other.state == "active" and other.id != wish.id]
     found = [other for other in active if wish.meets(other)]
@@ -75,8 +75,8 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     for other in live:
         if other.state != "waiting" or other.seq >= wish.seq or not wish.meets(other) or other.after in by_id:
             continue
-        inside = any(h.owner == wish.owner and h.meets(other) and h.scope.covers(wish.scope) for h in active)
-        if not inside:
+        his_own = [h for h in active if h.kind == "reservation" and h.owner == wish.owner and h.meets(other)]
+        if wish.kind != "run" or not his_own:
             found.append(other)
     return found
 

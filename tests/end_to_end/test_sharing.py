@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,20 @@ def circuits(lab: Lab) -> dict[str, set[tuple[str, str]]]:
     return {device: pairs for device, pairs in lab.glass().items() if pairs}
 
 
+def at_work(lab: Lab) -> dict[str, Any]:
+    """The lock of the run that holds something now, as soon as it does; the store is asked, which is quicker than a command."""
+
+    def look() -> list[str]:
+        with closing(sqlite3.connect(lab.folder / "data" / "testbed.sqlite3", timeout=10)) as db:
+            try:
+                return [row[0] for row in db.execute("SELECT id FROM locks WHERE state='active' AND run != ''")]
+            except sqlite3.OperationalError:  # nobody has made the table yet
+                return []
+
+    [name] = wait_for(look)
+    return {"id": name}
+
+
 @contextmanager
 def asleep(process: subprocess.Popen[str]) -> Iterator[None]:
     """The process does nothing meanwhile, and lives."""
@@ -95,7 +110,7 @@ def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared:
     lab = shared
     plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("over", triangle("gpu03", "gpu04", "gpu05"))
     first = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
-    [held] = wait_for(lambda: locks(lab))
+    at_work(lab)
     with asleep(first):
         answer = lab.up(plans[1], "--no-job", **BOB)
         [held] = locks(lab)
@@ -114,7 +129,7 @@ def test_a_killed_holder_leaves_no_lock_and_his_plan_is_told_to_be_his(shared: L
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
     first = lab.command("up", "--topology", plan, "--no-job", **ANN)
-    [held] = wait_for(lambda: locks(lab))
+    held = at_work(lab)
     first.kill()
     first.communicate()
     assert locks(lab) == []
@@ -128,9 +143,10 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
     lab = shared
     plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("mine", triangle("gpu01", "gpu03", "gpu02"))
     robbed = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
-    [held] = wait_for(lambda: locks(lab))
-    run = wait_for(lambda: next((lock["run"] for lock in locks(lab) if lock["run"]), ""))
+    at_work(lab)
     with asleep(robbed):
+        [held] = locks(lab)
+        run = held["run"]
         refused = lab.testbed("unlock", held["id"], **BOB)
         assert refused.exit_code == 4 and "--steal" in refused.envelope["hint"]
         assert lab.testbed("unlock", held["id"], "--steal", **BOB).exit_code == 2
