@@ -85,6 +85,8 @@ class Leaving:
             job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
         except TestbedError as error:
             left.append(f"job: {error}")
+        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
+        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
         if not change and not following and not job:
             self._forget(left)
             return DownReport(
@@ -115,8 +117,6 @@ class Leaving:
                 writes = sum(o.writes for o in told.outcomes.values())
                 left += [line for problem in told.problems for line in problem.splitlines()]
                 phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
-        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
-        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
         self._forget(left)
         return DownReport(
             context.run.id,

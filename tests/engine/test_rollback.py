@@ -11,7 +11,7 @@ import pytest
 
 from optics import ChangeFailed, CrossConnect, HandsNeeded, Interrupted, Port, RolledBack, TestbedError, Unreachable
 from orchestrator import undoing
-from orchestrator.recovery import before_of
+from orchestrator.recovery import Before, before_of
 from orchestrator.standing import left_behind
 from orchestrator.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
@@ -295,3 +295,15 @@ async def test_circuits_of_another_owner_that_a_restart_lost_are_told_with_his_n
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
     assert failed.value.left == (f"ocs2: 70->170 is not there; it belongs to bob (pair, run {run.id})",)
+
+
+async def test_down_forgets_circuits_that_hands_took_away_also_where_there_is_nothing_else_to_do(bench: Bench) -> None:
+    await bench.up(RING)
+    for host in bench.fleet.all.values():
+        host.active = None
+        host.staged.clear()
+    for switch in bench.switches.values():
+        switch.held = frozenset()
+    report = await bench.back(Before({}))
+    assert report.nothing_to_do and not report.left
+    assert not bench.store.owned(SLICE) and bench.store.current(SLICE) is None
