@@ -16,7 +16,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 from pydantic import BaseModel
 
 from conformance.present import evidence_table, options_table, replaced, traits_table
@@ -29,6 +28,7 @@ from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
 from optics import TestbedError, errors
 from orchestrator.cli.main import EXIT_CODES
+from orchestrator.filepos import read_yaml
 from orchestrator.lab import read_lab
 from orchestrator.labedges import (
     DeviceEdge,
@@ -151,7 +151,7 @@ def test_a_plan_that_is_shown_fits_the_schema_and_the_default_lab(name: str) -> 
 
 
 def test_every_block_of_yaml_toml_and_json_parses() -> None:
-    readers = {"yaml": yaml.safe_load, "toml": tomllib.loads}
+    readers = {"yaml": lambda text: read_yaml(text, "a page"), "toml": tomllib.loads}
     for block in (block for at in pages() for block in blocks(at)):
         if block.language in readers:
             readers[block.language](block.text)
