@@ -6,7 +6,7 @@ import asyncio
 import gc
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from optics import (
     TimedOut,
 )
 from orchestrator import jobs
+from orchestrator.confirming import Confirming
 from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
 from orchestrator.leaving import affairs
@@ -42,6 +43,7 @@ from orchestrator.recovery import Before, found, held_data
 from orchestrator.reports import EqualiseReport, JobStatus, Rung, UpReport
 from orchestrator.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.samples import quiet, sampled_ports
+from orchestrator.scope import Scope
 from orchestrator.session import Observation
 from orchestrator.standing import announce
 from orchestrator.story import Times, record_rungs, tell
@@ -101,11 +103,21 @@ class Bringing:
     """`up`: from what is to the plan.
 
     rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
+    confirming: leave it waiting for the operator's word.
     """
 
-    def __init__(self, context: Context, plan: Plan, text: str, *, rollback: bool = True, expected: str = "") -> None:
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        text: str,
+        *,
+        rollback: bool = True,
+        expected: str = "",
+        confirming: Confirming | None = None,
+    ) -> None:
         self.context, self.plan, self.text = context, plan, text
-        self.rollback, self.expected = rollback, expected
+        self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
         self.current = context.store.current(context.slice)
@@ -155,10 +167,15 @@ class Bringing:
                 times = await self._switch(goal, wanted, generation, sampling)
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
-                with context.run.step("host", "all", "confirm", {"generation": generation}):
-                    await self.hosts.confirm(generation, wanted)
                 ours = context.ours()
-                if leaving := [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]:
+                leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]
+                if self.confirming is not None:
+                    await self._leave_waiting(self.confirming, wanted, leaving)
+                    leaving = []  # they keep their routes, too, until then
+                else:
+                    with context.run.step("host", "all", "confirm", {"generation": generation}):
+                        await self.hosts.confirm(generation, wanted)
+                if leaving:
                     self.told.update(leaving)
                     with context.run.step("host", "all", "clear", {"hosts": leaving}):
                         await self.hosts.clear(leaving)
@@ -166,6 +183,8 @@ class Bringing:
             if not self.touched:
                 context.run.unchanged = True
                 raise
+            if self.confirming is not None:
+                self.confirming.give_up()
             rungs = await self._failed(goal, error)
         context.store.set_current(
             context.slice,
@@ -214,6 +233,15 @@ class Bringing:
             dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
             equalise=balance,
         )
+
+    async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
+        """From now on it stands for a time only; the hosts count down by themselves, and the store knows it before they do."""
+        context = self.context
+        scope = context.lock.lock.scope if context.lock is not None else Scope(frozenset(wanted))
+        revert_s = confirming.begin(context.run.id, self.plan.name, self.before, self.generation, wanted, leaving, scope)
+        what = {"generation": self.generation, "revert_after_s": revert_s}
+        with context.run.step("host", "all", "wait to be confirmed", what):
+            await self.hosts.commit(self.generation, wanted, revert_s)
 
     async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
         """Where to, its ports held: trunks are chosen by what is free, and somebody may be choosing at the same moment."""

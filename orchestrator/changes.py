@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from optics import Interlock, Interrupted, Locked, Missing
+from orchestrator.background import spawn
 from orchestrator.change import Bringing
+from orchestrator.confirming import Awaited, Confirmations, Confirming, make_stand
 from orchestrator.holding import holding, scope_of, who
 from orchestrator.interlock import Interlocks
 from orchestrator.lab import Lab
@@ -18,7 +21,7 @@ from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.records import RunRecord
 from orchestrator.recovery import Before
-from orchestrator.reports import DownReport, PrewireReport, UpReport
+from orchestrator.reports import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
 from orchestrator.settings import Settings
@@ -66,11 +69,34 @@ class Change:
     timeout_s: float
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, rollback."""
+        """Bring `plan` up. options: launch_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
-            change = Bringing(context, plan, text, rollback=bool(options["rollback"]), expected=expected)
+            waiting = self._confirming(options)
+            change = Bringing(context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting)
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
+            if waiting is not None and waiting.made is not None:
+                report = replace(report, confirm=waiting.made.report())
+            elif waiting is not None:
+                report = replace(report, notes=(*report.notes, "nothing was changed, so nothing waits to be confirmed"))
             return self._finished(context, report)
+
+    def _confirming(self, options: Mapping[str, object]) -> Confirming | None:
+        within_s, first = options.get("confirm_s"), str(options.get("resumes", ""))
+        if not isinstance(within_s, (int, float)):
+            return None
+        while (record := self.store.get(first) if first else None) is not None and "resumes" in record.options:
+            first = str(record.options["resumes"])
+        undo = record.id if record is not None and record.begun else ""
+        return Confirming(self.confirmations(), float(within_s), undo, partial(watch_over, self.settings))
+
+    def confirmations(self) -> Confirmations:
+        """What waits to be confirmed of the owner's part of the lab."""
+        return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
+
+    async def confirm(self, found: Awaited) -> ConfirmReport:
+        """Make a change stand. Raises: as `confirming.make_stand`."""
+        async with self._running(found.plan, {"of": found.run}) as context:
+            return await make_stand(context, self.confirmations(), found.run)
 
     async def down(self, options: Mapping[str, object]) -> DownReport:
         """Take down what is ours."""
@@ -114,6 +140,8 @@ class Change:
         scope = scope_of(lab, settings, self.store, plan=plan, to=to, adopt=tuple(map(str, _words(options.get("adopt")))))
         reason = f"{self.verb} {name}".rstrip()
         async with holding(lab, settings, self.store, scope, reason, progress=self.progress) as lock:
+            kept = self.confirmations()
+            kept.may(self.verb, options)
             run = self.store.new_run(
                 self.verb,
                 key,
@@ -127,7 +155,7 @@ class Change:
             )
             lock.bind(run)
             run_dir = settings.run_dir(run.id)
-            with run, Journal(run_dir, run.id, lab.name) as journal:
+            with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
                 if text:
                     (run_dir / "plan.json").write_text(text, encoding="utf-8")
                 recorder = Recorder(self.progress, journal)
@@ -192,6 +220,13 @@ class Change:
     def _journal(self, context: Context) -> str:
         journal = context.recorder.journal
         return str(journal.directory) if journal is not None else ""
+
+
+def watch_over(settings: Settings, run: str) -> int:
+    """Have a process take the run back when nobody confirms it in time; it outlives this one. Return its pid."""
+    process = spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")
+    process.returncode = 0  # it is nobody's child to wait for
+    return process.pid
 
 
 def _words(value: object) -> Sequence[object]:

@@ -20,6 +20,7 @@ from drivers.api import CircuitSwitch
 from drivers.registry import open_device
 from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
 from orchestrator.circuits import settings as settings_of
+from orchestrator.confirming import Confirmations
 from orchestrator.degraded import sides
 from orchestrator.detour import HOLD_S, Damper, dark_circuits, dead_links, link_text, listening
 from orchestrator.guardfile import GuardFile, GuardReport, guard_path, own_state
@@ -126,6 +127,7 @@ class Guard:
         self.lab, self.hosts = self.session.lab, self.session.hosts
         self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
         self.locks = locks_of(self.lab, self.settings, self.store)
+        self.confirmations = Confirmations(self.store, self.slice, self.locks.who)
         self.mover = Mover(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
         self.damper = Damper(self.manner.hold_s)
         self.began = time.monotonic()
@@ -331,7 +333,10 @@ class Guard:
         ours = reach(self.lab, self.watched.hosts)
         mine = (socket.gethostname(), os.getpid())
         there = (lock for lock in self.locks.listed() if lock.kind == "run" and lock.state == "active")
-        return next((str(lock) for lock in there if (lock.host, lock.pid) != mine and lock.scope.overlaps(ours)), "")
+        if words := next((str(lock) for lock in there if (lock.host, lock.pid) != mine and lock.scope.overlaps(ours)), ""):
+            return words
+        waiting = self.confirmations.pending()
+        return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""
 
     def _stand_back(self, who: str) -> None:
         if self.behind != who:

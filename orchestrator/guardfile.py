@@ -11,8 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -20,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from optics import Locked, TestbedError, TimedOut
+from orchestrator.background import spawn
 from orchestrator.lablock import process_mark
 from orchestrator.reports import Report
 from orchestrator.settings import Settings
@@ -154,18 +153,7 @@ def start(settings: Settings, slice_: str, log: Path) -> GuardState:
     there = look(path)
     if there is not None and there.alive:
         return there
-    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = [sys.executable, "-m", "orchestrator.cli.main", "guard", "--log", str(log), "--no-color"]
-    command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
-    places = {"DATA": settings.data_dir, "STATE": settings.state_dir, "LOCK": settings.lock_dir}
-    environment = os.environ | {f"TESTBED_{name}_DIR": str(value) for name, value in places.items()}
-    words = os.open(log.with_suffix(".err"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        guard = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, start_new_session=True, env=environment
-        )
-    finally:
-        os.close(words)
+    guard = spawn(settings, ["guard", "--log", str(log)], log.with_suffix(".err"))
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up:
         there = look(path)

@@ -101,7 +101,7 @@ def _lock(fd: int, kind: int) -> bool:
 
 def process_mark(pid: int) -> str:
     """Tell one life of a process id from the next: this boot and the process's start, empty if there is no such process."""
-    boot, stat = _boot(), _stat(pid)
+    boot, stat = boot_id(), _stat(pid)
     if not boot or not stat:
         return ""
     fields = stat[stat.rfind(")") + 2 :].split()
@@ -114,7 +114,7 @@ def process_alive(pid: int, mark: str) -> bool:
     now = process_mark(pid)
     if now:
         return now == mark
-    if not mark.startswith(_boot() or "?"):
+    if not mark.startswith(boot_id() or "?"):
         return False
     if _stat(pid):
         return False  # a zombie
@@ -127,7 +127,7 @@ def process_alive(pid: int, mark: str) -> bool:
     return True
 
 
-def _boot() -> str:
+def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -263,6 +263,47 @@ class PrewireReport(_Counts):
 
 
 @dataclass(frozen=True, slots=True)
+class Awaiting:
+    """A change that waits to be confirmed. back: the plan it goes back to, empty for none; due: wall s, for people; left_s: below
+    zero once it is overdue. watched: a process of this machine takes it back then; if none does, the next command will.
+    """
+
+    run: str
+    plan: str
+    back: str
+    due: float
+    left_s: float
+    watched: bool = True
+
+    @property
+    def to(self) -> str:
+        """Where to it goes back, in words."""
+        return self.back or "no plan"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmReport(Report):
+    """What `confirm` made stand: run `of`. hosts: those that keep its routes; already: it had been confirmed before."""
+
+    run: str
+    of: str
+    plan: str
+    lab: str
+    hosts: int = 0
+    already: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport(Report):
+    """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed, superseded. tries: to take it back."""
+
+    of: str
+    state: str
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class UpReport(_Counts):
     """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
 
@@ -292,6 +333,8 @@ class UpReport(_Counts):
     dark_time_scale: float = 1.0
     equalise: EqualiseReport | None = None
     relabel: RelabelReport | None = None
+    confirm: Awaiting | None = None
+    """Set while the change stands only for a time, unless `confirm` makes it stand."""
     verb: str = "up"
     """`up`, or the verb that brought back what was: `rollback`, `restore`."""
     of: str = ""
@@ -409,6 +452,8 @@ class StatusReport(Report):
     """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
+    confirm: Awaiting | None = None
+    """The owner's change that waits to be confirmed."""
     unfinished: tuple[Unfinished, ...] = ()
     """Runs of the owner that stopped on their way and were neither continued nor taken back."""
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from optics import Circuit, HostName, HostPort, Link, NotVerified, TestbedError
+from optics import Circuit, HostName, HostPort, Link, Locked, NotVerified, TestbedError
+from orchestrator.confirming import Confirmations
 from orchestrator.detour import Detour, broken, detour, link_text, questions
 from orchestrator.guardfile import GuardState
 from orchestrator.holding import holding
@@ -95,6 +96,8 @@ class Mover:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None
+            if (waiting := Confirmations(self.store, self.slice, self.locks.who).pending()) is not None:
+                raise Locked(str(waiting))  # the hosts owe to go back; routes that are confirmed would make them forget it
             told = sorted(watched.hosts & set(hosts.attached()))
             hellos = await hosts.greet(told)
             self._not_others(watched, hellos)

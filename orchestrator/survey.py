@@ -10,6 +10,7 @@ from pathlib import Path
 from optics import DeviceName, HostName, Identity, Interlock, Missing, Setting, TestbedError
 from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
+from orchestrator.confirming import Confirmations
 from orchestrator.degraded import degraded
 from orchestrator.guardfile import GuardState
 from orchestrator.holding import locks_of, who
@@ -53,6 +54,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
+    waiting = Confirmations(store, key, who(settings)).pending()
     watcher = guardfile.look(guardfile.guard_path(settings, key))
     if watcher is not None and (current is None or watcher.run != current.run):
         watcher = None
@@ -73,6 +75,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         unfinished=left_behind(store, key, seen),
         dark=dark,
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
+        confirm=waiting.report() if waiting is not None else None,
     )
 
 

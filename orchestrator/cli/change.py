@@ -68,8 +68,43 @@ def _relabelled(relabel: bool) -> dict[str, Any]:
     return {"relabel": True} if relabel else {}
 
 
+Adopt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adopt",
+        metavar="CIRCUIT",
+        help="Make somebody else's circuit yours: ocs1:4->17, or all of an owner's: owner:alice. May be repeated.",
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    str | None,
+    typer.Option("--wait", metavar="TIME", help="Wait this long for others who hold what it needs: 10m.", show_default=False),
+]
+
+
+def _adopted(words: list[str] | None) -> dict[str, Any]:
+    return {"adopt": tuple(words)} if words else {}
+
+
 def _avoided(words: list[str] | None) -> dict[str, Any]:
     return {"avoid": tuple(words)} if words else {}
+
+
+def _within(text: str | None) -> dict[str, Any]:
+    """The time to confirm in. Raises: Usage - not a time that hosts can count down."""
+    if text is None:
+        return {}
+    from orchestrator.confirming import LEAST_S, MOST_S
+    from orchestrator.settings import duration
+
+    try:
+        seconds = duration(text)
+    except ValueError as error:
+        raise Usage(f"--confirm-within: {error}", hint="--confirm-within 5m") from None
+    if not LEAST_S <= seconds <= MOST_S:
+        raise Usage(f"--confirm-within: from 1 s to {MOST_S / 3600:g} h, not {text}", hint="--confirm-within 5m")
+    return {"confirm_s": seconds}
 
 
 def _watch(call: Call, run: str) -> str:
@@ -94,9 +129,12 @@ testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
 testbed up --plan saved.json                        exactly the saved plan, or refuse
 testbed up -t examples/ring-12.json --no-rollback   leave a change that fails as it is
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
+testbed up -t examples/ring-12.json --wait 10m      queue behind whoever holds the lab
+testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over a circuit somebody else made
+testbed up -t examples/ring-12.json --confirm-within 5m     back again unless `testbed confirm` comes
 testbed up -t examples/ring-12.json --guard         and lead traffic round circuits that lose their light
 """,
-        more="Circuits that stay are not touched, circuits of others never. The emulated lab is started if it does not run.",
+        more="Circuits that stay are not touched, circuits of others only if adopted. An emulated lab is started if need be.",
     )
     def up(
         call: Call,
@@ -108,21 +146,39 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
         avoid: Avoid = None,
         relabel: Relabel = False,
+        adopt: Adopt = None,
+        wait: Wait = None,
         rollback: Annotated[
             bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
         ] = True,
         guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
+        confirm_within: Annotated[
+            str | None,
+            typer.Option(
+                "--confirm-within",
+                metavar="TIME",
+                help="Go back unless `testbed confirm` comes within TIME: 5m.",
+                show_default=False,
+            ),
+        ] = None,
     ) -> Result:
         from orchestrator.cli import render, saved
 
+        call.wait = wait
         if plan is not None and topology is not None:
             raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
         if plan is not None and relabel:
             raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
-        more = _avoided(avoid) | _relabelled(relabel) | ({"expected": kept.fingerprint} if kept else {})
-        more |= {} if rollback else {"rollback": False}
+        more = (
+            _avoided(avoid)
+            | _relabelled(relabel)
+            | _adopted(adopt)
+            | ({"expected": kept.fingerprint} if kept else {})
+            | ({} if rollback else {"rollback": False})
+            | _within(confirm_within)
+        )
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
@@ -144,6 +200,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
         topology: Topology = None,
         avoid: Avoid = None,
         relabel: Relabel = False,
+        adopt: Adopt = None,
         out: Annotated[
             Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)
         ] = None,
@@ -152,7 +209,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
         from orchestrator.cli import render, saved
 
         path = _wanted(topology, call)
-        report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel))
+        report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
         hint = ""
         if out is not None:
             saved.keep(out, path, report)
@@ -189,9 +246,10 @@ testbed down --yes      do not ask (needed without a terminal)
 """,
         more="Circuits of others stay. The emulated lab keeps running: `testbed lab stop` ends it.",
     )
-    def down(call: Call) -> Result:
+    def down(call: Call, wait: Wait = None) -> Result:
         from orchestrator.cli import render
 
+        call.wait = wait
         call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
         _unwatch(call)
         report = call.work(engine().down)

@@ -63,7 +63,13 @@ def _table(live: Sequence[Lock]) -> str:
         by = f"{lock.user}@{lock.host}" + (f" for {lock.owner}" if lock.owner != lock.user else "")
         by += f" pid {lock.pid}" if lock.kind == "run" else ""
         until = (
-            "it ends" if lock.kind == "run" else clock(lock.expires) if lock.expires is not None else seconds_text(lock.for_s or 0)
+            "it ends"
+            if lock.kind == "run"
+            else clock(lock.expires)
+            if lock.expires is not None
+            else seconds_text(lock.for_s)
+            if lock.for_s is not None
+            else "unlocked"
         )
         state = lock.state + (f" after {lock.after}" if lock.after and lock.state == "waiting" else "")
         rows.append((lock.id, state, lock.kind, by, clock(lock.since), until, str(lock.scope), lock.reason))

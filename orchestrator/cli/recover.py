@@ -1,4 +1,4 @@
-"""The verbs that go on, go back, or bring back: `resume`, `rollback`, `restore`."""
+"""The verbs that go on, go back, stay, or bring back: `resume`, `rollback`, `confirm`, `restore`."""
 
 from __future__ import annotations
 
@@ -65,6 +65,37 @@ testbed resume last
         run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, its ending, or `last`.", autocompletion=_runs)],
     ) -> Result:
         return _result(call.work(engine().resume, run, lab=True), call)
+
+    @verb(
+        root,
+        "confirm",
+        "Make a change stand that was brought up with --confirm-within.",
+        examples="""
+testbed up -t examples/ring-12.json --confirm-within 5m
+testbed confirm                      it stands
+testbed confirm 2026-11-21-0007
+testbed confirm --watch              wait here, and take it back when nobody confirms in time
+""",
+        more="""
+Unconfirmed it is taken back: by the process that `up` started, and if that is gone, by your next command. The hosts' routes go
+back by themselves.
+""",
+    )
+    def confirm(
+        call: Call,
+        run: Annotated[
+            str | None, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=_runs)
+        ] = None,
+        watch: Annotated[bool, typer.Option("--watch", help="Confirm nothing: wait, and take it back when it is overdue.")] = False,
+    ) -> Result:
+        if watch:
+            seen = call.work(engine().watch, run)
+            how = {"confirmed": "was confirmed", "reverted": "was taken back"}.get(seen.state, f"waits no more ({seen.state})")
+            return Result(seen.to_json(), f"Run {seen.of} {how}")
+        report = call.work(engine().confirm, run)
+        already = ", as before" if report.already else ""
+        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: testbed rollback {report.of}"]
+        return Result(report.to_json(), "\n".join(text))
 
     @verb(
         root,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, when
+from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, seconds_text, when
 from orchestrator.reports import (
+    Awaiting,
     DeviceDiff,
     DownReport,
     JobLogs,
@@ -78,6 +79,8 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
+    if report.confirm is not None:
+        lines.append(f"  confirm    {awaiting(report.confirm)}")
     undo = f"   undo: {report.undo}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
     return "\n".join([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
@@ -149,6 +152,8 @@ def status(report: StatusReport, colour: bool) -> str:
     lines += [f"tagged   {tag}" for tag in report.tagged]
     if report.guard:
         lines.append(f"guard    {report.guard}")
+    if report.confirm is not None:
+        lines.append(paint(f"confirm  {awaiting(report.confirm)}", "yellow", colour))
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
@@ -173,6 +178,15 @@ def status(report: StatusReport, colour: bool) -> str:
     elif report.plan and report.ok:
         lines.append(paint("As planned", "green", colour))
     return "\n".join(lines)
+
+
+def awaiting(report: Awaiting) -> str:
+    """What becomes of a change that waits to be confirmed, and the command that decides it."""
+    if report.left_s <= 0:
+        now = f"your next change goes back to {report.to} first, or now: testbed rollback {report.run}"
+        return f"overdue since {when(report.due)}: {now}"
+    words = f"within {seconds_text(report.left_s)}, else back to {report.to}: testbed confirm"
+    return words if report.watched else f"{words}; nobody watches the time: testbed confirm --watch"
 
 
 SHOWN = 12

@@ -1,0 +1,31 @@
+"""Commands of this program that outlive the one that starts them: a guard, the watch over a change that waits to be confirmed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.settings import Settings
+
+
+def spawn(settings: Settings, words: Sequence[str], said: Path) -> subprocess.Popen[bytes]:
+    """Start `testbed WORDS` on the same lab and store, in a session of its own; what it says on stderr goes to the file `said`.
+
+    Nobody waits for it: whoever leaves it running sets its `returncode`.
+    """
+    said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = [sys.executable, "-m", "orchestrator.cli.main", *words, "--no-color"]
+    command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
+    places = {"DATA_DIR": settings.data_dir, "STATE_DIR": settings.state_dir, "LOCK_DIR": settings.lock_dir}
+    places |= {} if settings.store is None else {"STORE": settings.store}
+    environment = os.environ | {f"TESTBED_{name}": str(value) for name, value in places.items()}
+    words_fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words_fd, start_new_session=True, env=environment
+        )
+    finally:
+        os.close(words_fd)

@@ -1,0 +1,320 @@
+"""A change that stands only if somebody says so in time; judged by what devices and hosts hold, and by what the store says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from optics import Interlock, Locked, Missing, NotVerified, Unreachable
+from orchestrator import changes, confirming, engine, overdue
+from orchestrator.cli import render
+from orchestrator.confirming import Awaited, Confirmations
+from orchestrator.holding import who
+from tests.drills.bench import Bench, Killed, Process, opened, plan_text
+
+RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]
+MOVED = [("gpu01:p3", "gpu02:p3"), ("gpu01:p2", "gpu02:p2")]  # nothing stays, and gpu03 leaves
+WITHIN_S = 60.0
+
+
+class Clock:
+    """The clock that nobody sets, which the test does."""
+
+    def __init__(self) -> None:
+        self.ns = 10**12
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def pass_s(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(confirming, "boot_clock_ns", made)
+    monkeypatch.setattr(overdue, "LOOK_S", 0.01)
+    monkeypatch.setattr(overdue, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(changes, "watch_over", lambda settings, run: os.getpid())
+    return made
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, clock: Clock) -> AsyncIterator[Bench]:
+    async with opened(tmp_path) as made:
+        yield made
+
+
+async def waiting(bench: Bench, links: list[tuple[str, str]] = MOVED) -> str:
+    """A ring is up, and another plan waits to be confirmed; return its run."""
+    await bench.up(plan_text("ring", RING))
+    report = await bench.up(plan_text("moved", links), confirm_s=WITHIN_S)
+    assert report.confirm.run == report.run and report.confirm.back == "ring" and report.confirm.watched
+    return str(report.run)
+
+
+def record(bench: Bench) -> Awaited:
+    with bench.store() as store:
+        found = Confirmations(store, bench.slice(), who(bench.settings())).last()
+    assert found is not None
+    return found
+
+
+def alone(bench: Bench) -> None:
+    """The hosts' own time is over."""
+    for host in bench.fleet.all.values():
+        if host.pending:
+            host.active, host.previous, host.pending = host.pending_to, None, False
+
+
+async def is_up(bench: Bench, name: str, links: list[tuple[str, str]]) -> None:
+    """This plan and nothing else is up, and nobody owes anything."""
+    status = await bench.status()
+    assert status.plan == name and status.ok and status.confirm is None, status
+    assert bench.held() == bench.wanted(links) and not bench.dark(links)
+    assert not bench.owing() and not bench.locked() and not bench.violations()
+    hosts = {port.partition(":")[0] for link in links for port in link}
+    assert {n for n, g in bench.fleet.all.items() if g.active is not None} == hosts
+
+
+async def test_it_waits_with_hosts_that_will_go_back_and_says_so(bench: Bench) -> None:
+    run = await waiting(bench)
+    assert bench.owing() == ["gpu01", "gpu02"], "both hosts of the new plan count down"
+    ring = record(bench).generation - 1
+    assert bench.fleet.all["gpu03"].active == ring, "a host that leaves keeps its routes as the way back"
+    status = await bench.status()
+    assert (status.plan, status.confirm.run, status.confirm.back) == ("moved", run, "ring")
+    text = render.status(status, False)
+    assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text and "else back to ring: testbed confirm" in text
+
+
+async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Bench, clock: Clock) -> None:
+    run = await waiting(bench)
+    report = await bench.verb(engine.confirm, None)
+    assert (report.of, report.plan, report.hosts) == (run, "moved", 2)
+    await is_up(bench, "moved", MOVED)
+    clock.pass_s(2 * WITHIN_S)
+    assert (await bench.verb(engine.watch, run)).state == "confirmed"
+    assert (await bench.verb(engine.confirm, run)).already
+    await is_up(bench, "moved", MOVED)
+    await bench.verb(engine.rollback, None)
+    await is_up(bench, "ring", RING)
+
+
+@pytest.mark.parametrize("hosts", ["still there", "back already", "half of them back"])
+async def test_unconfirmed_light_and_hosts_go_back_to_what_was(bench: Bench, clock: Clock, hosts: str) -> None:
+    run = await waiting(bench)
+    watch = asyncio.create_task(bench.verb(engine.watch, run))
+    await asyncio.sleep(0.05)
+    assert not watch.done() and bench.owing()
+    if hosts == "half of them back":
+        bench.fleet.all["gpu01"].active, bench.fleet.all["gpu01"].pending = bench.fleet.all["gpu01"].pending_to, False
+    elif hosts == "back already":
+        alone(bench)
+    clock.pass_s(WITHIN_S + 1)
+    assert (await watch).state == "reverted"
+    await is_up(bench, "ring", RING)
+    with pytest.raises(Interlock, match=f"run {run} .moved. was taken back by run .*, as nobody had confirmed it"):
+        await bench.verb(engine.confirm, None)
+
+
+async def test_without_a_plan_before_it_goes_back_to_nothing(bench: Bench, clock: Clock) -> None:
+    report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    assert report.confirm.back == "" and "else back to no plan" in render.up(report, False)
+    clock.pass_s(WITHIN_S + 1)
+    assert (await bench.verb(engine.watch, None)).state == "reverted"
+    await is_up(bench, "", [])
+
+
+@pytest.mark.parametrize("reverted", [False, True], ids=["hosts still there", "hosts back by themselves"])
+async def test_when_nobody_watches_the_next_command_takes_it_back_first_and_says_so(
+    bench: Bench, clock: Clock, reverted: bool
+) -> None:
+    run = await waiting(bench)
+    clock.pass_s(WITHIN_S + 1)
+    if reverted:
+        alone(bench)
+    held = bench.held()
+    status = await bench.status()
+    assert status.confirm.left_s < 0 and bench.held() == held, "a look changes nothing"
+    assert "confirm  overdue since" in render.status(status, False)
+    other = [("gpu02:p3", "gpu03:p3")]
+    report = await bench.up(plan_text("other", other))
+    assert report.notes[0].startswith(f"run {run} (moved) was not confirmed in time; run ")
+    assert report.notes[0].endswith(" went back to ring")
+    await is_up(bench, "other", other)
+    with bench.store() as store:
+        back = store.get(record(bench).ended_by)
+        assert back is not None and (back.verb, back.plan_name, back.status) == ("rollback", "ring", "ok")
+
+
+async def test_a_confirmation_that_comes_too_late_takes_it_back(bench: Bench, clock: Clock) -> None:
+    run = await waiting(bench)
+    clock.pass_s(WITHIN_S + 1)
+    with pytest.raises(Interlock, match=f"run {run} .moved. was not confirmed in time; run .* went back to ring"):
+        await bench.verb(engine.confirm, None)
+    await is_up(bench, "ring", RING)
+
+
+async def test_rollback_and_down_end_the_waiting_and_nothing_comes_after(bench: Bench, clock: Clock) -> None:
+    run = await waiting(bench)
+    await bench.verb(engine.rollback, None)
+    await is_up(bench, "ring", RING)
+    clock.pass_s(WITHIN_S + 1)
+    assert (await bench.verb(engine.watch, run)).state == "superseded"
+    await is_up(bench, "ring", RING)
+    await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    await bench.verb(engine.down)
+    clock.pass_s(WITHIN_S + 1)
+    await bench.up(plan_text("ring", RING))
+    await is_up(bench, "ring", RING)
+
+
+async def test_a_rollback_that_comes_after_it_was_taken_back_does_not_bring_it_up_again(bench: Bench, clock: Clock) -> None:
+    run = await waiting(bench)
+    clock.pass_s(WITHIN_S + 1)
+    await bench.verb(engine.watch, None)
+    with pytest.raises(Interlock, match=f"run {run}, was taken back by run .* already"):
+        await bench.verb(engine.rollback, None)
+    await is_up(bench, "ring", RING)
+
+
+async def test_meanwhile_other_changes_are_refused_with_both_commands(bench: Bench) -> None:
+    run = await waiting(bench)
+    (bench.folder / "next.json").write_text(plan_text("next", RING))
+    for change in (
+        lambda: bench.up(plan_text("other", RING)),
+        lambda: bench.up(plan_text("moved", MOVED)),
+        lambda: bench.verb(engine.restore),
+        lambda: bench.verb(engine.prewire, bench.folder / "next.json"),
+    ):
+        with pytest.raises(Interlock, match=f"run {run} .moved. waits to be confirmed within") as refused:
+            await change()
+        assert "testbed confirm" in refused.value.hint and f"testbed rollback {run}" in refused.value.hint
+    await bench.verb(engine.confirm, run)
+    await is_up(bench, "moved", MOVED)
+
+
+async def test_the_hosts_stay_its_owners_until_it_is_decided(bench: Bench, clock: Clock) -> None:
+    await waiting(bench)
+    bobs = [("gpu01:p4", "gpu02:p4")]
+    with pytest.raises(Locked, match=r"is reserved by .*waits to be confirmed: moved"):
+        await bench.up(plan_text("bobs", bobs), owner="bob")
+    clock.pass_s(WITHIN_S + 1)
+    with pytest.raises(Locked):
+        await bench.up(plan_text("bobs", bobs), owner="bob")  # overdue or not, it is ann's to put right
+    await bench.verb(engine.down)
+    await bench.up(plan_text("bobs", bobs), owner="bob")
+    assert not bench.dark(bobs)
+
+
+async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S14."""
+    await waiting(bench)
+    wall, boot = time.time(), confirming.boot_id()
+    for step in (-86_400, 86_400):
+        monkeypatch.setattr(confirming.time, "time", lambda now=wall + step: now)
+        assert record(bench).left_s() == WITHIN_S
+    # Only where the machine restarted the wall clock is all there is, and never makes it longer than it was.
+    monkeypatch.setattr(confirming, "boot_id", lambda: f"not {boot}")
+    monkeypatch.setattr(confirming.time, "time", lambda: wall - 86_400)
+    assert record(bench).left_s() == WITHIN_S
+    monkeypatch.setattr(confirming.time, "time", lambda: wall + 2 * WITHIN_S)
+    assert record(bench).left_s() < 0
+    monkeypatch.undo()
+
+
+async def test_a_host_that_runs_something_else_or_is_silent_keeps_it_from_being_confirmed(bench: Bench, clock: Clock) -> None:
+    run = await waiting(bench)
+    bench.fleet.all["gpu02"].up = False
+    with pytest.raises(Unreachable, match=r"gpu02: .*\nnothing was confirmed"):
+        await bench.verb(engine.confirm, None)
+    bench.fleet.all["gpu02"].up = True
+    assert bench.owing() == ["gpu01", "gpu02"]
+    lost = bench.fleet.all["gpu02"]
+    lost.active, lost.pending = lost.pending_to, False
+    with pytest.raises(NotVerified, match=r"gpu02 runs generation 1\nnot the plan's .2., so nothing was confirmed") as refused:
+        await bench.verb(engine.confirm, None)
+    assert f"testbed rollback {run}" in refused.value.hint and bench.owing() == ["gpu01"]
+    clock.pass_s(WITHIN_S + 1)
+    assert (await bench.verb(engine.watch, None)).state == "reverted"
+    await is_up(bench, "ring", RING)
+
+
+async def test_a_way_back_that_cannot_be_gone_yet_is_tried_until_it_can(bench: Bench, clock: Clock) -> None:
+    await waiting(bench)
+    clock.pass_s(WITHIN_S + 1)
+    bench.fleet.all["gpu01"].up = False
+    watch = asyncio.create_task(bench.verb(engine.watch, None))
+    await asyncio.sleep(0.3)
+    assert record(bench).state == "pending" and not watch.done()
+    with pytest.raises(Unreachable, match="was not confirmed in time, and is not taken back: gpu01"):
+        await bench.up(plan_text("other", RING))
+    bench.fleet.all["gpu01"].up = True
+    report = await watch
+    assert report.state == "reverted" and report.tries > 1
+    await is_up(bench, "ring", RING)
+
+
+async def test_a_change_that_fails_is_taken_back_at_once_and_waits_for_nobody(bench: Bench) -> None:
+    await bench.up(plan_text("ring", RING))
+    steps = len(bench.requests.names)
+    await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    last = len(bench.requests.names) - steps
+    assert bench.requests.names[-1].startswith("hosts: commit"), "the hosts' own countdown comes last"
+    await bench.verb(engine.rollback, None)
+    bench.requests.fail = {len(bench.requests.names) + last: "refused"}
+    with pytest.raises(Exception, match="rolled back, everything is as before"):
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+    await is_up(bench, "ring", RING)
+    with pytest.raises(Interlock, match="was taken back by run"):
+        await bench.verb(engine.confirm, None)
+
+
+async def test_where_nothing_changes_nothing_waits(bench: Bench) -> None:
+    with pytest.raises(Missing, match="nothing waits to be confirmed"):
+        await bench.verb(engine.confirm, None)
+    await bench.up(plan_text("ring", RING))
+    report = await bench.up(plan_text("ring", RING), confirm_s=WITHIN_S)
+    assert report.confirm is None and "nothing waits to be confirmed" in report.notes[-1]
+    assert not bench.locked()
+
+
+async def test_killed_at_any_point_of_going_up_or_back_the_next_command_finds_the_way(tmp_path: Path, clock: Clock) -> None:
+    """Every seventh point: commits of the store, bytes to devices, requests to hosts."""
+    counted = Process("")
+    async with opened(tmp_path / "count") as bench:
+        await bench.up(plan_text("ring", RING))
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=counted)
+        up = len(counted.points)
+        clock.pass_s(WITHIN_S + 1)
+        counted = Process("")
+        await bench.verb(engine.watch, None, process=counted)
+        back = len(counted.points)
+    assert up > 50 and back > 50
+    waited = 0
+    for what, total in (("up", up), ("back", back)):
+        for k in range(1, total - 8, 7):  # the number of points differs by a few from run to run
+            async with opened(tmp_path / f"{what}-{k}") as bench:
+                await bench.up(plan_text("ring", RING))
+                if what == "up":
+                    with pytest.raises(Killed):
+                        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=Process("", kill_at=k))
+                else:
+                    await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
+                clock.pass_s(WITHIN_S + 1)
+                if what == "back":
+                    with pytest.raises(Killed):
+                        await bench.verb(engine.watch, None, process=Process("", kill_at=k))
+                alone(bench)
+                waited += (await bench.status()).confirm is not None
+                # Whatever had been begun: first what is overdue, then the command itself.
+                await bench.up(plan_text("ring", RING))
+                await is_up(bench, "ring", RING)
+    assert waited > back // 14
