@@ -350,6 +350,7 @@ class Users:
             "TESTBED_LOCK_DIR": str(self.folder / "locks"),
             "TESTBED_INVENTORY": str(home / "inventory"),
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "LANG": "C.UTF-8",
         }
         return subprocess.Popen(
