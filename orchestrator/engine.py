@@ -18,8 +18,9 @@ from orchestrator.changes import Change, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
 from orchestrator.interlock import Interlocks
-from orchestrator.jobs import job_launch, job_logs, job_status, job_stop
+from orchestrator.jobs import job_logs, job_status
 from orchestrator.lab import Lab
+from orchestrator.overdue import confirm, confirmations, settled, watch
 from orchestrator.ownership import adopted, explained
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
@@ -37,6 +38,7 @@ from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_da
 from orchestrator.telemetry.progress import Progress, counted
 
 __all__ = [
+    "confirm",
     "devices",
     "devices_power",
     "down",
@@ -52,7 +54,10 @@ __all__ = [
     "status",
     "up",
     "verify",
+    "watch",
 ]
+
+job_launch, job_stop = settled(jobs.job_launch), settled(jobs.job_stop)
 
 
 async def plan(
@@ -124,6 +129,7 @@ async def _by_labels(
     return plan, text, report
 
 
+@settled
 async def up(
     inventory: Path,
     plan_path: Path,
@@ -139,8 +145,10 @@ async def up(
     timeout_s: float,
     rollback: bool = True,
     expected: str = "",
+    confirm_s: float | None = None,
 ) -> UpReport:
     """Bring the plan up; idempotent. expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
+    confirm_s: it is taken back unless `confirm` comes within this time (s).
     relabel: interchangeable hosts may take each other's places. adopt: circuits of others that become ours.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
@@ -179,10 +187,12 @@ async def up(
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
     change = Change("up", lab, inventory, progress, store, settings, timeout_s)
-    options = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
+    options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
+    options |= {} if confirm_s is None else {"confirm_s": confirm_s}
     return replace(await change.up(wanted, text, options, expected=expected), relabel=labels)
 
 
+@settled
 async def prewire(
     inventory: Path,
     plan_path: Path,
@@ -211,6 +221,7 @@ async def down(inventory: Path, *, progress: Progress, store: Store, settings: S
     return await Change("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
 
 
+@settled
 async def resume(
     inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
 ) -> UpReport | DownReport | PrewireReport:
@@ -251,7 +262,14 @@ async def rollback(
     Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
     """
     lab = load_lab(inventory)
+    waiting = confirmations(inventory, store, settings).pending() if run is None else None
+    run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
+    if run is None and (lost := record.options.get("unconfirmed")):
+        raise Interlock(
+            f"the latest change, run {lost}, was taken back by run {record.id} already: nobody had confirmed it",
+            hint=f"to bring it up again all the same: testbed rollback {record.id}",
+        )
     before, _ = store.journalled(record.id)
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
@@ -259,6 +277,7 @@ async def rollback(
     return await change.back(before_of(before), {"of": record.id}, record.id)
 
 
+@settled
 async def restore(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
     """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(inventory)

@@ -91,6 +91,22 @@ def _avoided(words: list[str] | None) -> dict[str, Any]:
     return {"avoid": tuple(words)} if words else {}
 
 
+def _within(text: str | None) -> dict[str, Any]:
+    """The time to confirm in. Raises: Usage - not a time that hosts can count down."""
+    if text is None:
+        return {}
+    from orchestrator.confirming import LEAST_S, MOST_S
+    from orchestrator.settings import duration
+
+    try:
+        seconds = duration(text)
+    except ValueError as error:
+        raise Usage(f"--confirm-within: {error}", hint="--confirm-within 5m") from None
+    if not LEAST_S <= seconds <= MOST_S:
+        raise Usage(f"--confirm-within: from 1 s to {MOST_S / 3600:g} h, not {text}", hint="--confirm-within 5m")
+    return {"confirm_s": seconds}
+
+
 def _watch(call: Call, run: str) -> str:
     """Have a guard for the plan that is up now; return what to say of it."""
     from orchestrator import guardfile
@@ -115,6 +131,7 @@ testbed up -t examples/ring-12.json --no-rollback   leave a change that fails as
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
 testbed up -t examples/ring-12.json --wait 10m      queue behind whoever holds the lab
 testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over a circuit somebody else made
+testbed up -t examples/ring-12.json --confirm-within 5m     back again unless `testbed confirm` comes
 testbed up -t examples/ring-12.json --guard         and lead traffic round circuits that lose their light
 """,
         more="Circuits that stay are not touched, circuits of others only if adopted. An emulated lab is started if need be.",
@@ -135,6 +152,15 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
         ] = True,
         guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
+        confirm_within: Annotated[
+            str | None,
+            typer.Option(
+                "--confirm-within",
+                metavar="TIME",
+                help="Go back unless `testbed confirm` comes within TIME: 5m.",
+                show_default=False,
+            ),
+        ] = None,
     ) -> Result:
         from orchestrator.cli import render, saved
 
@@ -145,8 +171,14 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = kept.topology if kept else _wanted(topology, call)
-        more = _avoided(avoid) | _relabelled(relabel) | _adopted(adopt) | ({"expected": kept.fingerprint} if kept else {})
-        more |= {} if rollback else {"rollback": False}
+        more = (
+            _avoided(avoid)
+            | _relabelled(relabel)
+            | _adopted(adopt)
+            | ({"expected": kept.fingerprint} if kept else {})
+            | ({} if rollback else {"rollback": False})
+            | _within(confirm_within)
+        )
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.reports import (
+    ConfirmReport,
     DevicesReport,
     DownReport,
     JobLogs,
@@ -21,6 +22,7 @@ from orchestrator.reports import (
     StatusReport,
     UpReport,
     VerifyReport,
+    WatchReport,
 )
 from orchestrator.settings import Settings
 from orchestrator.store import Store
@@ -46,11 +48,12 @@ class Engine(Protocol):
         timeout_s: float,
         rollback: bool = True,
         expected: str = "",
+        confirm_s: float | None = None,
     ) -> UpReport:
         """Bring the plan up; with `dry_run` read and compute everything and write nothing.
 
         rollback: take back what fails. expected: the fingerprint of a saved plan. relabel: interchangeable hosts may change places.
-        adopt: circuits of others that become ours.
+        adopt: circuits of others that become ours. confirm_s: it is taken back unless `confirm` comes within this time (s).
         """
         ...
 
@@ -82,6 +85,18 @@ class Engine(Protocol):
 
     async def restore(self, inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
         """Bring the plan that is up back after devices or hosts lost it."""
+        ...
+
+    async def confirm(
+        self, inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> ConfirmReport:
+        """Make a change that waits to be confirmed stand, None: whichever does."""
+        ...
+
+    async def watch(
+        self, inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+    ) -> WatchReport:
+        """Wait until a change is confirmed, and take it back when nobody does in time."""
         ...
 
     async def plan(
