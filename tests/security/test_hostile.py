@@ -1,4 +1,4 @@
-"""What a device, a plan or an inventory says is words: it runs nothing, moves no cursor, passes for no line of ours."""
+"""S16: what a device, a plan or an inventory says is words: it runs nothing, moves no cursor, passes for no line of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords of devices are in nothing that is written, printed or shown by `ps`; nothing written can be read by others."""
+"""S13: passwords of devices are in nothing that is written, printed or shown by `ps`; nothing written can be read by others."""
 
 from __future__ import annotations
 
