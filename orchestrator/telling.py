@@ -252,10 +252,12 @@ async def _answers(
             problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
             continue
         step.end(answer)
-        if isinstance(answer, NotBegun):
+        if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
             there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
             context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
-        elif isinstance(answer, TestbedError):
+        if isinstance(answer, NotBegun):
+            continue
+        if isinstance(answer, TestbedError):
             problems.append(str(answer))
             errors[device] = answer
         else:

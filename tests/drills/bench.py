@@ -200,6 +200,7 @@ class Bench:
         self.living.add(process.mark)
         self.processes.append(process)
         token = NOW.set(process)
+        others = asyncio.all_tasks()
         settings = self.settings(owner)
         try:
             with self.store(owner) as opened:
@@ -207,6 +208,10 @@ class Bench:
                 return await verb(self.inventory, *words, **common, **more)
         except Killed:
             process.dead = True
+            mine = {task for task in asyncio.all_tasks() - others - {asyncio.current_task()} if not _emulated(task)}
+            for task in mine:  # they died with it
+                task.cancel()
+            await asyncio.gather(*mine, return_exceptions=True)
             raise
         finally:
             NOW.reset(token)
@@ -352,6 +357,11 @@ async def opened(folder: Path, *, hosts: int = 3, ports: int = 4, drivers: Itera
             yield bench
     finally:
         await bench.stop()
+
+
+def _emulated(task: Any) -> bool:
+    """Whether a task is a device's and not the process's that died."""
+    return "/emulators/" in getattr(getattr(task.get_coro(), "cr_code", None), "co_filename", "")
 
 
 def plan_text(name: str, links: Iterable[tuple[str, str]]) -> str:
