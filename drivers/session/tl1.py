@@ -121,7 +121,7 @@ class Tl1Session:
         """
         try:
             return await self._batch(commands)
-        except Dropped:
+        except (Dropped, Garbled):  # nothing is changed by asking again, on a new connection
             if not all(command.again for command in commands):
                 raise
         return await self._batch(commands)
