@@ -6,9 +6,9 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
 
-.PHONY: demo test bench fuzz lint setup schema clean help
+.PHONY: demo test bench drill fuzz lint setup schema clean help
 help:
-	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims    make fuzz [NAME=...] [RUNS=...]    hostile input"
+	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims    make drill [NAME=...]    crashes and faults, all of them    make fuzz [NAME=...] [RUNS=...]    hostile input"
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,9 @@ lint: setup
 bench: setup
 	@scripts/install-deps mininet
 	@$(SUDO) $(BIN)/python -m benchmarks $(NAME)
+
+drill: setup
+	@$(SUDO) $(BIN)/python -m tests.drills $(NAME)
 
 fuzz: setup
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

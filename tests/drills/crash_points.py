@@ -153,7 +153,6 @@ class CrashPoints:
             self.lab.up(self.plans[THERE]).must()
         if run is not False:
             self.tally.resumed += self.judge(point, "resume", THERE)
-        self.home()
 
     def home(self) -> None:
         """Between two points `here` is up, whatever went wrong at the last."""
@@ -169,6 +168,7 @@ class CrashPoints:
             known = len(self.tally.problems)
             self.rolled_back(point)
             self.resumed(point)
+            self.home()
             if told:
                 bad = self.tally.problems[known:]
                 print(

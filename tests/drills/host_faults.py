@@ -41,7 +41,7 @@ FAULTS: Mapping[str, tuple[Request, Request | None]] = {
     ),
 }
 """What happens, and what puts it right; None: the lab is started anew."""
-POINTS = r"^(before|after) (gpu02 \w+|play \S+|ocs\d \S+) 1$"
+POINTS = r"^before (gpu02 \w+|play \S+|ocs\d \S+) 1$"
 
 
 class HostFaults(CrashPoints):
