@@ -18,6 +18,7 @@ from orchestrator.cli import main
 from orchestrator.reports import (
     CircuitLight,
     CircuitRow,
+    ConfirmReport,
     DeviceDiff,
     DevicesReport,
     DeviceStatus,
@@ -35,6 +36,7 @@ from orchestrator.reports import (
     StatusReport,
     UpReport,
     VerifyReport,
+    WatchReport,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -80,6 +82,8 @@ REPORTS: dict[str, Any] = {
         verb="rollback",
         of="2026-11-21-0007",
     ),
+    "confirm": ConfirmReport("2026-11-21-0012", "2026-11-21-0007", "topoopt-12", "emulated", 12),
+    "watch": WatchReport("2026-11-21-0007", "reverted", 1),
     "resume": UpReport("2026-11-21-0010", "topoopt-12", "emulated", diff=DIFF, writes=4, undo="testbed rollback"),
     "restore": UpReport("2026-11-21-0011", "topoopt-12", "emulated", diff=DIFF, writes=48, verb="restore"),
     "plan": PlanReport(

@@ -15,10 +15,12 @@ from optics import HostPort, Link, TestbedError, Unreachable
 from orchestrator import guard as guarding
 from orchestrator.circuits import circuits
 from orchestrator.circuits import settings as settings_of
+from orchestrator.confirming import Confirmations, Confirming
 from orchestrator.guard import Guard, Manner
 from orchestrator.guardfile import GuardFile, guard_path, own_state
-from orchestrator.holding import holding
+from orchestrator.holding import holding, who
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
+from orchestrator.recovery import Before
 from orchestrator.rules import Macs, Rules
 from orchestrator.scope import reach
 from orchestrator.session import Session, key_of, slice_of
@@ -319,5 +321,26 @@ def test_when_the_plan_is_taken_down_the_guard_ends(bench: Bench, monkeypatch: p
     async def story() -> None:
         bench.store.clear_current(bench.slice)
         await bench.until(lambda: bench.events("down"))
+
+    bench.watch(story)
+
+
+def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(bench: Bench) -> None:
+    """Routes that the guard would confirm would make them forget that they owe to go back."""
+    kept = Confirmations(bench.store, bench.slice, who(bench.settings))
+    bench.hosts.pending = set(HERE.hosts)
+    confirming = Confirming(kept, 60.0, "", lambda run: 0)
+    confirming.begin(bench.run.id, "ring", Before({}), PLANNED, HERE.hosts, (), reach(HERE, HERE.hosts))
+
+    async def story() -> None:
+        await bench.until(lambda: bench.events("standing back"))
+        assert f"run {bench.run.id} (ring) waits to be confirmed" in bench.events("standing back")[0]["words"]
+        bench.hosts.light(LINKS[2], False)
+        await asyncio.sleep(0.3)
+        assert bench.hosts.pending == set(HERE.hosts) and set(bench.hosts.active.values()) == {PLANNED}
+        assert confirming.made is not None
+        kept.close(confirming.made, "confirmed", bench.run.id)
+        bench.hosts.pending.clear()
+        await bench.until(lambda: bench.events("rerouted"))
 
     bench.watch(story)
