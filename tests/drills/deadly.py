@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 WRITES = re.compile(rb"conn:(add|sub)|(CANC|DLT|ENT|ACT)-CRS", re.IGNORECASE)
 """What changes a device of the default lab (Polatis SCPI, Calient TL1)."""
@@ -107,7 +108,7 @@ def wrap(points: Points) -> None:
     def played(self: runner.Ansible, playbook: str, *arguments: Any, **more: Any) -> Any:
         import ansible_runner
 
-        run = ansible_runner.run
+        init = ansible_runner.interface.init_runner
 
         def running(*, event_handler: Any, **options: Any) -> Any:
             def heard(event: Mapping[str, Any]) -> bool:
@@ -115,14 +116,11 @@ def wrap(points: Points) -> None:
                     points("inside", f"play {playbook}")
                 return bool(event_handler(event))
 
-            return run(event_handler=heard, **options)
+            return init(event_handler=heard, **options)
 
         points("before", f"play {playbook}")
-        ansible_runner.run = running
-        try:
+        with patch.object(ansible_runner.interface, "init_runner", running):
             result = play(self, playbook, *arguments, **more)
-        finally:
-            ansible_runner.run = run
         points("after", f"play {playbook}")
         return result
 
