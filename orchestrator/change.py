@@ -125,6 +125,7 @@ class Bringing:
         self.touched = False
         self.told: set[HostName] = set()
         self.notes: list[str] = []
+        self.taken_over = ""
         self.switching_s = 0.0
         self.wired: Mapping[DeviceName, Outcome] = {}
         self.generation = 0
@@ -146,19 +147,14 @@ class Bringing:
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
             phase.detail = f"{len(goal.links)} links: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
-            return await self._nothing_to_do(goal, seen, launch_job=launch_job)
+            return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.switching_s = self._make_time(goal)
         drain = self._drain_rules(goal, seen, macs)
         # In the order of use: hosts drop what was staged before the generation they run.
         self.drained = context.next_generation() if drain else None
         self.draining = tuple(sorted(drain))
         self.generation = generation = context.next_generation()
-        runs = await jobs.running(context.session, context.store, context.slice)
-        owned = per_device(context.store.owned(context.slice))
-        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None, context.theirs())
-        context.run.found(
-            self.before.to_json(), {"settings": held_data(goal.wanted), "generation": generation, "hosts": sorted(wanted)}
-        )
+        await self._found(goal, seen, wanted)
         times = Times()
         try:
             await self._wire_ahead(goal)
@@ -186,19 +182,7 @@ class Bringing:
             if self.confirming is not None:
                 self.confirming.give_up()
             rungs = await self._failed(goal, error)
-        context.store.set_current(
-            context.slice,
-            context.run.id,
-            plan_name=self.plan.name,
-            plan_sha=self.plan.sha256,
-            plan_text=self.text,
-            links={
-                "rules_sha": sha,
-                "links": [link_data(link) for link in goal.links],
-                "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
-            },
-            generation=generation,
-        )
+        self._stands(goal, sha)
         if times.verified_ns:
             self._disown_lost(self._now_held(goal, times))
         balance = await self._equalise(goal, self._now_held(goal, times))
@@ -232,6 +216,31 @@ class Bringing:
             undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
             equalise=balance,
+        )
+
+    async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
+        """Journal what is and what is to be; nothing was changed before."""
+        context = self.context
+        runs = await jobs.running(context.session, context.store, context.slice)
+        owned = per_device(context.store.owned(context.slice))
+        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None, context.theirs())
+        target = {"settings": held_data(goal.wanted), "generation": self.generation, "hosts": sorted(wanted)}
+        context.run.found(self.before.to_json(), target)
+
+    def _stands(self, goal: Target, sha: str) -> None:
+        """Note that the plan is up. Raises: Locked - the lab is somebody else's by now."""
+        self.context.store.set_current(
+            self.context.slice,
+            self.context.run.id,
+            plan_name=self.plan.name,
+            plan_sha=self.plan.sha256,
+            plan_text=self.text,
+            links={
+                "rules_sha": sha,
+                "links": [link_data(link) for link in goal.links],
+                "paths": [path_data(circuit) for circuit in goal.circuits if len(circuit.path) > 1],
+            },
+            generation=self.generation,
         )
 
     async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
@@ -287,6 +296,7 @@ class Bringing:
         if context.adopt and context.who is not None:
             found = adopt(context.store, context.key, context.who, context.run.id, self._adopted(seen), context.adopt)
             self.notes += [f"adopted {line}" for line in found]
+            self.taken_over = "; ".join(found)
 
     def _all_there(self, goal: Target, seen: Observation) -> None:
         """Note who does not answer and is not needed. Raises: Unreachable and the like - naming all who are needed and do not."""
@@ -354,6 +364,8 @@ class Bringing:
         with context.recorder.phase("equalise") as phase:
             try:
                 found = await equalise(devices, self.lab, goal.circuits, held, accept.target_dbm, accept.tolerance_db, apply)
+            except Locked:
+                raise
             except TestbedError as error:
                 phase.detail = f"not finished: {str(error).splitlines()[0]}"
                 return EqualiseReport(accept.target_dbm, accept.tolerance_db, notes=(f"equalise: {error}",))
@@ -390,7 +402,9 @@ class Bringing:
             for host, hello in hellos.items()
         )
 
-    async def _nothing_to_do(self, goal: Target, seen: Observation, *, launch_job: bool) -> UpReport:
+    async def _nothing_to_do(
+        self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool
+    ) -> UpReport:
         """Devices and hosts are as planned: look at the carriers, launch what is to be launched, write nothing to any device."""
         ok, _, evidence = await check_link(seen.hellos, goal.links)
         if not ok:
@@ -400,6 +414,10 @@ class Bringing:
                 hint="testbed verify says which side is dark",
             )
         self._disown_lost(seen.settings)
+        if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or other words
+            self.generation = self.current.generation
+            await self._found(goal, seen, wanted)
+            self._stands(goal, sha)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
@@ -521,7 +539,7 @@ class Bringing:
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.greet(sorted(goal_hosts(goal)))
             fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the others are read again
-            job = self.context.store.latest_job(self.context.key)
+            job = self.context.store.latest_job(self.context.slice)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
             rungs = await ladder(
                 session, self.plan, goal.links, goal.circuits, fresh, hellos, keep=self._keep, power=False, busy=busy
@@ -559,6 +577,8 @@ class Bringing:
         if not self.rollback:
             raise await self._stopped(goal, error) from error
         undone = await Undoing(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        if self.taken_over:
+            undone = replace(undone, evidence=f"{undone.evidence}; what was adopted stays yours: {self.taken_over}")
         raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
 
     async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
@@ -579,7 +599,7 @@ class Bringing:
 
         Where nobody was confirmed they go back. Where somebody was, all rungs were climbed before: the others follow.
         """
-        answers = await self.hosts.connect()
+        answers = await self.hosts.connect(sorted(self.told))  # the others may be armed by somebody else
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
         ours = {self.generation, self.drained} - {None}

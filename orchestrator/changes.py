@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -67,6 +67,8 @@ class Change:
     store: Store
     settings: Settings
     timeout_s: float
+    still: Callable[[], object] = lambda: None
+    """Called once the lock is held: raises if what the verb was chosen by has changed while it waited for it."""
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
         """Bring `plan` up. options: launch_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
@@ -128,6 +130,8 @@ class Change:
         if current is None:
             raise Missing("no plan is up, so there is nothing to restore", hint="testbed up --topology examples/ring-12.json")
         async with self._running(current.plan_name, options) as context:
+            if (current := self.store.current(key)) is None:
+                raise Missing("the plan was taken down meanwhile, so there is nothing to restore", hint="testbed status")
             report = await Returning(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
             return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
 
@@ -137,9 +141,12 @@ class Change:
     ) -> AsyncIterator[Context]:
         """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
-        scope = scope_of(lab, settings, self.store, plan=plan, to=to, adopt=tuple(map(str, _words(options.get("adopt")))))
+        adopt = tuple(map(str, _words(options.get("adopt"))))
+        scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
         reason = f"{self.verb} {name}".rstrip()
-        async with holding(lab, settings, self.store, scope, reason, progress=self.progress) as lock:
+        async with holding(lab, settings, self.store, scope(), reason, progress=self.progress) as lock:
+            self.still()
+            lock.extend(scope())  # somebody else may have changed it while we waited
             kept = self.confirmations()
             kept.may(self.verb, options)
             run = self.store.new_run(
@@ -178,7 +185,7 @@ class Change:
                             limit,
                             lock=lock,
                             interlocks=Interlocks(lab, session.devices, tags),
-                            adopt=tuple(map(str, _words(options.get("adopt")))),
+                            adopt=adopt,
                             resumes="resumes" in options,
                             who=who(settings),
                         )
@@ -194,7 +201,9 @@ class Change:
     def _interrupted(self, run: str, *, changed: bool) -> tuple[str, str]:
         if not changed:
             return "interrupted before anything was changed", ""
-        hint = f"to go on: testbed resume {run}; to go back: testbed rollback {run}"
+        hint = f"to go on: testbed resume {run}"
+        if self.verb not in ("rollback", "restore"):  # what those found was half done, and nobody wants it back
+            hint += f"; to go back: testbed rollback {run}"
         return "interrupted half way; what was begun is in the journal", hint
 
     def _finished(self, context: Context, report: UpReport) -> UpReport:

@@ -7,10 +7,11 @@ break and commit: hosts are armed before the light moves and commit by themselve
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
-from optics import Interlock, Missing
+from optics import Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
@@ -25,6 +26,7 @@ from orchestrator.ownership import adopted, explained
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
+from orchestrator.records import RunRecord
 from orchestrator.recovery import before_of
 from orchestrator.relabelling import relabelled
 from orchestrator.reports import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
@@ -230,12 +232,10 @@ async def resume(
     Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
     """
     lab = load_lab(inventory)
-    record = chosen(store, lab, settings, run)
-    if record.status == "ok" or record.resolved_by not in ("", record.id):
-        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
-        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+    record = _half_done(store, lab, settings, run)
     options = {**record.options, "resumes": record.id}
-    change = Change(record.verb, lab, inventory, progress, store, settings, timeout_s)
+    still = partial(_half_done, store, lab, settings, record.id)
+    change = Change(record.verb, lab, inventory, progress, store, settings, timeout_s, still)
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
@@ -252,6 +252,15 @@ async def resume(
         case "restore":
             return await change.restore(options)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
+
+
+def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
+    """A run that may be gone on with. Raises: as `chosen`; Missing - nothing of it is left."""
+    record = chosen(store, lab, settings, run)
+    if record.status == "ok" or record.resolved_by not in ("", record.id):
+        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
+        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+    return record
 
 
 async def rollback(
@@ -273,7 +282,15 @@ async def rollback(
     before, _ = store.journalled(record.id)
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
-    change = Change("rollback", lab, inventory, progress, store, settings, timeout_s)
+
+    def still() -> None:
+        if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
+            raise Locked(
+                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was taken back",
+                hint=f"to take it back: testbed rollback {now.id}",
+            )
+
+    change = Change("rollback", lab, inventory, progress, store, settings, timeout_s, still)
     return await change.back(before_of(before), {"of": record.id}, record.id)
 
 

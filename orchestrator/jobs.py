@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from optics import HostName, Missing, NotVerified, Refused, TestbedError, Unreachable
+from optics import HostName, Locked, Missing, NotVerified, Refused, TestbedError, Unreachable
 from orchestrator.holding import holding
 from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
@@ -235,18 +235,15 @@ async def again(
         status = await look(session, store, record, run_dir.parent / record.run)
         if status.state in ("starting", "running", "finished"):
             return status
-    return await start(session, store, key, run, run_dir, _launched(record, store, session.lab), recorder, resume=True)
+    return await start(session, store, key, run, run_dir, _launched(record, session.lab), recorder, resume=True)
 
 
-def _launched(record: JobRecord, store: Store, lab: Lab) -> Job:
-    """The job as the plan of its run has it."""
-    from orchestrator.planfile import read_plan
-
-    launched = store.get(record.run)
-    job = read_plan(launched.plan_text, launched.plan_name, lab).job if launched is not None and launched.plan_text else None
-    if job is None or to_json(job) != _wanted(record):
-        raise Missing(f"the plan that launched job {record.name} is not known any more", hint="testbed job launch")
-    return job
+def _launched(record: JobRecord, lab: Lab) -> Job:
+    """The job as it was launched, whatever launched it. Raises: Missing - a host of its ranks is not in the inventory any more."""
+    wanted = _facts(record)[2]
+    if gone := [host for host in wanted["ranks"] if host not in lab.hosts]:
+        raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
+    return Job(**{**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))})
 
 
 async def start(
@@ -364,6 +361,8 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
             raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
         await _connect(session, job.ranks)
         async with holding(session.lab, settings, store, reach(session.lab, job.ranks), "job launch", progress=progress) as lock:
+            if store.current(key) != current:
+                raise Locked("another plan came up while this command waited", hint="look first: testbed status")
             run = store.new_run(
                 "job launch",
                 lab_of(key),
@@ -422,4 +421,6 @@ async def job_stop(inventory: Path, *, progress: Progress, store: Store, setting
                 return status
         ranks = _ranks(record, session.lab)
         async with holding(session.lab, settings, store, reach(session.lab, ranks), "job stop", progress=progress):
+            if _latest(store, key).id != record.id:
+                raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             return await halt(session, store, record, run_dir, "stopped by the operator")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from optics import (
     DeviceName,
@@ -10,7 +11,9 @@ from optics import (
     TestbedError,
 )
 from orchestrator import jobs
+from orchestrator.hosts import Hello
 from orchestrator.lightpath import among
+from orchestrator.moves import in_order
 from orchestrator.recovery import Before, before_of, found, held_data, hosts_of, way_back
 from orchestrator.reports import DownReport
 from orchestrator.session import Session
@@ -47,6 +50,11 @@ async def affairs(session: Session, change: Transition) -> list[str]:
     return list(await asyncio.gather(*(line(d) for d in change.changes)))
 
 
+def _only_staged(hello: Hello, mine: Collection[int]) -> bool:
+    """Whether the host runs nothing and has nothing but routes of ours ready; another owner may be staging his at this moment."""
+    return hello.active is None and bool(hello.staged) and all(number in mine for number in hello.staged)
+
+
 class Leaving:
     """`down`: from what is to nothing of ours; or back to `to`, which had no plan."""
 
@@ -68,9 +76,10 @@ class Leaving:
         observed = dict(seen.settings)
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
+        change = in_order(change, {}, observed, lab)
         await context.allowed(change.changes, observed)
         mine = context.ours()
-        following = [h for h, hello in seen.hellos.items() if hello.active in mine or (hello.active is None and hello.staged)]
+        following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
         notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
         runs = await jobs.running(session, store, context.slice)
@@ -146,4 +155,4 @@ class Leaving:
     def _forget(self, left: list[str]) -> None:
         """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
         if not left or not self.context.store.owned(self.context.slice):
-            self.context.store.clear_current(self.context.slice)
+            self.context.store.clear_current(self.context.slice, self.context.run.id)

@@ -76,7 +76,7 @@ def adopted(
 
 
 def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], words: Sequence[str]) -> list[str]:
-    """Make circuits ours in the store, audited; return what was adopted, in words.
+    """Make circuits ours in the store, audited, all of them or none; return what was adopted, in words.
 
     Somebody whose circuits are all gone from him has no plan up any more, and his routes on hosts are ours to replace.
     """
@@ -87,23 +87,20 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     ours = slice_key(lab, who.owner)
     lines = []
     make_tables(store)
-    for setting in wanted:
-        whose = owners.get(route(setting))
-        if whose is not None:
-            store.disown(slice_key(lab, whose.owner), [setting])
-        store.own(ours, run, [setting])
-        lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of nobody this store knows'}")
-        with store.transaction() as db:
+    with store.transaction() as db:
+        store.own(ours, run, wanted)
+        for setting in wanted:
+            whose = owners.get(route(setting))
+            lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of nobody this store knows'}")
             add_audit(db, lab, who, time.time(), "adopted", plain(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}")
-    for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
-        theirs = slice_key(lab, name)
-        if store.owned(theirs) or (current := store.current(theirs)) is None:
-            continue
-        store.clear_current(theirs)
-        store.hand_over(lab, name, who.owner)
-        plan = f"plan {current.plan_name}"
-        lines.append(f"the {plan} of {name}, who has no circuits left")
-        with store.transaction() as db:
+        for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
+            theirs = slice_key(lab, name)
+            if store.owned(theirs) or (current := store.current(theirs)) is None:
+                continue
+            store.clear_current(theirs)
+            store.hand_over(lab, name, who.owner)
+            plan = f"plan {current.plan_name}"
+            lines.append(f"the {plan} of {name}, who has no circuits left")
             add_audit(db, lab, who, time.time(), "adopted", plan, f"of {name}, run {current.run}; by run {run}")
     return lines
 

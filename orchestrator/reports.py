@@ -407,7 +407,8 @@ class HostStatus:
 class Unfinished:
     """A run that stopped on its way, by what devices and hosts say now: what it did, what it did not, what others did meanwhile.
 
-    resume, undo: the commands that continue it and take it back; no undo: it had changed nothing.
+    resume, undo: the commands that continue it and take it back, none where nothing is to be taken back. begun: it may have
+    changed something.
     """
 
     run: str
@@ -419,11 +420,12 @@ class Unfinished:
     foreign: tuple[str, ...] = ()
     resume: str = ""
     undo: str = ""
+    begun: bool = True
 
     def lines(self) -> list[str]:
         """In words, the commands last."""
         ended = {"died": "died on its way", "interrupted": "was interrupted"}.get(self.status, "stopped half way")
-        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.undo else " before it changed anything")]
+        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
         for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
             lines += [f"  {what + ':':<10}{line}" for line in found]
         undo = f"   take it back: {self.undo}" if self.undo else ""

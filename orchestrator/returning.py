@@ -11,6 +11,7 @@ from orchestrator.change import Bringing, goal_hosts
 from orchestrator.circuits import live_links, settings
 from orchestrator.lab import Lab
 from orchestrator.lightpath import route
+from orchestrator.moves import in_order
 from orchestrator.planfile import read_plan
 from orchestrator.prewire import ahead
 from orchestrator.records import CurrentPlan
@@ -54,12 +55,14 @@ class Returning(Bringing):
             seen.complete()
         ours = per_device(self.context.store.owned(self.context.slice))
         change = way_back(seen.settings, wanted, ours)
+        early = ahead(change, seen.settings, self.lab)
+        change = in_order(change, early, seen.settings, self.lab)
         exact = {route(s): s for held in wanted.values() for s in held}
         ways = tuple(
             replace(way, path=tuple(exact.get(route(s), s) for s in way.path)) for way in stored_circuits(self.links, self.lab)
         )
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
-        return Target(stored_links(self.links), ways, wanted, change, lit, ahead(change, seen.settings, self.lab))
+        return Target(stored_links(self.links), ways, wanted, change, lit, early)
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return None  # the attenuation that was is part of what is brought back

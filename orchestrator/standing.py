@@ -45,8 +45,10 @@ def standing(
     """What a run that stopped on its way left, by what the devices and hosts say now."""
     what = f"{record.verb} {record.plan_name}".rstrip()
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
+    if record.verb in ("rollback", "restore"):
+        undo = ""  # what it found was left half done by others, and nobody wants that back
     if before is None:
-        return Unfinished(record.id, what, record.status, record.started, resume=resume, undo="")
+        return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
     observed, hellos = seen.settings, seen.hellos
     was, wanted = before_of(before), held_of(target["settings"])
     done, missing, foreign = [], [], []

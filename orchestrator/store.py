@@ -266,7 +266,7 @@ class Store:
     def history(self, lab: str | None = None, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
         rows = self._read(
-            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY started DESC, id DESC LIMIT ?2",
+            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by a clock that somebody may set
             (lab, limit if limit > 0 else -1),
         )
         return [_run(row) for row in rows]
@@ -277,7 +277,7 @@ class Store:
             newest = self.history(limit=1)
             return newest[0] if newest else None
         rows = self._read("SELECT * FROM runs WHERE id=?", (run,)) or self._read(
-            "SELECT * FROM runs WHERE substr(id, -length(?1))=?1 AND length(?1)>0 ORDER BY started DESC LIMIT 2", (run,)
+            "SELECT * FROM runs WHERE substr(id, -length(?1))=?1 AND length(?1)>0 LIMIT 2", (run,)
         )
         return _run(rows[0]) if len(rows) == 1 else None
 
@@ -290,8 +290,8 @@ class Store:
         """Runs of this owner that stopped on their way and were not resumed, undone or superseded since; newest first."""
         rows = self._read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
-            " AND verb<>'guard'"  # what it did not confirm the hosts take back by themselves, and it looks anew when it comes back
-            " ORDER BY started DESC, id DESC",
+            # What a guard did not confirm the hosts take back, and it looks anew; of the others `status` tells by itself.
+            " AND verb NOT IN ('guard','confirm','job launch') ORDER BY rowid DESC",
             (lab, owner),
         )
         return [record for record in map(_run, rows) if record.unfinished]
@@ -313,7 +313,7 @@ class Store:
     def expected_seconds(self, inventory: str | Path, verb: str) -> dict[str, float]:
         """Usual seconds per phase: the median over the last five good runs whose summary has `phases` ({name: seconds})."""
         rows = self._read(
-            "SELECT summary FROM runs WHERE inventory=? AND verb=? AND status='ok' ORDER BY started DESC LIMIT 5",
+            "SELECT summary FROM runs WHERE inventory=? AND verb=? AND status='ok' ORDER BY rowid DESC LIMIT 5",
             (str(inventory), verb),
         )
         seen: dict[str, list[float]] = {}
@@ -342,10 +342,17 @@ class Store:
     def own(self, key: str, run: str, settings: Iterable[Setting]) -> None:
         """Note settings as ours; call before making them, so that a crash leaves none behind that nobody owns.
 
-        A spectral route that is ours already gets the new attenuation.
+        A spectral route that is ours already gets the new attenuation. Whoever had one is not its owner any more: it is not there,
+        else it were not made. Raises: as the run's fence.
         """
-        now = time.time()
+        now, settings = time.time(), list(settings)
         with self.transaction() as db:
+            self._still(db, run)
+            db.executemany(
+                "DELETE FROM held WHERE substr(lab, 1, ?)=? AND lab<>? AND device=? AND ingress=? AND egress=?"
+                " AND low_mhz=? AND high_mhz=?",
+                [(len(all_of), all_of, key, *_route(s)) for all_of in (lab_of(key) + "/",) for s in settings],
+            )
             db.executemany(
                 "INSERT INTO held(lab,device,ingress,egress,low_mhz,high_mhz,attenuation_db,run,since) VALUES(?,?,?,?,?,?,?,?,?)"
                 " ON CONFLICT DO UPDATE SET attenuation_db=excluded.attenuation_db",
@@ -386,17 +393,21 @@ class Store:
         return {row["lab"].partition("/")[2]: _current(row) for row in rows}
 
     def set_current(
-        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int
+        self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int, by: str = ""
     ) -> None:
-        """Note what was brought up and verified."""
-        self._write(
-            "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
-            (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
-        )
+        """Note what was brought up and verified. by: the run that says so, if not `run`. Raises: as that run's fence."""
+        with self.transaction() as db:
+            self._still(db, by or run)
+            db.execute(
+                "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
+                (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
+            )
 
-    def clear_current(self, key: str) -> None:
-        """Note that nothing is up on the slice."""
-        self._write("DELETE FROM current WHERE lab=?", (key,))
+    def clear_current(self, key: str, by: str = "") -> None:
+        """Note that nothing is up on the slice. by: the run that says so. Raises: as its fence."""
+        with self.transaction() as db:
+            self._still(db, by)
+            db.execute("DELETE FROM current WHERE lab=?", (key,))
 
     def next_generation(self, lab: str, owner: str = "", run: str = "") -> int:
         """A number for a set of host routes, never given before for this lab; counts from 1. It is noted as the owner's."""
@@ -457,8 +468,14 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, on disk when the body is left; for tables that other modules keep in the same file."""
+        """All or nothing, on disk when the body is left; for tables that other modules keep in the same file.
+
+        One inside another is part of it.
+        """
         with self._lock:
+            if self._db.in_transaction:
+                yield self._db
+                return
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -474,6 +491,10 @@ class Store:
     def _write(self, query: str, values: Sequence[Any] = ()) -> None:
         with self.transaction() as db:
             db.execute(query, values)
+
+    def _still(self, db: sqlite3.Connection, run: str) -> None:
+        if (fence := self._fences.get(run)) is not None:
+            fence(db)
 
     def _plan(self, run: str, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
         now = time.time()
@@ -492,8 +513,8 @@ class Store:
     def _begin(self, steps: Sequence[Step]) -> None:
         now = time.time()
         with self.transaction() as db:
-            for run in {step.run for step in steps} & set(self._fences):
-                self._fences[run](db)
+            for run in {step.run for step in steps}:
+                self._still(db, run)
             db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
         for step in steps:
             step._began_ns = time.monotonic_ns()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from optics import DeviceName, HostName, Identity, Interlock, Missing, Setting, TestbedError
+from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
 from orchestrator.confirming import Confirmations
 from orchestrator.degraded import degraded
 from orchestrator.guardfile import GuardState
-from orchestrator.holding import locks_of, who
+from orchestrator.holding import holding, locks_of, who
 from orchestrator.hosts import Hello
 from orchestrator.lab import Lab
 from orchestrator.light import Reading, drifts, keep
@@ -22,6 +23,7 @@ from orchestrator.planfile import read_plan
 from orchestrator.prewire import prewired
 from orchestrator.reports import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
 from orchestrator.rung import TRAFFIC
+from orchestrator.scope import reach
 from orchestrator.session import Observation, Session, deadline, key_of, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.standing import left_behind
@@ -130,16 +132,26 @@ async def verify(
         ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)
         chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
         busy = ""
-        if loads := [name for name in TRAFFIC if name in chosen]:
-            running = await _running(session, store, key, settings, seen)
-            explicit = qualify or collective or set(rungs) & set(TRAFFIC)
-            if running and explicit and not beside_job:
-                raise Interlock(
-                    f"job {running} runs: {' and '.join(loads)} would slow it, and would measure what it leaves over",
-                    hint="add --beside-job, or first: testbed job stop",
-                )
-            busy = f"job {running} runs" if running and not beside_job else ""
-        climbed = await ladder.climb(chosen, busy)
+        async with AsyncExitStack() as lock:
+            if loads := [name for name in TRAFFIC if name in chosen]:
+                explicit = qualify or collective or set(rungs) & set(TRAFFIC)
+                scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
+                try:  # who loads the links must be alone on them
+                    await lock.enter_async_context(holding(lab, settings, store, scope, "verify", progress=progress))
+                    if store.current(key) != current:
+                        raise Locked("another plan came up meanwhile", hint="again: testbed verify")
+                except Locked as error:
+                    if explicit:
+                        raise
+                    busy = str(error).splitlines()[0]
+                running = await _running(session, store, key, settings, seen)
+                if running and explicit and not beside_job:
+                    raise Interlock(
+                        f"job {running} runs: {' and '.join(loads)} would slow it, and would measure what it leaves over",
+                        hint="add --beside-job, or first: testbed job stop",
+                    )
+                busy = f"job {running} runs" if running and not beside_job else busy
+            climbed = await ladder.climb(chosen, busy)
         progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
     notes = [
         f"{h}: runs generation {hello.active}, not {current.generation}"

@@ -31,6 +31,7 @@ from optics import (
 from orchestrator import jobs
 from orchestrator.hosts import Hello
 from orchestrator.lightpath import among
+from orchestrator.moves import in_order
 from orchestrator.planfile import read_plan
 from orchestrator.recovery import NONE, Before, differences, way_back
 from orchestrator.rules import Rules, rules
@@ -298,7 +299,8 @@ class Undoing:
         found: dict[DeviceName, Change] = {}
         for device, there in held.items():
             try:
-                found |= way_back({device: there}, {device: self.to.ours[device]}, {device: owned.get(device, NONE)}).changes
+                back = way_back({device: there}, {device: self.to.ours[device]}, {device: owned.get(device, NONE)})
+                found |= in_order(back, {}, {device: there}, self.context.session.lab).changes
             except (Interlock, Infeasible) as error:
                 self._left(f"{device}: {_first(error)}")
         return found
@@ -335,7 +337,7 @@ class Undoing:
         """The store says again what it said."""
         store, key, was = self.context.store, self.context.slice, self.to.current
         if was is None:
-            store.clear_current(key)
+            store.clear_current(key, self.context.run.id)
         elif (now := store.current(key)) is None or (now.plan_sha, now.generation) != (was.plan_sha, was.generation):
             store.set_current(
                 key,
@@ -345,6 +347,7 @@ class Undoing:
                 plan_text=was.plan_text,
                 links=was.links,
                 generation=was.generation,
+                by=self.context.run.id,
             )
 
     def _left(self, line: str) -> None:

@@ -386,3 +386,49 @@ def test_measured_light_is_kept_over_runs_oldest_first(store: Store) -> None:
     store.add_light("lab", "r2", [late])
     store.add_light("lab", "", [early])
     assert store.light("lab") == [early, replace(late, run="r2")] and store.light("other") == []
+
+
+def test_what_came_last_is_told_by_no_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S14: somebody sets the wall clock back between two runs."""
+    first = store.new_run("up", "lab", user="ann")
+    first.found({}, {})
+    first.finish("failed")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 7200.0)
+    second = store.new_run("up", "lab", user="ann")
+    second.found({}, {})
+    second.finish("failed")
+    assert [run.id for run in store.history("lab")] == [second.id, first.id]
+    assert [run.id for run in store.unfinished("lab", "ann")] == [second.id, first.id]
+    assert (last := store.get("last")) is not None and last.id == second.id
+
+
+def test_who_lost_the_lab_says_nothing_of_it_any_more(store: Store) -> None:
+    """S11: a process that slept between its last step and its last word finds that the lab is somebody else's."""
+
+    def gone(db: sqlite3.Connection) -> None:
+        raise Locked("gone")
+
+    mine = slice_key("lab", "ann")
+    newer, old = store.new_run("up", "lab", user="ann"), store.new_run("up", "lab", user="ann")
+    words = {"plan_sha": "", "plan_text": "", "links": [], "generation": 2}
+    store.set_current(mine, newer.id, plan_name="new", **words)  # type: ignore[arg-type]
+    old.fence(gone)
+    with pytest.raises(Locked):
+        store.set_current(mine, old.id, plan_name="old", **words)  # type: ignore[arg-type]
+    with pytest.raises(Locked):
+        store.set_current(mine, newer.id, plan_name="old", by=old.id, **words)  # type: ignore[arg-type]
+    with pytest.raises(Locked):
+        store.clear_current(mine, old.id)
+    with pytest.raises(Locked):
+        store.own(mine, old.id, [A])
+    current = store.current(mine)
+    assert current is not None and current.plan_name == "new" and not store.owned(mine)
+
+
+def test_a_job_launch_that_died_is_nothing_to_resume(store: Store) -> None:
+    for verb in ("job launch", "confirm", "guard"):
+        run = store.new_run(verb, "lab", user="ann")
+        run.found({}, {})
+        run.finish("failed")
+    assert store.unfinished("lab", "ann") == []

@@ -1,0 +1,219 @@
+"""What others did in the meantime, before a command had its lock, and what they do beside it on other hosts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack
+from orchestrator import changes, engine, ownership, survey
+from orchestrator.holding import locks_of
+from orchestrator.ownership import adopt
+from orchestrator.scope import Scope
+from tests.drills.bench import Bench, Killed, Process, opened, plan_text
+
+ONE = [("gpu01:p1", "gpu02:p1")]
+WIDE = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]
+MOVED = [("gpu01:p3", "gpu02:p3")]
+THEIRS = [("gpu03:p1", "gpu04:p1")]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(tmp_path, hosts=4) as made:
+        yield made
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]]) -> None:
+    """Have `work` done after the next command has looked around, and before it has its lock."""
+    real = changes.holding
+
+    @asynccontextmanager
+    async def late(*words: Any, **more: Any) -> AsyncIterator[Any]:
+        monkeypatch.setattr(changes, "holding", real)
+        await work()
+        async with real(*words, **more) as lock:
+            yield lock
+
+    monkeypatch.setattr(changes, "holding", late)
+
+
+def made_ready(bench: Bench, host: str) -> int:
+    """Another owner is about to bring up his first plan: a host has his routes ready and waits for light."""
+    with bench.store("bob") as store:
+        number = store.next_generation(bench.key, "bob", "his run")
+    bench.fleet.all[host].staged[number] = ()  # type: ignore[assignment]
+    bench.fleet.all[host].armed = (number, {1: 99})
+    return number
+
+
+async def test_down_leaves_alone_what_another_owner_makes_ready_on_his_hosts(bench: Bench) -> None:
+    await bench.up(plan_text("one", ONE))
+    number = made_ready(bench, "gpu03")
+    await bench.verb(engine.down)
+    assert number in bench.fleet.all["gpu03"].staged and bench.fleet.all["gpu03"].armed, "bob's change is on its way"
+    assert bench.fleet.all["gpu01"].active is None and bench.fleet.all["gpu03"].clears == 0
+
+
+async def test_a_change_that_stops_without_rollback_disarms_nobody_else(bench: Bench) -> None:
+    await bench.up(plan_text("one", ONE))
+    made_ready(bench, "gpu03")
+    bench.fleet.dark = {port for port in bench.lab.fibres if str(port) == "gpu01:p3"}
+    with pytest.raises(ChangeFailed):
+        await bench.up(plan_text("moved", MOVED), rollback=False)
+    assert bench.fleet.all["gpu03"].armed, "bob's change is on its way"
+    assert bench.fleet.all["gpu01"].armed is None
+
+
+async def test_rollback_takes_back_nothing_else_than_what_was_the_latest_change(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.up(plan_text("one", ONE))
+    meanwhile(monkeypatch, lambda: bench.up(plan_text("moved", MOVED)))
+    with pytest.raises(Locked, match=r"run \S+ \(up moved\) changed the lab meanwhile"):
+        await bench.verb(engine.rollback, None)
+    assert bench.held() == bench.wanted(MOVED) and (await bench.status()).plan == "moved"
+    assert not bench.locked()
+
+
+async def test_restore_brings_back_the_plan_that_is_up_by_then(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("one", ONE))
+    meanwhile(monkeypatch, lambda: bench.up(plan_text("moved", MOVED)))
+    assert (await bench.verb(engine.restore)).plan == "moved"
+    assert bench.held() == bench.wanted(MOVED)
+    meanwhile(monkeypatch, lambda: bench.verb(engine.down))
+    with pytest.raises(Missing, match="taken down meanwhile"):
+        await bench.verb(engine.restore)
+    assert bench.held() == bench.wanted([])
+
+
+async def test_of_two_who_resume_the_second_finds_it_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process("")
+
+    def die(name: str) -> None:
+        process.kill_at = len(process.points) if name == "after hosts arm" else 0
+
+    process.act = die
+    with pytest.raises(Killed):
+        await bench.up(plan_text("wide", WIDE), process=process)
+    (left,) = (await bench.status()).unfinished
+
+    async def others() -> None:
+        await bench.verb(engine.resume, left.run)
+        await bench.up(plan_text("moved", MOVED))
+
+    meanwhile(monkeypatch, others)
+    with pytest.raises(Missing, match="not left half done"):
+        await bench.verb(engine.resume, left.run)
+    assert bench.held() == bench.wanted(MOVED)
+
+
+async def test_a_command_that_waited_holds_the_hosts_of_what_came_up_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, lambda: bench.up(plan_text("wide", WIDE)))
+    held: list[str] = []
+    clear = bench.fleet.clear
+    with bench.store() as store:
+        locks = locks_of(bench.lab, bench.settings(), store)
+
+        async def looking(names: Any = None) -> None:
+            held.extend(host for lock in locks.listed() for host in lock.scope.hosts)
+            await clear(names)
+
+        monkeypatch.setattr(bench.fleet, "clear", looking)
+        await bench.up(plan_text("one", ONE))
+    assert "gpu03" in held, "it is cleared by whoever holds it"
+
+
+async def test_another_plan_over_the_same_light_is_up_and_can_be_taken_back(bench: Bench) -> None:
+    await bench.up(plan_text("one", ONE))
+    was = bench.routes()
+    report = await bench.up(plan_text("same-light", ONE))
+    assert report.nothing_to_do and report.writes == 0
+    assert (await bench.status()).plan == "same-light"
+    assert (await bench.up(plan_text("same-light", ONE))).nothing_to_do
+    back = await bench.verb(engine.rollback, None)
+    assert back.plan == "one" and (await bench.status()).plan == "one"
+    assert bench.held() == bench.wanted(ONE) and bench.routes() == was
+
+
+async def test_a_circuit_has_one_owner_whoever_lost_it_before(bench: Bench) -> None:
+    """After a power cut somebody else makes the same circuit: to the owner before it is a stranger's."""
+    await bench.up(plan_text("one", ONE))
+    for device in bench.servers:
+        for pair in bench.held()[device] - {bench.foreign(device)}:
+            bench.take_down(device, pair)
+    for host in bench.fleet.all.values():
+        host.active, host.staged = None, {}
+    await bench.up(plan_text("his", ONE), owner="bob")
+    await bench.verb(engine.down)
+    assert bench.held() == bench.wanted(ONE), "bob's circuits stay"
+    with pytest.raises(Interlock, match="bob"):
+        await bench.up(plan_text("one", ONE))
+
+
+async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("his", THEIRS), owner="bob")
+    with bench.store() as store:
+        his, who = store.owned(bench.slice("bob")), locks_of(bench.lab, bench.settings(), store).who
+        assert len(his) == 2
+
+        def full(*words: object) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(ownership, "add_audit", full)
+        with pytest.raises(OSError, match="no space"):
+            adopt(store, bench.key, who, "run", his, ["owner:bob"])
+        assert store.owned(bench.slice("bob")) == his and not store.owned(bench.slice())
+        assert store.current(bench.slice("bob")) is not None
+
+
+async def test_who_loads_the_links_holds_them(bench: Bench) -> None:
+    await bench.up(plan_text("one", ONE))
+    with bench.store("bob") as store:
+        lock = locks_of(bench.lab, bench.settings("bob"), store).take("reservation", Scope(frozenset({"gpu02"})), "mine")
+    with pytest.raises(Locked, match=lock.id):
+        await bench.verb(survey.verify, qualify=True)
+    assert (await bench.verb(survey.verify)).ok, "who only looks asks nobody"
+
+
+async def test_links_of_a_plan_are_not_loaded_while_the_job_before_runs(bench: Bench) -> None:
+    with bench.store() as store:
+        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": []}, "on_hosts": "mlp-1", "backend": "gloo"}
+        store.add_job(bench.slice(), "run", "mlp", spec, "running")
+    text = plan_text("one", ONE).replace('"max_loss_db"', '"min_link_share": 0.5, "max_loss_db"')
+    await bench.up(text)
+    assert bench.held() == bench.wanted(ONE)
+
+
+async def test_nobody_is_led_back_to_what_a_dead_rollback_found(bench: Bench) -> None:
+    await bench.up(plan_text("one", ONE))
+    await bench.up(plan_text("moved", MOVED))
+    process = Process("")
+
+    def die(name: str) -> None:
+        process.kill_at = len(process.points) if name == "after hosts arm" else 0
+
+    process.act = die
+    with pytest.raises(Killed):
+        await bench.verb(engine.rollback, None, process=process)
+    (left,) = (await bench.status()).unfinished
+    assert left.what == "rollback one" and left.resume == f"testbed resume {left.run}" and left.undo == ""
+    assert "take it back" not in "\n".join(left.lines()) and "before it changed" not in left.lines()[0]
+    await bench.verb(engine.resume, left.run)
+    assert bench.held() == bench.wanted(ONE) and not (await bench.status()).unfinished
+
+
+async def test_a_change_that_fails_keeps_what_it_adopted_and_says_so(bench: Bench) -> None:
+    await bench.up(plan_text("his", THEIRS), owner="bob")
+    bench.fleet.dark = {port for port in bench.lab.fibres if str(port) == "gpu01:p3"}
+    with pytest.raises(RolledBack) as failed:
+        await bench.up(plan_text("moved", MOVED), adopt=("owner:bob",))
+    with bench.store() as store:
+        assert len(store.owned(bench.slice())) == 2
+    assert str(failed.value).count("what was adopted stays yours: ocs1:3->20, of bob") == 1
