@@ -286,6 +286,29 @@ async def test_where_nothing_changes_nothing_waits(bench: Bench) -> None:
     assert not bench.locked()
 
 
+async def test_a_run_that_died_while_it_waited_can_be_resumed_and_then_waits_anew_for_the_same_way_back(
+    bench: Bench, clock: Clock
+) -> None:
+    await bench.up(plan_text("ring", RING))
+    process = Process("")
+
+    def last_word(name: str) -> None:
+        process.kill_at = len(process.points) if name == "after hosts commit 2" else 0
+
+    process.act = last_word
+    with pytest.raises(Killed):
+        await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S, process=process)
+    died = record(bench).run
+    clock.pass_s(WITHIN_S / 2)
+    report = await bench.verb(engine.resume, died)
+    assert report.confirm.run == report.run != died and report.confirm.left_s == WITHIN_S
+    assert (record(bench).undo, len(bench.locked())) == (died, 1)
+    clock.pass_s(WITHIN_S + 1)
+    assert (await bench.verb(engine.watch, died)).state == "superseded"
+    assert (await bench.verb(engine.watch, None)).state == "reverted"
+    await is_up(bench, "ring", RING)
+
+
 async def test_killed_at_any_point_of_going_up_or_back_the_next_command_finds_the_way(tmp_path: Path, clock: Clock) -> None:
     """Every seventh point: commits of the store, bytes to devices, requests to hosts."""
     counted = Process("")
