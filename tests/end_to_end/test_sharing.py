@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,16 +62,8 @@ def circuits(lab: Lab) -> dict[str, set[tuple[str, str]]]:
 
 
 def at_work(lab: Lab) -> dict[str, Any]:
-    """The lock of the run that holds something now, as soon as it does; the store is asked, which is quicker than a command."""
-
-    def look() -> list[str]:
-        with closing(sqlite3.connect(lab.folder / "data" / "testbed.sqlite3", timeout=10)) as db:
-            try:
-                return [row[0] for row in db.execute("SELECT id FROM locks WHERE state='active' AND run != ''")]
-            except sqlite3.OperationalError:  # nobody has made the table yet
-                return []
-
-    [name] = wait_for(look)
+    """The lock of the run that holds something now, as soon as it does."""
+    [name] = wait_for(lab.holders)
     return {"id": name}
 
 

@@ -225,7 +225,7 @@ def test_a_dark_fibre_is_localised_and_the_hosts_stay_consistent(lab: Lab) -> No
 def test_a_second_writer_is_locked_out_and_told_by_whom(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     first = lab.command("up", "--topology", plan)
-    wait_for(lambda: any(file.stat().st_size for file in (lab.folder / "lock").glob("*.lock")))
+    wait_for(lab.holders)
     answer = lab.up(plan)
     first.communicate(timeout=60)
     assert answer.exit_code == 4 and "up ring" in answer.envelope["message"]
