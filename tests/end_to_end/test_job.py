@@ -59,3 +59,33 @@ def test_a_job_that_cannot_start_is_quoted(lab: Lab) -> None:
     plan = lab.plan("bad-job", ring((1, 2)), job=job([FORWARD], model="mlp", hidden=33))
     answer = lab.up(plan)
     assert answer.exit_code == 7 and "hidden" in answer.envelope["message"]
+
+
+def test_the_job_before_runs_again_after_every_way_back(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
+    other = job([FORWARD], hidden=32) | {"name": "other"}
+    first = lab.up(one).must()["job"]["run"]
+
+    # One that fails when its light is looked at: the job goes on as if nothing had been.
+    bad = lab.plan("bad", moved, job=other, acceptance={"light_window_db": 0.0001})
+    before = iterations(lab)
+    answer = lab.up(bad)
+    assert answer.exit_code == 6 and "light:" in answer.envelope["message"], answer
+    status = lab.testbed("job", "status").must()
+    assert (status["name"], status["state"], status["run"]) == ("mlp", "running", first) and status["iterations"] > before
+
+    # A good one with a job of its own, taken back, and once more: now that job was launched by a rollback.
+    for _ in range(2):
+        assert lab.up(lab.plan("two", moved, job=other)).must()["job"]["name"] == "other"
+        back = lab.testbed("rollback").must()
+        assert (back["plan"], back["job"]["name"], back["job"]["state"]) == ("one", "mlp", "running"), back
+        assert back["job"]["run"] == back["run"]
+        (file,) = (lab.folder / "state" / "runs" / back["run"]).glob("*.iterations.jsonl")
+        assert '"iter": 1,' not in file.read_text().splitlines()[0], "training went on from the checkpoint"
+
+    # Another job over the same light, taken back too.
+    assert lab.up(lab.plan("three", ring((1, 2)), job=other)).must()["job"]["name"] == "other"
+    back = lab.testbed("rollback").must()
+    assert (back["plan"], back["job"]["name"], back["job"]["state"]) == ("one", "mlp", "running"), back
+    assert lab.testbed("verify").must()["ok"]
