@@ -229,7 +229,7 @@ async def again(
             await halt(session, store, latest, run_dir.parent / latest.run, "taken back")
             phase.detail = f"stopped {latest.name}"
     record = None if number is None else store.job(number)
-    if record is None:
+    if record is None or record.state == "finished":
         return None
     if record.ended is None:
         status = await look(session, store, record, run_dir.parent / record.run)

@@ -138,6 +138,9 @@ class Locks:
             if ours is None:
                 return None
             self._write(db, replace(ours, state=state, ended=now, ended_by=self.who.user, why=why))
+            if state == "stolen":  # its run begins nothing more: it is left half done, though its process may live
+                lost = "UPDATE runs SET status='interrupted', ended=?, message=? WHERE id=? AND status='running'"
+                db.execute(lost, (now, f"its lock {lock} was stolen by {self.who.user}", ours.run))
             words = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
             self._note(db, now, state, lock, words)
             self._settled(db, now)

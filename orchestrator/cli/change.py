@@ -255,5 +255,6 @@ testbed down --yes      do not ask (needed without a terminal)
         report = call.work(engine().down)
         text = render.down(report, call.colour)
         if report.left:
-            return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, f"{len(report.left)} things are left for hands", ok=False)
+            words = f"{len(report.left)} things are left for hands"
+            return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)
         return Result(report.to_json(), text)

@@ -24,7 +24,8 @@ def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result
         return Result(report.to_json(), render.up(report, call.colour, call.started))
     text = render.down(report, call.colour)
     if report.left:
-        return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, f"{len(report.left)} things are left for hands", ok=False)
+        words, hint = f"{len(report.left)} things are left for hands", f"when they are mended: testbed resume {report.run}"
+        return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
     return Result(report.to_json(), text)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack
-from orchestrator import changes, engine, ownership, survey
+from orchestrator import changes, engine, jobs, ownership, survey
 from orchestrator.holding import locks_of
 from orchestrator.ownership import adopt
+from orchestrator.recorder import Recorder
 from orchestrator.scope import Scope
+from orchestrator.session import Session
+from orchestrator.telemetry.progress import Silent
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]
@@ -155,6 +158,39 @@ async def test_a_circuit_has_one_owner_whoever_lost_it_before(bench: Bench) -> N
     assert bench.held() == bench.wanted(ONE), "bob's circuits stay"
     with pytest.raises(Interlock, match="bob"):
         await bench.up(plan_text("one", ONE))
+
+
+async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_change(bench: Bench) -> None:
+    """S11: its process may hang for ever; whoever took the lab goes on or back from there, and takes back nothing older."""
+    await bench.up(plan_text("one", ONE))
+    process, found = Process(""), list[str]()
+
+    def steal(name: str) -> None:
+        if name == "after hosts arm" and not found:
+            with bench.store() as store:
+                locks = locks_of(bench.lab, bench.settings(), store)
+                (lock,) = locks.listed()
+                locks.steal(lock.id, "it hangs")
+                found.extend(run.id for run in store.unfinished(bench.key, "ann"))
+                found.append(changes.latest_change(store, bench.key, "ann").id)
+
+    process.act = steal
+    with pytest.raises(Locked):
+        await bench.up(plan_text("moved", MOVED), process=process)
+    (left,) = (await bench.status()).unfinished
+    assert found == [left.run, left.run]
+    await bench.verb(engine.rollback, None)
+    assert bench.held() == bench.wanted(ONE) and not bench.owing() and (await bench.status()).ok
+
+
+async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
+    with bench.store() as store:
+        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": []}, "on_hosts": "mlp-1", "backend": "gloo"}
+        number = store.add_job(bench.slice(), "run", "mlp", spec, "running")
+        store.set_job(number, "finished", ended=True)
+        recorder = Recorder(Silent())
+        session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
+        assert await jobs.again(session, store, bench.slice(), "run", bench.folder, number, recorder) is None
 
 
 async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
