@@ -1,0 +1,1 @@
+"""The Grafana dashboards: `python -m dashboards` writes the committed JSON from these modules."""

@@ -1,0 +1,267 @@
+"""Live demo: what a visitor sees on the wall while the light moves."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import barchart, nodegraph, stat, statetimeline, timeseries, xychart
+from grafana_foundation_sdk.builders import common as common_b
+from grafana_foundation_sdk.builders import dashboard as board
+from grafana_foundation_sdk.models import common as kinds
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import xychart as xy
+
+from dashboards.influx import DEVICE, HERE, JOB, Influx, pick, rate, table
+from dashboards.look import (
+    all_series,
+    by_threshold,
+    coloured_phases,
+    dashboard,
+    dress,
+    last_value,
+    legend,
+    one_colour,
+    steps,
+    variable,
+)
+from orchestrator.telemetry.palette import PHASE_COLOURS
+
+PARTS = ("ack", "dark", "link", "route", "first_packet", "resume")
+"""The phases of a reconfiguration that follow each other; command runs beside ack and dark, power beside link."""
+
+
+def number(title: str, what: str, unit: str, query: str, w: int = 4) -> stat.Panel:
+    """One figure."""
+    return dress(
+        stat.Panel()
+        .reduce_options(last_value())
+        .graph_mode(kinds.BigValueGraphMode.NONE)
+        .color_mode(kinds.BigValueColorMode.VALUE)
+        .color_scheme(one_colour("text")),
+        title,
+        what,
+        unit,
+        Influx(query),
+        w=w,
+        h=4,
+        nothing="-",
+    )
+
+
+def device_phases(w: int, h: int) -> statetimeline.Panel:
+    """What each device was doing."""
+    said = {phase: models.ValueMappingResult(color=PHASE_COLOURS[phase], text=phase) for phase in DEVICE_PHASES}
+    return dress(
+        statetimeline.Panel()
+        .mappings([models.ValueMap(options=said)])
+        .show_value(kinds.VisibilityMode.AUTO)
+        .merge_values(True)
+        .fill_opacity(85)
+        .legend(legend()),
+        "Devices",
+        "What each device was doing, from device_phase. Dark is the time in which no light passes; fault means the device refused.",
+        "none",
+        Influx(f'SELECT "phase" FROM "device_phase" WHERE {HERE} AND {DEVICE} GROUP BY "device"', alias="$tag_device"),
+        w=w,
+        h=h,
+    )
+
+
+DEVICE_PHASES = ("idle", "command", "dark", "settle", "up", "fault")
+
+
+def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
+    """Where the time of the last reconfigurations went."""
+    columns = ", ".join(f'"{part}_ms" AS "{part}"' for part in PARTS)
+    panel = dress(
+        barchart.Panel()
+        .orientation(kinds.VizOrientation.HORIZONTAL)
+        .stacking(kinds.StackingMode.NORMAL)
+        .x_field("reconfig_id")
+        .show_value(kinds.VisibilityMode.NEVER)
+        .fill_opacity(85)
+        .legend(legend())
+        .tooltip(all_series()),
+        "Where the time went",
+        f"The phases of the last {last} reconfigurations, newest first, from reconfig: dark is the devices' own switching, link "
+        "the carriers coming up, route the hosts' commit. A long link or route is work for us, a long dark for the device.",
+        "ms",
+        table(f'SELECT "reconfig_id", {columns} FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'),
+        w=w,
+        h=h,
+        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+    )
+    return coloured_phases(panel, PARTS)
+
+
+def series(x: str, y: str) -> xychart.XYSeriesConfig:
+    """One line of an XY chart, by the names of its columns."""
+    from grafana_foundation_sdk.builders.xychart import (
+        MatcherConfig,
+        XychartXYSeriesConfigX,
+        XychartXYSeriesConfigY,
+        XYSeriesConfig,
+    )
+
+    def named(field: str) -> MatcherConfig:
+        return MatcherConfig().id("byName").options(field)
+
+    return XYSeriesConfig().x(XychartXYSeriesConfigX().matcher(named(x))).y(XychartXYSeriesConfigY().matcher(named(y)))
+
+
+def distribution(title: str, what: str, column: str, query: str, w: int, h: int) -> xychart.Panel:
+    """The share of events that were faster. One query of one column: of several, the library joins the rows by their times."""
+    share = {"mode": "index", "index": {"asPercentile": True}, "replaceFields": False, "alias": "share"}
+    panel = dress(
+        xychart.Panel()
+        .mapping(xy.SeriesMapping.MANUAL)
+        .series([series(column, "share")])
+        .show(xy.XYShowMode.LINES)
+        .line_width(2)
+        .legend(legend())
+        .tooltip(common_b.VizTooltipOptions().mode(kinds.TooltipDisplayMode.SINGLE).sort(kinds.SortOrder.NONE)),
+        title,
+        what,
+        "ms",
+        table(query),
+        w=w,
+        h=h,
+        transform=[("sortBy", {"fields": {}, "sort": [{"field": column}]}), ("calculateField", share)],
+    )
+    return panel.override_by_name("share", [models.DynamicConfigValue("unit", "percentunit"), models.DynamicConfigValue("max", 1)])
+
+
+def totals(w: int, h: int) -> xychart.Panel:
+    return distribution(
+        "How fast reconfigurations are",
+        "The share of reconfigurations that were faster than this, from the first command to everything verified (reconfig). "
+        "A long tail to the right is what an operator feels.",
+        "total",
+        pick('"total_ms" AS "total"', "reconfig", f"{HERE} AND {JOB}"),
+        w,
+        h,
+    )
+
+
+def throughput(w: int, h: int) -> timeseries.Panel:
+    return dress(
+        timeseries.Panel()
+        .draw_style(kinds.GraphDrawStyle.LINE)
+        .line_width(1)
+        .fill_opacity(20)
+        .span_nulls(False)
+        .min(0)
+        .color_scheme(one_colour("#5794F2"))
+        .legend(legend())
+        .tooltip(all_series()),
+        "Throughput of the fabric",
+        "What all host ports receive together, from the counters in port. A dip at a mark is the reconfiguration; one without a "
+        "mark is not ours.",
+        "bps",
+        Influx(rate("rx_bytes", HERE, times=8), alias="received"),
+        w=w,
+        h=h,
+        interval="200ms",
+    )
+
+
+def topology(w: int, h: int) -> nodegraph.Panel:
+    """The circuits as edges between hosts; the nodes follow from them."""
+    columns = ", ".join(f'last("{field}") AS "{name}"' for field, name in TOPOLOGY.items())
+    inner = f'SELECT {columns} FROM "circuit" WHERE {HERE} GROUP BY "ocs", "id"'
+    names = ", ".join(f'"{name}"' for name in TOPOLOGY.values())
+    query = f'SELECT {names} FROM ({inner}) WHERE "detail__state" != \'removed\' GROUP BY "ocs", "id"'
+    return dress(
+        nodegraph.Panel(),
+        "Circuits now",
+        "Every circuit as it was last recorded (circuit): hosts are the dots, light paths the lines with their rate and loss. A "
+        "host without a line is cut off.",
+        "none",
+        table(query, "edges"),
+        w=w,
+        h=h,
+        nothing="no circuits in this time range",
+        transform=[
+            (
+                "organize",
+                {
+                    "excludeByName": {"Time": True},
+                    "indexByName": {},
+                    "renameByName": {"id": "detail__ingress", "ocs": "detail__device", "circuit": "id"},
+                },
+            )
+        ],
+    )
+
+
+TOPOLOGY = {
+    "circuit": "circuit",
+    "source": "source",
+    "target": "target",
+    "mainstat": "mainstat",
+    "loss_db": "secondarystat",
+    "state": "detail__state",
+}
+"""Fields of `circuit` and what a node graph calls them."""
+
+
+def build() -> board.Dashboard:
+    built = dashboard(
+        "testbed-live",
+        "The lab while it works: circuits, devices, traffic and the job, for a demo wall.",
+        [
+            variable("run", "Run", "reconfig", "run", of_runs=False, newest=True),
+            variable("job", "Job", "reconfig", "job"),
+            variable("device", "Device", "device_phase", "device"),
+        ],
+        since="15m",
+        refresh="1s",
+    )
+    of_job = f"{HERE} AND {JOB}"
+    panels = [
+        number(
+            "Reconfigurations",
+            "How many there were in this time, from reconfig.",
+            "short",
+            pick('sum("value")', "reconfig", of_job),
+        ),
+        number(
+            "Last dark time",
+            "How long the devices let no light through in the last reconfiguration, from reconfig.dark_ms.",
+            "ms",
+            pick('last("dark_ms")', "reconfig", of_job),
+        ),
+        number(
+            "Reconfiguration, median",
+            "From the first command to everything verified, from reconfig.total_ms.",
+            "ms",
+            pick('percentile("total_ms", 50)', "reconfig", of_job),
+        ),
+        number(
+            "Reconfiguration, 99th percentile",
+            "The slow ones, from reconfig.total_ms. Far above the median: look at the worst cases of the analysis.",
+            "ms",
+            pick('percentile("total_ms", 99)', "reconfig", of_job),
+        ),
+        number(
+            "Failed",
+            "Reconfigurations that did not end well, from reconfig. Every one deserves a look at its run.",
+            "short",
+            pick('sum("value")', "reconfig", f"{of_job} AND \"ok\" = '0'"),
+        )
+        .no_value("0")
+        .thresholds(steps((None, "green"), (1, "red")))
+        .color_scheme(by_threshold()),
+        number(
+            "Iteration now",
+            "The last training step of the job, from iteration.iter_ms.",
+            "ms",
+            pick('last("iter_ms")', "iteration", of_job),
+        ),
+        topology(10, 11),
+        device_phases(14, 11),
+        throughput(24, 8),
+        breakdown(14, 9),
+        totals(10, 9),
+    ]
+    for panel in panels:
+        built.with_panel(panel)
+    return built

@@ -1,0 +1,213 @@
+"""Reconfiguration analysis: how long each phase takes, which device is slow, which runs were worst."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as board
+from grafana_foundation_sdk.builders import histogram, table, timeseries
+from grafana_foundation_sdk.models import common as kinds
+from grafana_foundation_sdk.models import dashboard as models
+
+from dashboards import influx, live
+from dashboards.influx import DEVICE, FAMILY, HERE, JOB, Influx, pick
+from dashboards.look import all_series, by_threshold, dashboard, dress, legend, link_to, one_colour, steps, variable
+from orchestrator.telemetry.palette import PHASE_COLOURS
+
+SHARES = (50, 90, 99)
+DEVICES = f"{HERE} AND {DEVICE} AND {FAMILY}"
+
+
+def percentiles(field: str) -> str:
+    return ", ".join(
+        [*(f'percentile("{field}", {n}) AS "p{n}"' for n in SHARES), f'max("{field}") AS "max"', f'count("{field}") AS "n"']
+    )
+
+
+def kept_run(title: str, uid: str) -> models.DynamicConfigValue:
+    return link_to(title, uid, run="${__data.fields.run}")
+
+
+def phases() -> table.Panel:
+    return dress(
+        table.Panel().sort_by([]),
+        "Phases of a run",
+        "How long each phase of a run took: median, slow and slowest, from phase. The largest 99th "
+        "percentile is where time can be won.",
+        "ms",
+        influx.table(f'SELECT {percentiles("duration_ms")} FROM "phase" WHERE {HERE} AND "kind" = \'run\' GROUP BY "phase"'),
+        w=12,
+        h=9,
+        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+    ).override_by_name("n", [models.DynamicConfigValue("unit", "short")])
+
+
+def devices() -> table.Panel:
+    inner = f'{influx.phase_of_devices(DEVICES)} GROUP BY "device", "model"'
+    return (
+        dress(
+            table.Panel(),
+            "Dark time per device",
+            "From a device's removals to its own report of the new state, from reconfig_device. Compare with the "
+            "data sheet: a device far "
+            "above its own median is ageing or overloaded. A device's name leads to its light.",
+            "ms",
+            influx.table(f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'),
+            w=12,
+            h=9,
+            transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+        )
+        .override_by_name("n", [models.DynamicConfigValue("unit", "short")])
+        .override_by_name("device", [link_to("Light of this device", "testbed-fabric", device="${__value.text}")])
+    )
+
+
+def worst() -> table.Panel:
+    columns = ", ".join(f'"{name}"' for name in ("dark_ms", "link_ms", "route_ms", "reconfig_id", "run", "job", "trigger"))
+    return (
+        dress(
+            table.Panel(),
+            "The ten slowest",
+            "The reconfigurations that took longest, from reconfig. The run leads to this page for that run "
+            "alone; `testbed show RUN` "
+            "draws its waterfall.",
+            "ms",
+            influx.table(f'SELECT top("total_ms", 10) AS "total_ms", {columns} FROM "reconfig" WHERE {HERE} AND {JOB}'),
+            w=24,
+            h=8,
+        )
+        .override_by_name("run", [kept_run("This run alone", "testbed-reconfiguration")])
+        .override_by_name("reconfig_id", [kept_run("Training in this run", "testbed-training")])
+    )
+
+
+def failures() -> table.Panel:
+    return dress(
+        table.Panel(),
+        "Checks that did not pass",
+        "Rungs of the verification ladder that failed, from verify, with the words shown to the operator. Empty is good.",
+        "none",
+        influx.table(f'SELECT "rung", "detail", "passed", "total", "reconfig_id", "run" FROM "verify" WHERE {HERE} AND "ok" = 0'),
+        w=12,
+        h=8,
+        nothing="all passed",
+    ).override_by_name("run", [kept_run("This run alone", "testbed-reconfiguration")])
+
+
+def refusals() -> table.Panel:
+    return dress(
+        table.Panel(),
+        "What devices refused",
+        "Devices' own words where they did not do what was asked, from reconfig_device. Empty is good.",
+        "none",
+        influx.table(
+            f'SELECT "device", "model", "error", "reconfig_id", "run" FROM "reconfig_device" WHERE {DEVICES} AND "error" != \'\''
+        ),
+        w=12,
+        h=8,
+        nothing="none",
+    ).override_by_name("run", [kept_run("This run alone", "testbed-reconfiguration")])
+
+
+def spread() -> histogram.Panel:
+    return dress(
+        histogram.Panel().bucket_count(30).fill_opacity(70).color_scheme(one_colour(PHASE_COLOURS["dark"])).legend(legend()),
+        "Spread of dark times",
+        "How often devices were dark for how long, from reconfig_device. Two humps are two kinds of moves or two kinds of devices.",
+        "ms",
+        influx.table(influx.phase_of_devices(DEVICES)),
+        w=12,
+        h=9,
+        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+    )
+
+
+def over_time() -> timeseries.Panel:
+    return dress(
+        timeseries.Panel()
+        .draw_style(kinds.GraphDrawStyle.POINTS)
+        .point_size(6)
+        .show_points(kinds.VisibilityMode.ALWAYS)
+        .legend(legend("max", right=True))
+        .tooltip(all_series()),
+        "Dark time per device over time",
+        "Each point is one device in one reconfiguration, from reconfig_device. A device that climbs wants attention.",
+        "ms",
+        Influx(f'{influx.phase_of_devices(DEVICES)} GROUP BY "device"', alias="$tag_device"),
+        w=24,
+        h=8,
+    )
+
+
+def build() -> board.Dashboard:
+    built = dashboard(
+        "testbed-reconfiguration",
+        "How long reconfigurations take, phase by phase and device by device, and which were worst.",
+        [
+            variable("run", "Run", "reconfig", "run", of_runs=False, newest=True),
+            variable("job", "Job", "reconfig", "job"),
+            variable("device", "Device", "reconfig_device", "device"),
+            variable("family", "Family", "reconfig_device", "model"),
+        ],
+        since="24h",
+        refresh="30s",
+    )
+    here = f"{HERE} AND {JOB}"
+    figures = [
+        (
+            "Reconfigurations",
+            "How many there were in this time, from reconfig.",
+            "short",
+            pick('sum("value")', "reconfig", here),
+        ),
+        (
+            "Circuits moved",
+            "One-way circuits made or broken in this time, from reconfig.",
+            "short",
+            pick('sum("n_circuits")', "reconfig", here),
+        ),
+        (
+            "Dark, median",
+            "Of the longest device of each, from reconfig.",
+            "ms",
+            pick('percentile("dark_ms", 50)', "reconfig", here),
+        ),
+        (
+            "Dark, 99th percentile",
+            "The slow ones, from reconfig.dark_ms: what to promise an operator.",
+            "ms",
+            pick('percentile("dark_ms", 99)', "reconfig", here),
+        ),
+        (
+            "Slowest of all",
+            "From the first command to everything verified, from reconfig.",
+            "ms",
+            pick('max("total_ms")', "reconfig", here),
+        ),
+        (
+            "Bytes lost",
+            "What ports dropped while light moved, from reconfig. Above zero: traffic was not drained.",
+            "bytes",
+            pick('sum("lost_bytes")', "reconfig", here),
+        ),
+    ]
+    for title, what, unit, query in figures:
+        figure = live.number(title, what, unit, query)
+        if unit == "bytes":
+            figure.thresholds(steps((None, "green"), (1, "orange"))).color_scheme(by_threshold())
+        built.with_panel(figure)
+    built.with_panel(
+        live.distribution(
+            "Dark time of ${family}",
+            "The share of changes in which a device of this family was dark for less than this, from reconfig_device; one picture "
+            "per family chosen above.",
+            "dark",
+            influx.phase_of_devices(DEVICES),
+            12,
+            9,
+        )
+        .repeat("family")
+        .repeat_direction("h")
+        .max_per_row(4)
+    )
+    for panel in (spread(), phases(), devices(), live.breakdown(24, 9, last=20), worst(), over_time(), failures(), refusals()):
+        built.with_panel(panel)
+    return built

@@ -1,0 +1,210 @@
+"""Training: what the job feels of the fabric, before and after each move."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import barchart, timeseries
+from grafana_foundation_sdk.builders import dashboard as board
+from grafana_foundation_sdk.models import common as kinds
+
+from dashboards import influx
+from dashboards.fabric import NO_TIME, lines, mean
+from dashboards.influx import HERE, HOST, JOB, Influx, pick
+from dashboards.live import number, throughput
+from dashboards.look import all_series, colour, dashboard, dress, legend, variable
+from orchestrator.telemetry.palette import PHASE_COLOURS
+
+OURS = f"{HERE} AND {JOB}"
+GPUS = f"{HERE} AND {HOST}"
+GPU = ("host", "gpu")
+
+
+def step_parts() -> timeseries.Panel:
+    """Computing and communication of a step, one on the other."""
+    query = (
+        f'SELECT mean("compute_ms") AS "computing", mean("comm_ms") AS "communication" FROM "iteration" WHERE {OURS} '
+        "GROUP BY time($__interval) fill(none)"
+    )
+    panel = dress(
+        timeseries.Panel()
+        .draw_style(kinds.GraphDrawStyle.LINE)
+        .line_width(1)
+        .fill_opacity(50)
+        .legend(legend("mean", right=True))
+        .tooltip(all_series()),
+        "What a step consists of",
+        "Computing and communication of a training step, from iteration. Communication is what another topology can change.",
+        "ms",
+        Influx(query, alias="$col"),
+        w=12,
+        interval="1s",
+    )
+    return panel.override_by_name("computing", colour(PHASE_COLOURS["up"])).override_by_name(
+        "communication", colour(PHASE_COLOURS["link"])
+    )
+
+
+def moves() -> barchart.Panel:
+    """The job's step per run: each move of the light is a run."""
+    shares = ", ".join(f'percentile("iter_ms", {n}) AS "p{n}"' for n in (50, 90, 99))
+    return dress(
+        barchart.Panel()
+        .orientation(kinds.VizOrientation.AUTO)
+        .x_field("run")
+        .show_value(kinds.VisibilityMode.AUTO)
+        .fill_opacity(80)
+        .legend(legend())
+        .tooltip(all_series()),
+        "Before and after each move",
+        "A training step's median and slow end in each run, from iteration: every move of the light begins a "
+        "run, so neighbours are "
+        "before and after. Lower is better.",
+        "ms",
+        influx.table(f'SELECT {shares} FROM "iteration" WHERE {OURS} GROUP BY "run"'),
+        w=12,
+        h=9,
+        transform=[NO_TIME],
+    )
+
+
+def build() -> board.Dashboard:
+    built = dashboard(
+        "testbed-training",
+        "What the job feels of the fabric: steps, bandwidth, exposed communication, before and after each move.",
+        [
+            variable("run", "Run", "iteration", "run", of_runs=False, newest=True),
+            variable("job", "Job", "iteration", "job"),
+            variable("host", "Host", "port", "host"),
+        ],
+        since="1h",
+        refresh="5s",
+    )
+    for title, what, unit, query in (
+        (
+            "Step, median",
+            "How long half of the training steps take at most, from iteration.",
+            "ms",
+            pick('percentile("iter_ms", 50)', "iteration", OURS),
+        ),
+        (
+            "Step, 99th percentile",
+            "The slow ones, from iteration. Moves of the light are among them.",
+            "ms",
+            pick('percentile("iter_ms", 99)', "iteration", OURS),
+        ),
+        (
+            "Steps",
+            "How many there were in this time, from iteration.",
+            "short",
+            pick('count("iter_ms")', "iteration", OURS),
+        ),
+        (
+            "Samples a second",
+            "Over all ranks, the mean of this time, from iteration.",
+            "short",
+            pick('mean("samples_per_s")', "iteration", OURS),
+        ),
+        (
+            "Bus bandwidth, median",
+            "Of collective operations by nccl-tests' definition, from collective (Gb/s). Compare with the links' rate.",
+            "Gbits",
+            pick('percentile("busbw_gbps", 50)', "collective", OURS),
+        ),
+        (
+            "Loss of training",
+            "The last value, from iteration. It must fall; a reconfiguration must not move it.",
+            "none",
+            pick('last("loss")', "iteration", OURS),
+        ),
+    ):
+        built.with_panel(number(title, what, unit, query))
+    built.with_panel(
+        lines(
+            "Iteration time",
+            "A training step, mean and slowest, from iteration. A peak at a mark is the move itself, a step "
+            "after it the new topology.",
+            "ms",
+            mean("iter_ms", "iteration", OURS, "job"),
+            Influx(
+                f'SELECT max("iter_ms") FROM "iteration" WHERE {OURS} GROUP BY time($__interval), "job" fill(none)',
+                "B",
+                alias="$tag_job slowest",
+            ),
+            w=24,
+        )
+    )
+    built.with_panel(step_parts())
+    built.with_panel(moves())
+    built.with_panel(
+        lines(
+            "Bus bandwidth",
+            "Of collective operations, from collective: one line per operation. After a move it should be at least what it was.",
+            "Gbits",
+            mean("busbw_gbps", "collective", OURS, "op", "algo"),
+        )
+    )
+    built.with_panel(
+        lines(
+            "Exposed communication",
+            "Communication that computing does not hide, from collective. It is what the job waits for.",
+            "ms",
+            mean("exposed_comm_ms", "collective", OURS, "job"),
+        )
+    )
+    built.with_panel(throughput(24, 7))
+    built.with_panel(
+        lines(
+            "Samples over time",
+            "Samples a second over all ranks, from iteration.",
+            "short",
+            mean("samples_per_s", "iteration", OURS, "job"),
+        )
+    )
+    built.with_panel(
+        lines(
+            "Loss",
+            "Of training, from iteration. A reconfiguration must not show here.",
+            "none",
+            mean("loss", "iteration", OURS, "job"),
+        )
+    )
+    built.with_row(
+        board.Row("GPUs")
+        .collapsed(True)
+        .with_panel(
+            lines(
+                "Busy",
+                "How busy each GPU is, from gpu. A valley at a mark is the move.",
+                "percent",
+                mean("util", "gpu", GPUS, *GPU),
+            )
+        )
+        .with_panel(
+            lines(
+                "Power",
+                "What each GPU draws, from gpu. Idle GPUs wait for the fabric.",
+                "watt",
+                mean("power_w", "gpu", GPUS, *GPU),
+            )
+        )
+        .with_panel(
+            lines(
+                "Memory",
+                "In use on each GPU, from gpu. A step up means another batch or model.",
+                "bytes",
+                mean("mem_bytes", "gpu", GPUS, *GPU),
+            )
+        )
+        .with_panel(
+            lines(
+                "NVLink",
+                "What each host's GPUs receive over NVLink, from gpu: traffic that never sees the fabric.",
+                "Bps",
+                Influx(
+                    f'SELECT non_negative_derivative(last("nvlink_rx_bytes"), 1s) FROM "gpu" WHERE {GPUS} '
+                    'GROUP BY time($__interval), "host", "gpu" fill(none)',
+                    alias="$tag_host $tag_gpu",
+                ),
+            )
+        )
+    )
+    return built

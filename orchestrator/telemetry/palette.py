@@ -1,0 +1,25 @@
+"""One colour per phase, the same in every dashboard, report and live view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PHASE_COLOURS: Mapping[str, str] = {
+    "command": "#5794F2",
+    "ack": "#5794F2",
+    "dark": "#8F3BB8",
+    "power": "#FADE2A",
+    "settle": "#FADE2A",
+    "link": "#FF9830",
+    "route": "#33B5A5",
+    "first_packet": "#CA95E5",
+    "resume": "#8AB8FF",
+    "idle": "#8E8E8E",
+    "up": "#73BF69",
+    "fault": "#F2495C",
+    "total": "#8E8E8E",
+}
+"""Of the phases of a reconfiguration (`*_ms` of `reconfig`) and of a device (`device_phase`). Red is for faults alone."""
+
+MARK = "#F2CC0C"
+"""Where a reconfiguration began, on every time axis."""

@@ -1,0 +1,141 @@
+"""Two runs of an imagined lab, written by the real journal, with every declared field: so every panel has something to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sin
+from pathlib import Path
+
+from orchestrator.telemetry import MEASUREMENTS, Journal
+from orchestrator.telemetry.lineprotocol import FieldValue
+
+BEGIN_NS = 1_795_000_000_000_000_000
+SECOND = 1_000_000_000
+RUN_S = 60
+RUNS = ("2026-11-21-0001", "2026-11-21-0002")
+END_NS = BEGIN_NS + len(RUNS) * RUN_S * SECOND
+DEVICES = (
+    ("ocs1", "ocs", "polatis-scpi"),
+    ("ocs2", "ocs", "calient-tl1"),
+    ("robot1", "robot", "rome-cli"),
+    ("wss1", "wss", "waveshaper-http"),
+)
+SIZES = (("bytes", 1), ("pkts", 1500))
+HOSTS = tuple(f"gpu{n:02d}" for n in range(1, 7))
+
+
+@dataclass
+class Stopped:
+    """Clocks that stand where they are put."""
+
+    now: int
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def time_ns(self) -> int:
+        return self.now
+
+
+def write(folder: Path) -> list[Path]:
+    """Write the journals below `folder` and return the directories of the runs."""
+    made = []
+    for index, run in enumerate(RUNS):
+        begin = BEGIN_NS + index * RUN_S * SECOND
+        with Journal(folder / run, run, "imagined", clock=Stopped(begin)) as journal:
+            for at, measurement, tags, fields in points(index, run):
+                journal.point(measurement, tags, fields, begin + at)
+        made.append(folder / run)
+    return made
+
+
+Wanted = tuple[int, str, dict[str, str], dict[str, FieldValue]]
+
+
+def points(index: int, run: str) -> Iterator[Wanted]:
+    """All points of one run: (offset in ns, measurement, tags, fields)."""
+    yield from moves(index, run)
+    yield from samples(index)
+    yield from steps(index)
+
+
+def moves(index: int, run: str) -> Iterator[Wanted]:
+    """Ten reconfigurations, the last of which fails, and what belongs to them."""
+    names = [name.removesuffix("_ms") for name in MEASUREMENTS["reconfig"].fields if name.endswith("_ms")]
+    for n in range(10):
+        at = (3 + 5 * n) * SECOND
+        last = n == 9
+        spans = {name: 1_000_000 * (k + 1) * (n + 2 + index) for k, name in enumerate(names)}
+        named = {"reconfig_id": f"{run}/{n + 1}"}
+        counts: dict[str, FieldValue] = {"seq": n + 1, "n_circuits": 12, "lost_bytes": 1500 * n, "value": 1}
+        times: dict[str, FieldValue] = {f"{k}_ns": v for k, v in spans.items()}
+        times |= {f"{k}_ms": v / 1e6 for k, v in spans.items()}
+        tags = {"job": "ddp", "trigger": "up", "policy": "drain", "ok": str(int(not last))}
+        yield at, "reconfig", tags, {**named, **counts, **times}
+        for rung in ("map", "light", "link"):
+            ok = int(not (last and rung == "link"))
+            fields: dict[str, FieldValue] = {"ok": ok, "passed": 47 + ok, "total": 48, "duration_ms": 3.5, "detail": "as seen"}
+            yield at + SECOND, "verify", {"rung": rung}, {**named, **fields}
+        for begin, phase in enumerate(("plan", "stage", "switch", "link", "verify")):
+            took = 4_000_000 * (begin + 1) + n * 100_000
+            fields = {"begin_ns": at, "duration_ns": took, "duration_ms": took / 1e6, "ok": 1, "detail": ""}
+            yield at + begin * took, "phase", {"phase": phase, "kind": "run", "subject": ""}, {**named, **fields}
+        for k, (device, kind, model) in enumerate(DEVICES):
+            dark = 20_000_000 * (k + 1) + n * 1_000_000
+            offsets: dict[str, FieldValue] = {"t_send_ns": 0, "t_ack_ns": 2_000_000, "t_dark_begin_ns": 1_000_000}
+            offsets |= {"t_dark_end_ns": 1_000_000 + dark, "t_power_ns": dark + 2_000_000, "t_link_up_ns": dark + 9_000_000}
+            offsets |= {"t_route_ns": dark + 12_000_000, "n_ports": 12, "writes": 2, "error": "-200, port in use" if last else ""}
+            yield at, "reconfig_device", {"device": device, "kind": kind, "model": model, "op": "change"}, {**named, **offsets}
+            for step, phase in enumerate(("command", "dark", "settle", "up")):
+                yield at + step * dark, "device_phase", {"device": device, "kind": kind}, {**named, "phase": phase}
+
+
+def samples(index: int) -> Iterator[Wanted]:
+    """Counters, light, circuits, clocks and GPUs."""
+    for tick in range(RUN_S * 10):
+        at = tick * SECOND // 10
+        moving = (tick - 30) % 50 < 3
+        for k, host in enumerate(HOSTS):
+            total = tick * 30_000_000 // 10
+            counts: dict[str, FieldValue] = {
+                "rx_bytes": total,
+                "tx_bytes": total,
+                "rx_pkts": total // 1500,
+                "tx_pkts": total // 1500,
+            }
+            counts |= {
+                "drops": tick // 50,
+                "pfc": tick // 20,
+                "ecn": tick // 10,
+                "oper": int(not (moving or (k == 5 and tick > 550))),
+            }
+            yield at, "port", {"host": host, "port": "p1", "layer": "nic"}, counts
+    for second in range(RUN_S):
+        at = second * SECOND
+        for k, host in enumerate(HOSTS):
+            other = HOSTS[(k + 1 + index) % len(HOSTS)]
+            loss = 1.2 + 0.1 * k + (0.01 * second if k == 2 else 0.0)
+            way: dict[str, FieldValue] = {"circuit": f"{host}:p1->{other}:p1", "source": host, "target": other}
+            state = "removed" if k == 5 and second == RUN_S - 1 else "up"
+            yield at, "circuit", {"ocs": "ocs1", "id": str(k + 1)}, {**way, "state": state, "mainstat": 240.0, "loss_db": loss}
+            light: dict[str, FieldValue] = {"rx_dbm": -1.0 - 0.1 * k, "tx_dbm": -2.2 - 0.1 * k, "temp_c": 41.5, "osnr_db": 31.0}
+            yield at, "optical", {"device": "ocs1", "port": str(k + 1)}, light
+            yield at, "clock", {"host": host}, {"offset_ns": 1200 * (k - 2), "source": "chrony"}
+            moved = second * 2_000_000_000
+            busy: dict[str, FieldValue] = {"util": 92.0, "power_w": 410.0, "mem_bytes": 60 * 2**30, "nvlink_tx_bytes": moved}
+            yield at, "gpu", {"host": host, "gpu": "0"}, {**busy, "nvlink_rx_bytes": moved, "pcie_bytes": moved // 10}
+
+
+def steps(index: int) -> Iterator[Wanted]:
+    """Training steps of about 40 ms; the second run's topology is the better one."""
+    for n in range(RUN_S * 20):
+        at = n * SECOND // 20
+        comm = (18.0 if index == 0 else 12.0) + sin(n)
+        step: dict[str, FieldValue] = {"iter": n, "iter_ms": 25.0 + comm, "compute_ms": 25.0, "comm_ms": comm, "ring_groups": 2}
+        step |= {"samples_per_s": 12_000.0 / (25.0 + comm), "loss": 2.0 / (n + 1)}
+        yield at, "iteration", {"job": "ddp", "workload": "train"}, step
+        if n % 5 == 0:
+            one: dict[str, FieldValue] = {"size_bytes": 2**24, "iter": n, "iter_ms": comm, "exposed_comm_ms": comm / 3}
+            tags = {"job": "ddp", "op": "all_reduce", "algo": "ring"}
+            yield at, "collective", tags, {**one, "algbw_gbps": 0.9, "busbw_gbps": 1.65}
