@@ -26,7 +26,7 @@ def _tl1(data: bytes, size: int) -> tuple[list[tl1.Message], bool]:
 @target("tl1-stream")
 def tl1_stream(data: bytes) -> None:
     whole = _tl1(data, max(1, len(data)))
-    size = 1 if len(data) < 300 else 97
+    size = 1 if len(data) < 128 else 97
     assert _tl1(data, size) == whole, f"pieces of {size} bytes are read otherwise"
     for message in whole[0]:
         if isinstance(message, tl1.Reply):
@@ -74,7 +74,8 @@ def tl1_polatis_rows(data: bytes) -> None:
 def telnet(data: bytes) -> None:
     whole, single = Negotiation(), Negotiation()
     text, answer = whole.feed(data)
-    parts = [single.feed(data[at : at + 1]) for at in range(len(data))]
+    size = 1 if len(data) < 128 else 17
+    parts = [single.feed(data[at : at + size]) for at in range(0, len(data), size)]
     assert (b"".join(t for t, _ in parts), b"".join(a for _, a in parts)) == (text, answer)
     assert len(text) <= len(data) and len(answer) <= len(data)
     assert Negotiation().feed(escaped(data.replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")))[1] == b""
