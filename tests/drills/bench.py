@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from emulators.dialects.calient_tl1 import CalientTl1
 from emulators.dialects.polatis_scpi import PolatisScpi
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
-from optics import Dbm, Port, TestbedError
+from optics import Dbm, Port
 from orchestrator import audit, changes, engine, locks, store, survey, undoing
 from orchestrator.holding import locks_of
 from orchestrator.rules import Rules
@@ -84,9 +84,6 @@ class Hosts(Fleet):
     """The fake hosts, heard by one process at a time as long as it lives."""
 
     token: int | None = None
-
-    async def close(self) -> None:
-        return None
 
     async def provision(self, names: object = None) -> Mapping[str, object]:
         return {}
@@ -321,10 +318,7 @@ def _wrapped(bench: Bench) -> Iterator[None]:
         try:
             yield Session(lab, inventory, devices, cast(Any, bench.fleet))
         finally:
-            for device in devices.values():
-                with suppress(Killed, TestbedError):
-                    await device.close()
-            await bench.fleet.close()
+            await asyncio.shield(asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True))
 
     def mark(pid: int) -> str:
         process = NOW.get()

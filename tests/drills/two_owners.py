@@ -60,7 +60,7 @@ troubles = st.one_of(
     st.builds(
         Trouble,
         st.sampled_from(("write", "read")),
-        st.integers(0, 12),
+        st.integers(0, 10),
         st.sampled_from(KINDS),
         st.sampled_from(("ocs1", "ocs2")),
     ),
@@ -115,6 +115,10 @@ class TwoOwners(RuleBasedStateMachine):
             for s in store.owned(self.bench.slice(owner)):
                 found[s.ingress.device].add((s.ingress.label, s.egress.label))
         return found
+
+    def unfinished(self) -> bool:
+        with self.bench.store() as store:
+            return any(store.unfinished(self.bench.key, name) for name in OWNERS)
 
     def stamps(self) -> dict[tuple[str, Pair], float | None]:
         return {
@@ -257,13 +261,25 @@ class TwoOwners(RuleBasedStateMachine):
     def begin(self) -> None:
         self.look("the beginning", died=False, owner="ann")
 
-    @rule(owner=owners, seed=seeds, trouble=troubles)
-    def up(self, owner: str, seed: int, trouble: Trouble) -> None:
+    @rule(owner=owners, seed=seeds, trouble=troubles, then=st.sampled_from(("", "resume", "rollback")))
+    def up(self, owner: str, seed: int, trouble: Trouble, then: str) -> None:
+        """Bring a plan up; one that was killed on its way goes on, goes back, or is left to whoever comes next."""
         links = self.plan(seed, owner)
         path = self.bench.folder / f"{owner}.json"
         path.write_text(plan_text(f"plan-{seed}", links))
-        more = {"dry_run": False, "launch_job": False}
-        came = self.command(engine.up, path, owner=owner, trouble=trouble, **more)
+        was, reboots = self.bench.held(), Counter(self.reboots)
+        came = self.command(engine.up, path, owner=owner, trouble=trouble, dry_run=False, launch_job=False)
+        if isinstance(came, Killed) and then:
+            with self.bench.store(owner) as store:
+                run = store.get("last")
+            if run is None or run.status != "died" or not run.begun or run.owner != owner:
+                return
+            verb = engine.resume if then == "resume" else engine.rollback
+            came = self.command(verb, run.id, owner=owner, trouble=Trouble("nothing"))
+            if then == "rollback":
+                good = not isinstance(came, BaseException) and not getattr(came, "left", ()) and self.reboots == reboots
+                assert not good or self.bench.held() == was, f"rolled back to {self.bench.held()}, it was {was}"
+                return
         if came is not None and not isinstance(came, BaseException):
             wanted = {name: pairs - {self.bench.foreign(name)} for name, pairs in self.bench.wanted(links).items()}
             assert self.owned(owner) == wanted, f"up succeeded and {owner} owns {self.owned(owner)}, not {wanted}"
@@ -277,10 +293,10 @@ class TwoOwners(RuleBasedStateMachine):
         if came is not None and not isinstance(came, BaseException) and not came.left:
             assert not any(self.owned(owner).values()), f"down left nothing, and {owner} owns {self.owned(owner)}"
 
-    @rule(owner=owners, seed=seeds, trouble=troubles)
-    def up_again(self, owner: str, seed: int, trouble: Trouble) -> None:
-        """The same: most of what operators do is this."""
-        self.up(owner, seed, trouble)
+    @rule(owner=owners, seed=seeds, number=st.integers(1, 110), then=st.sampled_from(("resume", "rollback")))
+    def killed(self, owner: str, seed: int, number: int, then: str) -> None:
+        """The same, killed at some point."""
+        self.up(owner, seed, Trouble("kill", number), then)
 
     @rule(owner=owners, trouble=troubles)
     def rollback(self, owner: str, trouble: Trouble) -> None:
@@ -296,6 +312,7 @@ class TwoOwners(RuleBasedStateMachine):
         if current is not None:
             self.command(engine.restore, owner=owner, trouble=trouble)
 
+    @precondition(lambda self: self.unfinished())
     @rule(owner=owners, trouble=troubles, undo=st.booleans())
     def put_right(self, owner: str, trouble: Trouble, undo: bool) -> None:
         """Resume or take back what stopped on its way, of this owner or else of the other."""
@@ -352,6 +369,7 @@ class TwoOwners(RuleBasedStateMachine):
         self.do(asyncio.sleep(3 * BOOT_S))
         self.look(f"reboot of {device}", died=False, owner="ann")
 
+    @precondition(lambda self: self.bench.owing())
     @rule()
     def time_passes(self) -> None:
         """Hosts whose commit nobody confirmed go back by themselves; those armed give up."""
