@@ -101,8 +101,10 @@ def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(sh
 def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared: Lab) -> None:
     lab = shared
     plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("over", triangle("gpu03", "gpu04", "gpu05"))
+    began = len(lab.steps())
     first = lab.command("up", "--topology", plans[0], "--no-job", **ANN)
     at_work(lab)
+    wait_for(lambda: len(lab.steps()) > began)  # a login would run into its time-out asleep
     with asleep(first):
         answer = lab.up(plans[1], "--no-job", **BOB)
         [held] = locks(lab)
