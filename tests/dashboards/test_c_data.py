@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from orchestrator.telemetry import MEASUREMENTS
 from orchestrator.telemetry.reader import read
 from tests.dashboards import synthetic
-from tests.dashboards.conftest import Influx
 from tests.dashboards.grafana import QUERIES, Asked, expanded
+from tests.dashboards.server import Influx
 
 SOON_S = 0.2
 RANGE = (synthetic.BEGIN_NS // 1_000_000, synthetic.END_NS // 1_000_000)
@@ -51,11 +52,9 @@ def test_a_misspelt_field_is_noticed(influx: Influx, imagined: str) -> None:
     assert not rows(influx, imagined, wrong, {})
 
 
-def test_the_imagined_runs_have_every_declared_field(tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_the_imagined_runs_have_every_declared_field(tmp_path: Path) -> None:
     seen: dict[str, set[str]] = {}
-    for run_dir in synthetic.write(Path(str(tmp_path))):
+    for run_dir in synthetic.write(tmp_path):
         for point in read(run_dir):
             seen.setdefault(point.measurement, set()).update(point.fields)
     assert seen == {name: set(known.fields) for name, known in MEASUREMENTS.items()}

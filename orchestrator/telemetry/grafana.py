@@ -1,0 +1,203 @@
+"""Grafana over HTTP: the few calls this program makes, behind one protocol; the client library is known here alone.
+
+Classic dashboard JSON and `/api` work from Grafana 10 to 13. The library (`grafana-api-sdk`, import name `grafana_api`) tells
+failures by text and log; here every answer is judged by its status, nothing is retried, an error names the server and the call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, urlsplit
+
+from optics.errors import BadFile, Garbled, Missing, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from orchestrator.reports import Json
+
+OLDEST = 10
+"""The first Grafana that loads what we send: classic JSON of schemaVersion 42 and the panels in it."""
+NOTE_TAGS = ("testbed", "testbed-note")
+"""The dashboards show every annotation with the second of them."""
+TIMEOUT_S = 10.0
+
+Model = Mapping[str, Any]
+"""JSON whose words are Grafana's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An operator's remark at a time (ms since the epoch), until `end_ms` where it lasted."""
+
+    text: str
+    time_ms: int
+    end_ms: int | None = None
+    tags: Sequence[str] = NOTE_TAGS
+
+
+class Grafana(Protocol):
+    """What is asked of a Grafana. Raises: Unreachable - no answer. Refused - it said no, in its own words. Garbled - no Grafana."""
+
+    def version(self) -> str:
+        """Its version, empty where it does not tell strangers. Raises: Missing - too old for the dashboards."""
+
+    def folder(self, uid: str, title: str) -> None:
+        """Make the folder unless there is one of this uid."""
+
+    def data_source(self, spec: Model) -> bool:
+        """Make or update the data source with this uid; False for one that came from files and stays as it is."""
+
+    def data_source_said(self, uid: str) -> str:
+        """What Grafana's own try of the data source said; empty if it works."""
+
+    def dashboard(self, model: Model, folder_uid: str, message: str) -> str:
+        """Store a dashboard over what is there; the path of its page."""
+
+    def annotate(self, note: Note) -> int:
+        """Store a remark; its number."""
+
+    def push(self, stream: str, lines: str) -> None:
+        """Hand points (line protocol) to Grafana Live: for gauges of at most 10 a second, without history."""
+
+
+class GrafanaApi:
+    """A Grafana reached with a service account's token."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadFile([f"{url!r} is not the URL of a Grafana"], hint="such as http://grafana.lab:3000")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise BadFile(
+                [f"the URL of Grafana holds more than host and path: {parts.hostname}"], hint="the token goes into --token"
+            )
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise BadFile(["the token is not one of Grafana's"], hint="make one under Administration, Service accounts")
+        self.url = url.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+
+    def version(self) -> str:
+        told = str(self._done("tell its version", "GET", "/api/health").get("version", ""))
+        major = told.partition(".")[0]
+        if major.isdigit() and int(major) < OLDEST:
+            raise Missing(f"{self.url} is Grafana {told}; the dashboards need {OLDEST} or newer", hint="update Grafana")
+        return told
+
+    def folder(self, uid: str, title: str) -> None:
+        status, _ = self._call("look for the folder", "GET", f"/api/folders/{quote(uid, safe='')}", fine=(404,))
+        if status == 404:
+            self._done("make the folder", "POST", "/api/folders", {"uid": uid, "title": title})
+
+    def data_source(self, spec: Model) -> bool:
+        path = f"/api/datasources/uid/{quote(str(spec['uid']), safe='')}"
+        status, there = self._call("look for the data source", "GET", path, fine=(404,))
+        if status == 404:
+            self._done("make the data source", "POST", "/api/datasources", spec)
+        elif there.get("readOnly"):
+            return False
+        else:
+            self._done("update the data source", "PUT", path, spec)
+        return True
+
+    def data_source_said(self, uid: str) -> str:
+        path = f"/api/datasources/uid/{quote(uid, safe='')}/health"
+        status, told = self._call("try the data source", "GET", path, fine=(400, 404, 500, 501))
+        return "" if status == 200 else str(told.get("message") or f"status {status}")
+
+    def dashboard(self, model: Model, folder_uid: str, message: str) -> str:
+        body = {"dashboard": model, "folderUid": folder_uid, "overwrite": True, "message": message}
+        return str(self._done(f"take the dashboard {model['uid']}", "POST", "/api/dashboards/db", body).get("url", ""))
+
+    def annotate(self, note: Note) -> int:
+        body = {
+            "time": note.time_ms,
+            "timeEnd": note.end_ms if note.end_ms is not None else note.time_ms,
+            "tags": list(note.tags),
+            "text": note.text,
+        }
+        number = self._done("take the note", "POST", "/api/annotations", body).get("id")
+        if not isinstance(number, int):
+            raise Garbled(f"{self.url}: wanted the note's number, got none")
+        return number
+
+    def push(self, stream: str, lines: str) -> None:
+        import httpx
+
+        what = "take live points"
+        try:
+            answer = httpx.post(
+                f"{self.url}/api/live/push/{quote(stream, safe='')}",
+                content=lines.encode(),
+                headers={"Authorization": f"Bearer {self._token}"},
+                timeout=self._timeout_s,
+            )
+        except httpx.HTTPError as error:
+            raise self._silent(what, error) from None
+        if not answer.is_success:
+            raise self._refused(what, answer.status_code, answer.text)
+
+    def _done(self, what: str, method: str, path: str, body: Model | None = None) -> Mapping[str, Json]:
+        return self._call(what, method, path, body)[1]
+
+    def _call(
+        self, what: str, method: str, path: str, body: Model | None = None, *, fine: Sequence[int] = ()
+    ) -> tuple[int, Mapping[str, Json]]:
+        """One request through the library: the answer's status, a good one or one of `fine`, and its object."""
+        import httpx
+        from grafana_api.api import Api
+        from grafana_api.model import APIModel, RequestsMethods
+
+        host = APIModel(host=self.url, token=self._token, timeout=self._timeout_s, retries=0, num_pools=1, follow_redirects=False)
+        content = None if body is None else json.dumps(body)
+        try:
+            with _quiet():
+                told = Api(host).call_the_api(path, RequestsMethods[method], content, response_status_code=True)
+        except httpx.ConnectError as error:
+            if "API key" in str(error):  # so the library reports a token Grafana does not know
+                raise self._refused(what, 401, str(error)) from None
+            raise self._silent(what, error) from None
+        except httpx.HTTPError as error:
+            raise self._silent(what, error) from None
+        except (IndexError, AttributeError, TypeError):  # the library writes the status into lists, and measures what has no length
+            told = None
+        if not isinstance(told, dict) or not isinstance(told.get("status"), int):
+            raise Garbled(f"{self.url}: wanted to {what}, got no answer of a Grafana", hint="is this the URL of Grafana itself?")
+        status = int(told["status"])
+        if status in fine:
+            return status, told
+        if not 200 <= status < 300:
+            raise self._refused(what, status, str(told.get("message") or told.get("data") or ""))
+        if "data" in told and len(told) == 2:  # so the library hands on what is no JSON
+            raise Garbled(f"{self.url}: wanted to {what}, got a page instead of JSON", hint="is this the URL of Grafana itself?")
+        return status, told
+
+    def _refused(self, what: str, status: int, words: str) -> Refused:
+        said = " ".join(words.split())[:200]
+        hints = {
+            401: "make a token under Administration, Service accounts; hand it over in TESTBED_GRAFANA_TOKEN",
+            403: "the token's service account needs the role Editor, for the data source Admin",
+            301: "give the URL Grafana itself has (https?)",
+            302: "give the URL Grafana itself has (https?)",
+        }
+        hint = "it came from files: change it there" if "provisioned" in said else hints.get(status, "")
+        return Refused(f"{self.url} refused to {what}: {status}{', ' + said if said else ''}", hint=hint)
+
+    def _silent(self, what: str, error: Exception) -> Unreachable:
+        told = str(error) or type(error).__name__
+        return Unreachable(f"{self.url}: wanted to {what}, no answer ({told}); waited {self._timeout_s:g} s at most")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of what the library logs: it is in our errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
