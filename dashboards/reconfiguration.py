@@ -34,7 +34,7 @@ def phases() -> table.Panel:
         "percentile is where time can be won.",
         "ms",
         influx.table(f'SELECT {percentiles("duration_ms")} FROM "phase" WHERE {HERE} AND "kind" = \'run\' GROUP BY "phase"'),
-        w=12,
+        w=8,
         h=9,
         transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
     ).override_by_name("n", [models.DynamicConfigValue("unit", "short")])
@@ -51,7 +51,7 @@ def devices() -> table.Panel:
             "above its own median is ageing or overloaded. A device's name leads to its light.",
             "ms",
             influx.table(f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'),
-            w=12,
+            w=8,
             h=9,
             transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
         )
@@ -114,7 +114,7 @@ def spread() -> histogram.Panel:
         "How often devices were dark for how long, from reconfig_device. Two humps are two kinds of moves or two kinds of devices.",
         "ms",
         influx.table(influx.phase_of_devices(DEVICES)),
-        w=12,
+        w=8,
         h=9,
         transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
     )
@@ -201,7 +201,7 @@ def build() -> board.Dashboard:
             "per family chosen above.",
             "dark",
             influx.phase_of_devices(DEVICES),
-            12,
+            24,  # one per family side by side: what stood beside it would be covered
             9,
         )
         .repeat("family")

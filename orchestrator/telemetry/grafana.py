@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class GrafanaApi:
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not re.fullmatch(r"https?://([^\s/@?#]+@)?[\w.:\[\]-]+(/[^\s]*)?", url) or not parts.hostname or not _port(parts.netloc):
             raise BadFile([f"{url!r} is not the URL of a Grafana"], hint="such as http://grafana.lab:3000")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise BadFile(
@@ -190,6 +191,12 @@ class GrafanaApi:
     def _silent(self, what: str, error: Exception) -> Unreachable:
         told = str(error) or type(error).__name__
         return Unreachable(f"{self.url}: wanted to {what}, no answer ({told}); waited {self._timeout_s:g} s at most")
+
+
+def _port(place: str) -> bool:
+    """Whether the port of host:port, if there is one, can be one."""
+    found = re.search(r":([^:\]]*)$", place)
+    return found is None or (found[1].isdigit() and int(found[1]) < 65536)
 
 
 @contextmanager

@@ -98,6 +98,7 @@ def test_titles_ids_and_names_of_queries_are_unique() -> None:
 def test_no_panel_covers_another_and_none_leaves_the_page() -> None:
     for name, dashboard in DASHBOARDS.items():
         places = [{"title": p["title"], **p["gridPos"]} for p in dashboard["panels"]]
+        assert all(p["gridPos"]["w"] == 24 for p in dashboard["panels"] if p.get("repeat")), "repeats fill the page's width"
         assert all(p["x"] + p["w"] <= 24 for p in places)
         for a, b in combinations(places, 2):
             apart = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"] or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]

@@ -262,7 +262,18 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
             GrafanaApi(url, TOKEN, timeout_s=0.2).push("testbed", "port rx=1")
 
 
-@pytest.mark.parametrize("url", ["grafana.lab:3000", "http://", "http://ann:pw@grafana:3000", "http://grafana/?x=1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "grafana.lab:3000",
+        "http://",
+        "http://a b:3000",
+        "http://grafana:99999",
+        "http://grafana:x",
+        "http://ann:pw@grafana:3000",
+        "http://grafana/?x=1",
+    ],
+)
 def test_a_url_that_is_none_or_holds_secrets_is_refused(url: str) -> None:
     with pytest.raises(BadFile) as caught:
         GrafanaApi(url, TOKEN)
