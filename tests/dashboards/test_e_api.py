@@ -179,7 +179,7 @@ def test_the_contract_agrees_with_grafanas_own(server: Server) -> None:
 
 
 def test_the_library_is_the_maintained_one_and_nothing_overwrote_it() -> None:
-    assert version("grafana-api-sdk") == "0.9.1"
+    assert version("grafana-api-sdk").startswith("0.9.")
     assert "grafana_api/model.py" in {str(file) for file in files("grafana-api-sdk") or ()}
     for other in ("grafana-api", "grafana-client", "urllib3-future"):
         with pytest.raises(PackageNotFoundError):
