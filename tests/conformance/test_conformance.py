@@ -9,6 +9,9 @@ import pytest
 from conformance.run import Report, Standing, Verdict
 from tests.conformance.conftest import DRIVERS, cases
 
+pytestmark = pytest.mark.timeout(600)
+"""The first test waits for every check of every family: a minute on two cores, several on a busy machine."""
+
 
 @pytest.mark.parametrize(("driver", "check"), [pytest.param(d, c, id=f"{d}-{c}") for d, c in cases()])
 def test_a_driver_passes_a_check(driver: str, check: str, reports: Mapping[str, Report]) -> None:
