@@ -46,6 +46,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.long
 def test_unconfirmed_a_plan_and_its_job_give_way_to_the_ones_before(lab: Lab) -> None:
     first = lab.up(lab.plan("ring", RING, job=job([FORWARD]) | {"name": "first"})).must()
     was = lab.glass()
@@ -79,6 +80,7 @@ def test_confirmed_in_time_it_stays_and_nothing_comes_after(lab: Lab) -> None:
     assert running == {"gpu01", "gpu02"}, "hosts that left are cleared"
 
 
+@pytest.mark.long
 def test_killed_with_nobody_left_to_watch_the_hosts_go_back_alone_and_the_next_command_does_the_rest(lab: Lab) -> None:
     lab.up(lab.plan("ring", RING)).must()
     was = lab.glass()

@@ -15,9 +15,11 @@ from emulators.families import WHERE
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 DRIVERS = sorted(set(known_drivers()) & set(WHERE))
 HOSTS = 4
+QUICK = {"finisar-serial", "polatis-restconf", "sonic-ocs"}
+"""One over a serial line, one over HTTP, one over SSH; the others are long tests, and the conformance run has all of them."""
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", [pytest.param(d, marks=[pytest.mark.long] * (d not in QUICK)) for d in DRIVERS])
 def test_a_ring_comes_up_on_the_lab_of_a_family_and_all_hosts_reach_each_other(driver: str, tmp_path: Path) -> None:
     started = CommandLine(tmp_path, tmp_path)("lab", "start", "--driver", driver, "--hosts", HOSTS)
     inventory = Path(started["inventory"])
@@ -32,6 +34,7 @@ def test_a_ring_comes_up_on_the_lab_of_a_family_and_all_hosts_reach_each_other(d
         assert testbed("lab", "stop", "--driver", driver)["stopped"]
 
 
+@pytest.mark.long
 def test_the_lab_of_a_family_is_the_same_one_until_another_number_of_hosts_is_wanted(tmp_path: Path) -> None:
     testbed = CommandLine(tmp_path, tmp_path)
     first = testbed("lab", "start", "--driver", "polatis-scpi", "--hosts", 0)

@@ -61,6 +61,7 @@ def test_a_job_that_cannot_start_is_quoted(lab: Lab) -> None:
     assert answer.exit_code == 7 and "hidden" in answer.envelope["message"]
 
 
+@pytest.mark.long
 def test_the_job_before_runs_again_after_every_way_back(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
     moved = [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]

@@ -62,6 +62,7 @@ def test_a_lab_as_planned_passes_every_rung_and_nobody_waits(up: Lab) -> None:
     assert rungs["identity"]["seconds"] < 0.9 and rungs["link"]["seconds"] < 0.9
 
 
+@pytest.mark.long
 def test_one_way_links_are_known_without_waiting_for_answers_that_cannot_come(lab: Lab) -> None:
     links = [{"a": a, "b": b, "kind": "simplex"} for a, b in ring((1, 1))]
     path = lab.plan("one-way", [])
@@ -92,6 +93,7 @@ def test_a_dark_port_is_named_on_its_side_of_the_switch(up: Lab) -> None:
     assert not carriers(up)["gpu04:p1"] and carriers(up)["gpu03:p1"]
 
 
+@pytest.mark.long
 def test_a_port_whose_hardware_failed_is_the_switchs_own(up: Lab) -> None:
     up.ask("faults.add", device="ocs1", kind="failed-port", port="3")
     assert "light enters ocs1:3 (" in (words := said(climb(up), "light")) and "ocs1 or its output" in words
@@ -141,6 +143,7 @@ def test_swapped_fibres_are_named(up: Lab, case: str) -> None:
         up.ask("fibre.swap", a=one, b=other, ends=ends)
 
 
+@pytest.mark.long
 def test_a_host_that_does_not_answer_fails_its_links_and_no_device_is_blamed(up: Lab) -> None:
     up.ask("host.sshd", host="gpu03", up=False)
     answer = up.testbed("verify")
@@ -158,6 +161,7 @@ def test_a_device_that_only_says_that_it_did_is_caught_before_the_plan_counts_as
     assert not lab.glass()["ocs1"]
 
 
+@pytest.mark.long
 def test_a_mirror_that_is_stuck_is_named_by_the_change(lab: Lab) -> None:
     lab.ask("faults.add", device="ocs1", kind="stuck-port", port="3")
     answer = lab.up(lab.plan("ring", ring((1, 2)), acceptance={"link_up_timeout_s": 2}))
@@ -172,6 +176,7 @@ def test_a_circuit_that_somebody_took_down_is_missing_in_the_map(up: Lab) -> Non
     assert "does not leave ocs1:20: ocs1 does not hold that" in said(rungs, "light")
 
 
+@pytest.mark.long
 def test_hands_that_move_a_circuit_are_seen_in_the_map_and_told_from_swapped_fibres(up: Lab) -> None:
     scpi(up, ":oxc:swit:conn:sub (@3,5),(@20,22);:oxc:swit:conn:add (@3,5),(@22,20);*idn?\n")
     try:
@@ -194,6 +199,7 @@ def test_foreign_circuits_are_listed_and_fail_nothing(up: Lab) -> None:
         scpi(up, ":oxc:swit:conn:sub (@15),(@31);*idn?\n")
 
 
+@pytest.mark.long
 def test_the_circuits_of_another_owner_are_foreign_and_have_his_name(up: Lab) -> None:
     up.testbed("down", "--yes").must()
     up.up(up.plan("mine", [("gpu01:p1", "gpu02:p1")])).must()
@@ -205,6 +211,7 @@ def test_the_circuits_of_another_owner_are_foreign_and_have_his_name(up: Lab) ->
         up.testbed("down", "--yes", "--as", "alice").must()
 
 
+@pytest.mark.long
 def test_one_rung_is_climbed_alone(up: Lab) -> None:
     assert [*climb(up, "--rung", "light")] == ["light"] and [*climb(up, "--rung", "power", "--rung", "map")] == ["map", "power"]
 
@@ -226,6 +233,7 @@ def test_every_link_is_qualified_and_a_slow_one_is_named(lab: Lab) -> None:
         subprocess.run([*shape, "noqueue"], check=True)
 
 
+@pytest.mark.long
 def test_a_short_all_reduce_is_compared_with_what_the_links_allow(lab: Lab) -> None:
     lab.up(lab.plan("three", ring((1, 2), hosts=4)), "--no-job").must()
     rung = climb(lab, "--rung", "map", "--collective")["collective"]

@@ -105,6 +105,7 @@ def test_the_robot_works_ahead_and_the_change_itself_is_a_flip(ahead: Lab) -> No
     assert report["dark_ms"] < 1000
 
 
+@pytest.mark.long
 def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) -> None:
     first, second = ring(ahead, "first", [1, 2, 3, 4, 5, 6]), ring(ahead, "second", [1, 2, 4, 3, 5, 6])
     ahead.up(first).must()
@@ -118,6 +119,7 @@ def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) ->
     assert ahead.glass()["flip1"] == plugged(ahead) == set()
 
 
+@pytest.mark.long
 def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again(ahead: Lab) -> None:
     first, second = ring(ahead, "first", [1, 2, 3, 4, 5, 6]), ring(ahead, "second", [1, 2, 4, 3, 5, 6])
     ahead.up(first).must()
@@ -134,6 +136,7 @@ def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again
     assert moves(report) == 0 and heard(ahead) == joined([1, 2, 4, 3, 5, 6])
 
 
+@pytest.mark.long
 def test_a_plan_that_is_up_under_other_names_needs_no_switching_when_hosts_are_interchangeable(ahead: Lab) -> None:
     ahead.up(ring(ahead, "ring", [1, 2, 3, 4, 5, 6])).must()
     order = [1, 4, 2, 5, 3, 6]

@@ -51,6 +51,7 @@ def test_rollback_brings_back_exactly_what_was_and_a_second_one_undoes_it(lab: L
     assert lab.testbed("rollback").must()["plan"] == "moved" and lab.glass() == moved
 
 
+@pytest.mark.long
 def test_rollback_of_the_first_plan_leaves_nothing(lab: Lab) -> None:
     run = lab.up(lab.plan("ring", ring((1, 2)))).must()["run"]
     assert lab.testbed("rollback", run).must()["left"] == []
@@ -59,6 +60,7 @@ def test_rollback_of_the_first_plan_leaves_nothing(lab: Lab) -> None:
     assert not any(lab.glass().values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["resume", "rollback"])
 def test_what_a_killed_run_left_is_told_and_both_ways_on_converge(lab: Lab, way: str) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
@@ -74,6 +76,7 @@ def test_what_a_killed_run_left_is_told_and_both_ways_on_converge(lab: Lab, way:
     assert lab.testbed("verify").must()["ok"]
 
 
+@pytest.mark.long
 def test_an_interrupted_change_is_taken_back_and_says_so(lab: Lab) -> None:
     lab.up(lab.plan("ring", ring((1, 2)))).must()
     was = lab.glass()

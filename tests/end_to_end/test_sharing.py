@@ -98,6 +98,7 @@ def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(sh
     lab.testbed("verify", **BOB).must()
 
 
+@pytest.mark.long
 def test_who_needs_the_same_hosts_is_told_by_whom_they_are_held_or_waits(shared: Lab) -> None:
     lab = shared
     plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("over", triangle("gpu03", "gpu04", "gpu05"))
@@ -160,6 +161,7 @@ def test_a_robbed_run_changes_nothing_more_and_its_hosts_listen_to_the_newer_one
     assert left and left[0]["exit_code"] == 4
 
 
+@pytest.mark.long
 def test_a_reservation_keeps_others_out_and_its_owner_in(shared: Lab) -> None:
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
@@ -208,6 +210,7 @@ def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab)
     lab.testbed("verify", **BOB).must()
 
 
+@pytest.mark.long
 def test_a_circuit_that_nobody_owns_is_adopted_by_its_name_and_goes_with_the_next_plan(shared: Lab) -> None:
     lab = shared
     lab.up(lab.plan("theirs", [("gpu02:p1", "gpu03:p1")]), "--no-job", **ANN).must()
@@ -261,6 +264,7 @@ def test_no_light_moves_on_what_is_tagged_out_whatever_is_said(shared: Lab) -> N
     assert len(circuits(lab)[device]) == 4
 
 
+@pytest.mark.long
 def test_a_tag_hung_while_a_change_goes_wrong_is_left_for_hands(shared: Lab) -> None:
     lab = shared
     plan = lab.plan("left", triangle("gpu01", "gpu02", "gpu03"))
@@ -431,6 +435,7 @@ def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None
     users.testbed("bob", "verify").must()
 
 
+@pytest.mark.long
 def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
     users.testbed("ann", "history").must()
     outside = users.testbed("eve", "history")
@@ -446,6 +451,7 @@ def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
     assert missing.exit_code == 2 and "install -d -m 2770" in missing.envelope["hint"]
 
 
+@pytest.mark.long
 def test_a_user_with_a_store_of_his_own_does_not_meet_others_unawares(lab: Lab, users: Users) -> None:
     left = users.plan(lab, "left", triangle("gpu01", "gpu02", "gpu03"))
     running = users.run("ann", "up", "-t", left, "--no-job")

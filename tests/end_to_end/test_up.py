@@ -65,6 +65,7 @@ def test_circuits_that_stay_are_not_touched(lab: Lab) -> None:
     assert lab.ask("status")["devices"]["ocs2"]["writes"] == since
 
 
+@pytest.mark.long
 def test_a_plan_that_leaves_hosts_out_drains_only_its_own(lab: Lab) -> None:
     square = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
     lab.up(lab.plan("square", square)).must()
@@ -255,6 +256,7 @@ def test_after_kill_9_of_up_the_next_up_converges(lab: Lab, moment: str) -> None
     assert lab.testbed("verify").must()["ok"]
 
 
+@pytest.mark.long
 def test_a_device_that_settles_while_the_next_up_stages_holds_nobody_up(lab: Lab) -> None:
     plan = lab.plan("ring", ring((1, 2)))
     before = lab.writes()
