@@ -6,9 +6,9 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 NAME   ?= all
 RUNS   ?= 1000000
 
-.PHONY: demo test bench drill fuzz lint setup schema clean help
+.PHONY: demo test test-all bench drill fuzz lint setup schema clean help
 help:
-	@echo "make demo    the main job on the emulated lab    make test    all tests    make bench [NAME=...]    measured claims    make drill [NAME=...]    crashes and faults, all of them    make fuzz [NAME=...] [RUNS=...]    hostile input"
+	@echo "make demo    the main job on the emulated lab    make test    all tests but the long ones (make test-all)    make bench [NAME=...]    measured claims    make drill [NAME=...]    crashes and faults, all of them    make fuzz [NAME=...] [RUNS=...]    hostile input"
 
 setup: $(VENV)/.ready
 
@@ -23,7 +23,15 @@ demo: setup
 	@$(SUDO) $(BIN)/python examples/demo.py
 
 test: setup lint frontend
+	@scripts/install-deps influxdb
+	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
 	@$(SUDO) $(BIN)/python -m pytest
+
+# The long end-to-end tests, too (half an hour on two cores).
+test-all: setup lint frontend
+	@scripts/install-deps influxdb
+	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
+	@$(SUDO) $(BIN)/python -m pytest -m "long or not long"
 
 # Grafana's own data library, for the dashboards' tests; where npm is missing they say what they did not do.
 FRONTEND := tests/dashboards/node
