@@ -20,6 +20,7 @@ NAMES = (
     "driver_overhead",
     "emulator_scale",
     "reroute",
+    "influx_sink",
 )
 
 

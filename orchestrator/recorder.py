@@ -29,6 +29,8 @@ class Recorder:
     def __init__(self, progress: Progress, journal: Journal | None = None) -> None:
         self.progress = progress
         self.journal = journal
+        if journal is not None:
+            journal.tell = progress.note
         self.start_ns = time.monotonic_ns()
         self.phases: list[PhaseTime] = []
         self.parts: list[PartTime] = []

@@ -23,7 +23,28 @@ _KEYS = {
     "state_dir": "directory of journals and logs",
     "lock_dir": "directory of the notes which store keeps which lab, shared by all users of this machine",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
+    "telemetry.influx.url": "where copies of the journals go: none, auto (a private influxd) or the URL of an InfluxDB",
+    "telemetry.influx.db": "database there (or db/retention policy); in InfluxDB 2 and 3 the bucket",
+    "telemetry.influx.org": "organisation in InfluxDB 2",
+    "telemetry.influx.api": "auto, v1 or v2",
+    "telemetry.influx.gzip": "yes or no",
+    "telemetry.influx.retention": "how long InfluxDB keeps points (30d), where the database is made by us",
 }
+_PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir")
+_PREFIX = "telemetry."
+"""Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in Grafana's provisioning."""
+
+
+@dataclass(frozen=True, slots=True)
+class InfluxSettings:
+    """Which InfluxDB gets copies of the journals. `retention_s` 0: for ever. The token is in TESTBED_INFLUX_TOKEN only."""
+
+    url: str = "none"
+    db: str = "testbed"
+    org: str = ""
+    api: str = "auto"
+    gzip: bool = False
+    retention_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +64,7 @@ class Settings:
     store: Path | None = None
     """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
     wait_s: float = 0.0
+    influx: InfluxSettings = InfluxSettings()
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -59,9 +81,9 @@ class Settings:
 
 
 def duration(text: str) -> float:
-    """Read a duration: `90s`, `2m`, `500ms`, `1h`, or plain seconds. Raises: ValueError - anything else, or not above zero."""
+    """Read a duration: `90s`, `2m`, `500ms`, `1h`, `30d`, or plain seconds. Raises: ValueError - anything else, not above zero."""
     clean = text.strip().lower()
-    units = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
+    units = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0), ("", 1.0))
     unit, factor = next((unit, factor) for unit, factor in units if clean.endswith(unit))
     clean = clean.removesuffix(unit)
     try:
@@ -86,7 +108,7 @@ def load(
     problems: list[str] = []
     layers: list[tuple[str, Mapping[str, str]]] = [
         ("flag", {k: v for k, v in (flags or {}).items() if v is not None}),
-        ("environment", {k: env[f"TESTBED_{k.upper()}"] for k in _KEYS if env.get(f"TESTBED_{k.upper()}")}),
+        ("environment", {k: env[variable(k)] for k in _KEYS if env.get(variable(k))}),
     ]
     for path in (cwd / PROJECT_FILE, user_file, Path(dirs.site_config_dir) / "config.toml"):
         layers.append((str(path), _from_file(path, problems)))
@@ -111,6 +133,7 @@ def load(
     owner = values.get("owner", user)
     if not re.fullmatch(r"[\w.-]{1,64}", owner):
         problems.append(f"{origins['owner']}: owner: {owner!r} is no name of letters, digits, - _ .")
+    influx = _influx(values, origins, problems)
     if problems:
         raise BadFile(problems)
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
@@ -126,8 +149,45 @@ def load(
         owner=owner,
         store=Path(values["store"]).expanduser() if "store" in values else None,
         wait_s=wait,
+        influx=influx,
         origins=origins,
     )
+
+
+def variable(key: str) -> str:
+    """The environment variable of a settings key."""
+    return f"TESTBED_{key.removeprefix(_PREFIX).replace('.', '_').upper()}"
+
+
+def _influx(values: Mapping[str, str], origins: Mapping[str, str], problems: list[str]) -> InfluxSettings:
+    found = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith("telemetry.influx.")}
+    said = {name: origins[f"telemetry.influx.{name}"] + f": telemetry.influx.{name}" for name in found}
+    default = InfluxSettings()
+    url = found.get("url", default.url)
+    if not re.fullmatch(r"none|auto|https?://[^\s@?#]+", url):
+        secret = "@" in url or "?" in url  # do not repeat what may be a password
+        words = "no password or query belongs in it; the token is taken from TESTBED_INFLUX_TOKEN" if secret else f"found {url!r}"
+        problems.append(f"{said['url']}: wanted none, auto or http://HOST:PORT; {words}")
+    api = found.get("api", default.api)
+    if api not in ("auto", "v1", "v2"):
+        problems.append(f"{said['api']}: wanted auto, v1 or v2, found {api!r}")
+    switches = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+    packed = found.get("gzip", "no").lower()
+    if packed not in switches:
+        problems.append(f"{said['gzip']}: wanted yes or no, found {packed!r}")
+    db = found.get("db", default.db)
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", db):
+        problems.append(f"{said['db']}: {db!r} is no name of letters, digits, - _ .")
+    retention = 0.0
+    if "retention" in found:
+        try:
+            retention = duration(found["retention"])
+        except ValueError as error:
+            problems.append(f"{said['retention']}: {error}")
+        else:
+            if retention < 3600:  # InfluxDB 1.x: "retention policy duration must be at least 1h0m0s"
+                problems.append(f"{said['retention']}: InfluxDB keeps points for 1h at least")
+    return InfluxSettings(url.rstrip("/"), db, found.get("org", default.org), api, switches.get(packed, False), retention)
 
 
 def private_dir(path: Path) -> Path:
@@ -152,19 +212,31 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
         problems.append(f"{path}: {error}")
         return {}
     values: dict[str, str] = {}
-    for key, value in table.items():
+    for key, value in _flat(table):
         if key not in _KEYS:
             near = get_close_matches(key, _KEYS, 1)
             problems.append(
                 f"{path}: unknown key {key!r}; " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(_KEYS)}")
             )
+        elif isinstance(value, bool) and key == "telemetry.influx.gzip":
+            values[key] = "yes" if value else "no"
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             problems.append(f"{path}: {key}: wanted {_KEYS[key]}, found {value!r}")
         else:
-            is_path = key not in ("timeout", "wait", "owner")
+            is_path = key in _PLACES
             # A relative path in a file means relative to that file, wherever the command was typed.
             values[key] = str(path.parent / Path(str(value)).expanduser()) if is_path else str(value)
     return values
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """The keys of nested tables with dots between; a table where a value belongs stays one, to be refused by name."""
+    found: list[tuple[str, object]] = []
+    for key, value in table.items():
+        name = prefix + key
+        within = isinstance(value, dict) and any(known.startswith(f"{name}.") for known in _KEYS)
+        found += _flat(value, f"{name}.") if isinstance(value, dict) and within else [(name, value)]
+    return found
 
 
 def _inventory(chosen: str | None, cwd: Path) -> Path:

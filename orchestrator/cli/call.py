@@ -121,6 +121,7 @@ class Call:
         with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.verb)) as progress:
             if lab:
                 self.started = start_lab(settings, progress) or self.started
+            copy_journals(settings)
             call = function(
                 settings.inventory,
                 *arguments,
@@ -136,6 +137,8 @@ class Call:
                 if is_stopped_lab(settings.inventory):
                     raise Unreachable("the emulated lab is not running", hint="testbed lab start") from error
                 raise
+            finally:
+                copy_journals(settings)  # again: a long command may have outlived an idle sink
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`. The first Ctrl-C or SIGTERM asks it to finish or take back the step in hand, a second one stops at once."""
@@ -163,6 +166,14 @@ class Call:
             return asyncio.run(bounded())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
+
+
+def copy_journals(settings: Settings) -> None:
+    """See to it that journals are copied to InfluxDB, where one is wanted; never waits for it and never fails."""
+    if settings.influx.url != "none":
+        from orchestrator.telemetry.sink import ensure
+
+        ensure(settings)
 
 
 def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:

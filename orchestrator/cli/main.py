@@ -48,7 +48,22 @@ Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked, 5 
 
 def app() -> typer.Typer:
     """Build the app. The modules of the verbs are cheap to import; what they need is imported when they run."""
-    from orchestrator.cli import change, devices, doctor, driver, grafana, guard, job, lab, locks, look, recover, runs, words
+    from orchestrator.cli import (
+        change,
+        devices,
+        doctor,
+        driver,
+        grafana,
+        guard,
+        job,
+        lab,
+        locks,
+        look,
+        recover,
+        runs,
+        telemetry,
+        words,
+    )
 
     # Rich help costs about 100 ms per start; plain help is the same text.
     root = typer.Typer(name="testbed", help=_HELP, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False)
@@ -68,7 +83,7 @@ def app() -> typer.Typer:
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())
 
-    for module in (change, recover, look, guard, locks, devices, driver, job, runs, grafana, lab, doctor, words):
+    for module in (change, recover, look, guard, locks, devices, driver, job, runs, telemetry, grafana, lab, doctor, words):
         module.register(root)
     return root
 

@@ -14,7 +14,8 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -25,6 +26,8 @@ from orchestrator.telemetry.names import COMMON_TAGS, MEASUREMENTS, Measurement
 PART_BYTES = 64 * 1024 * 1024
 _BUFFER_BYTES = 64 * 1024
 _FLUSH_NS = 100_000_000
+_MOST_WAITING = 64 * 1024 * 1024
+_END = ord("\n")
 # Out-of-order points (a host's report that arrives late) are compared with this many recent ones of their series.
 _RECENT = 1024
 
@@ -80,7 +83,8 @@ class Journal:
     """Writes the points of one run. Safe to call from several threads; cheap enough to call per sample.
 
     Events reach the file at once, samples within 100 ms of the next point or at `flush()`. After a crash the worst is a torn last
-    line, which the reader skips and a reopened journal cuts off.
+    line, which the reader skips and a reopened journal cuts off. While the disk is full the points wait in memory (64 MB of them)
+    and the run goes on; `trouble` says so, after `close` how many were lost, and `tell` is called with words for people.
     """
 
     def __init__(
@@ -101,6 +105,11 @@ class Journal:
         self._series: dict[tuple[str, ...], _Series] = {}
         self._lines: list[str] = []
         self._pending = 0
+        self._waiting = bytearray()
+        self._torn = False
+        self._dropped = 0
+        self.trouble = ""
+        self.tell: Callable[[str], None] = lambda words: None
         self._flushed_ns = self.clock.monotonic_ns()
         self._lock = threading.Lock()
         self._part_bytes = part_bytes
@@ -190,7 +199,16 @@ class Journal:
             if self._fd < 0:
                 return
             self._write()
-            os.fsync(self._fd)
+            with suppress(OSError):
+                os.fsync(self._fd)
+            if self._waiting:
+                self._dropped += self._waiting.count(b"\n")
+                self._waiting.clear()
+            if self._dropped:
+                self.trouble = (
+                    f"{self.directory}: {self._dropped} points of the journal are lost: {self.trouble.rpartition(': ')[2]}"
+                )
+                self.tell(self.trouble)
             os.close(self._fd)
             self._fd = -1
         for packer in self._packers:
@@ -231,23 +249,48 @@ class Journal:
 
     def _write(self) -> None:
         self._flushed_ns = self.clock.monotonic_ns()
-        if not self._lines:
+        if not self._lines and not self._waiting:
             return
-        data = memoryview("".join(self._lines).encode("utf-8", "replace"))
+        self._waiting += "".join(self._lines).encode("utf-8", "replace")
         self._lines.clear()
         self._pending = 0
-        self._size += len(data)
-        while data:
-            data = data[os.write(self._fd, data) :]
+        try:
+            while self._waiting:
+                written = os.write(self._fd, self._waiting)
+                self._size += written
+                self._torn = self._waiting[written - 1] != _END
+                del self._waiting[:written]
+        except OSError as error:  # no room: a change does not fail for what is only its story
+            if not self.trouble:
+                self.tell(f"the journal cannot be written ({self.path}: {error.strerror or error}); its points wait in memory")
+            self.trouble = f"{self.path}: {error.strerror or error}"
+            self._spare()
+            return
+        if self.trouble and not self._dropped:
+            self.trouble = ""
+            self.tell("the journal can be written again; nothing of it is lost")
         if self._size >= self._part_bytes:
             self._next_part()
 
+    def _spare(self) -> None:
+        """Keep what waits within bounds, dropping the oldest whole lines; the rest of a torn one stays, to end it."""
+        if len(self._waiting) <= _MOST_WAITING:
+            return
+        first = self._waiting.find(b"\n") + 1 if self._torn else 0
+        cut = self._waiting.find(b"\n", len(self._waiting) - _MOST_WAITING // 2) + 1
+        self._dropped += self._waiting.count(b"\n", first, cut)
+        del self._waiting[first:cut]
+
     def _next_part(self) -> None:
         closed = self.path
-        os.close(self._fd)
         self._part += 1
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        try:
+            fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:  # no room for another file: this part grows on
+            self._part -= 1
+            return
+        os.close(self._fd)
+        self._fd, self._size = fresh, 0
         if self._compress:
             packer = threading.Thread(target=_pack, args=(closed,), name=f"gzip {closed.name}")
             self._packers.append(packer)
@@ -289,7 +332,11 @@ def _pack(path: Path) -> None:
     """Compress a closed part; at any moment the points exist once under a name the reader takes."""
     packed = path.with_name(path.name + ".gz")
     unfinished = path.with_name(path.name + ".tmp")
-    with path.open("rb") as plain, gzip.open(unfinished, "wb", compresslevel=1) as out:
-        shutil.copyfileobj(plain, out, 1 << 20)
-    unfinished.replace(packed)
+    try:
+        with path.open("rb") as plain, gzip.open(unfinished, "wb", compresslevel=1) as out:
+            shutil.copyfileobj(plain, out, 1 << 20)
+        unfinished.replace(packed)
+    except OSError:  # no room: the part stays as it is
+        unfinished.unlink(missing_ok=True)
+        return
     path.unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.settings import Settings, duration, load
+from orchestrator.settings import InfluxSettings, Settings, duration, load
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,9 @@ def test_a_wrong_timeout_says_where_it_came_from(tmp_path: Path) -> None:
         get(tmp_path, env={"TESTBED_TIMEOUT": "soon"})
 
 
-@pytest.mark.parametrize(("words", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), (" 1.5 s", 1.5)])
+@pytest.mark.parametrize(
+    ("words", "seconds"), [("90s", 90), ("2m", 120), ("500ms", 0.5), ("1h", 3600), ("7", 7), ("30d", 2592000), (" 1.5 s", 1.5)]
+)
 def test_durations_are_read_with_their_unit(words: str, seconds: float) -> None:
     assert duration(words) == seconds
 
@@ -92,3 +94,29 @@ def test_durations_are_read_with_their_unit(words: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(words: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         duration(words)
+
+
+def test_influx_is_off_unless_asked_for_and_its_keys_stand_in_a_table(tmp_path: Path) -> None:
+    assert get(tmp_path).influx == InfluxSettings() and get(tmp_path).influx.url == "none"
+    (tmp_path / "testbed.toml").write_text(
+        '[telemetry.influx]\nurl = "http://db:8086/"\ndb = "lab/week"\ngzip = true\nretention = "30d"\n'
+    )
+    assert get(tmp_path).influx == InfluxSettings("http://db:8086", "lab/week", "", "auto", True, 2592000.0)
+    moved = get(tmp_path, env={"TESTBED_INFLUX_URL": "auto", "TESTBED_INFLUX_API": "v1"})
+    assert (moved.influx.url, moved.influx.api, moved.influx.db) == ("auto", "v1", "lab/week")
+    assert moved.origins["telemetry.influx.url"] == "environment"
+
+
+def test_wrong_words_about_influx_are_all_named_and_a_password_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "testbed.toml").write_text(
+        '[telemetry]\nflux = 1\n[telemetry.influx]\nurl = "http://ann:s3cret@db"\napi = "v3"\n'
+        'gzip = "perhaps"\ndb = "a b"\nretention = "1s"\n'
+    )
+    with pytest.raises(BadFile) as caught:
+        get(tmp_path)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 6 and "s3cret" not in text and "TESTBED_INFLUX_TOKEN" in text
+    for words in ("unknown key 'telemetry.flux'", "wanted auto, v1 or v2, found 'v3'", "wanted yes or no", "'a b'", "1h at least"):
+        assert words in text
+    with pytest.raises(BadFile, match=r"environment: telemetry\.influx\.url: wanted none, auto or http"):
+        get(tmp_path, env={"TESTBED_INFLUX_URL": "influx:8086"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -288,3 +289,41 @@ def test_every_name_says_its_unit() -> None:
             for suffix, unit in suffixes.items():
                 if name.endswith(suffix):
                     assert field.unit == unit, f"{measurement.name}.{name}"
+
+
+def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Journal(tmp_path, "r", "lab") as journal:
+        journal.tell = said.append
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # the kernel's own refusal, in the middle of a line
+            for n in range(100):
+                journal.point("port", PORT, {"rx_bytes": n}, n)
+                journal.flush()
+            assert (tmp_path / "telemetry" / "000.lp").stat().st_size == 2000
+            assert "File too large" in journal.trouble and len(said) == 1 and "wait in memory" in said[0]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        journal.flush()
+        assert journal.trouble == "" and "nothing of it is lost" in said[1]
+    trouble: list[str] = []
+    assert [p.fields["rx_bytes"] for p in read(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
+
+
+def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.telemetry.journal._MOST_WAITING", 1000)
+    said: list[str] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with Journal(tmp_path, "r", "lab") as journal:
+            journal.tell = said.append
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+            for n in range(100):
+                journal.point("port", PORT, {"rx_bytes": n}, n)
+                journal.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kept = [p.fields["rx_bytes"] for p in read(tmp_path)]
+    assert kept == list(range(len(kept))) and 0 < len(kept) < 100
+    assert said[-1].endswith(f"{100 - len(kept)} points of the journal are lost: File too large") and journal.trouble == said[-1]

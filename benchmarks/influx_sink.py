@@ -1,0 +1,159 @@
+"""How many points a second the sink writes into influxd, beside raw lines posted without it; what a black hole costs a change.
+
+The ceiling is measured in the same run, in turns: the same batches of 5000 lines posted by a bare HTTP connection. Last, `up` to
+and fro on the emulated lab with an InfluxDB that is black-holed against none at all, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import spread, verdict
+from orchestrator.telemetry import Journal, influxd
+from orchestrator.telemetry.influx import Influx, Target
+from orchestrator.telemetry.sink import Sink
+from orchestrator.telemetry.tail import BATCH_LINES
+
+LIMIT = 200_000.0
+LIMIT_RATIO = 0.85
+LIMIT_CHANGE = 1.02
+POINTS = 400_000
+ROUNDS = 3
+CHANGES = 9
+PLANS = ("examples/topoopt-12.json", "examples/ring-12.json")
+
+
+def journal(run_dir: Path, points: int) -> bytes:
+    """A journal of port counters and what is in it."""
+    with Journal(run_dir, run_dir.name, "lab") as written:
+        for n in range(points):
+            tags = {"host": f"gpu{n % 16:02}", "port": f"p{n % 4}", "layer": "nic"}
+            counters = {"rx_bytes": 1500 * n, "tx_bytes": 1500 * n, "drops": 0, "oper": 1}
+            written.point("port", tags, counters)
+    return (run_dir / "telemetry" / "000.lp").read_bytes()
+
+
+def raw(port: int, db: str, data: bytes) -> float:
+    """Seconds to post the lines in batches over one connection, with nothing around it."""
+    lines = data.splitlines(keepends=True)
+    batches = [b"".join(lines[at : at + BATCH_LINES]) for at in range(0, len(lines), BATCH_LINES)]
+    link = http.client.HTTPConnection("127.0.0.1", port)
+    began = time.perf_counter()
+    for batch in batches:
+        link.request("POST", f"/write?db={db}&precision=n", batch)
+        answer = link.getresponse()
+        answer.read()
+        assert answer.status == 204, answer.status
+    link.close()
+    return time.perf_counter() - began
+
+
+def sunk(url: str, db: str, state: Path) -> float:
+    """Seconds the sink takes for the journals below `state`, reading, writing and noting; libraries are loaded before."""
+    sink = Sink(Target(url, db), state, idle_s=0.0)
+    began = time.perf_counter()
+    while sink.round():
+        pass
+    return time.perf_counter() - began
+
+
+def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Points a second of the sink and of raw lines, in turns; every round counts what has arrived."""
+    ours: list[float] = []
+    ceiling: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        server = influxd.start(home / "influx", port=0)
+        try:
+            for turn in range(-1, rounds):
+                size = points if turn >= 0 else 5000
+                data = journal(home / f"state{turn}" / "runs" / "r", size)
+                for name in ("raw", "sink") if turn % 2 else ("sink", "raw"):
+                    db = f"{name}{turn + 1}"
+                    target = Influx(Target(server.url, db))
+                    target.ask("POST", f"/query?q=CREATE+DATABASE+{db}")
+                    seconds = raw(server.port, db, data) if name == "raw" else sunk(server.url, db, home / f"state{turn}")
+                    arrived = target.query("SELECT COUNT(oper) FROM port")[0]["values"][0][1]
+                    assert arrived == size, f"{name}: {arrived} of {size} points arrived"
+                    target.ask("POST", f"/query?q=DROP+DATABASE+{db}")
+                    if turn >= 0:
+                        (ceiling if name == "raw" else ours).append(size / seconds)
+        finally:
+            influxd.stop(home / "influx")
+    return ours, ceiling
+
+
+def changes(rounds: int) -> tuple[list[float], list[float]]:
+    """Seconds of `testbed up` from one plan to the other: without InfluxDB, and with one that takes connections and is silent."""
+    testbed = [sys.executable, "-m", "orchestrator.cli.main"]
+    found: dict[str, list[float]] = {"none": [], "hole": []}
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(256)
+        env = os.environ | {f"TESTBED_{name}_DIR": f"{folder}/{name}" for name in ("DATA", "STATE", "LOCK")}
+        urls = {"none": "none", "hole": f"http://127.0.0.1:{hole.getsockname()[1]}"}
+
+        def up(plan: str, url: str) -> float:
+            began = time.perf_counter()
+            command = [*testbed, "up", "--topology", plan, "--no-job", "--yes", "--json"]
+            subprocess.run(command, env=env | {"TESTBED_INFLUX_URL": url}, check=True, stdout=subprocess.DEVNULL)
+            return time.perf_counter() - began
+
+        try:
+            for plan in PLANS:
+                up(plan, "none")
+            for turn in range(rounds):
+                for name in ("none", "hole") if turn % 2 else ("hole", "none"):
+                    up(PLANS[0], "none")
+                    found[name].append(up(PLANS[1], urls[name]))
+                    subprocess.run([*testbed, "telemetry", "stop"], env=env | {"TESTBED_INFLUX_URL": urls["hole"]}, check=True)
+        finally:
+            subprocess.run([*testbed, "down", "--yes"], env=env, check=False, stdout=subprocess.DEVNULL)
+    return found["none"], found["hole"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=POINTS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--changes", type=int, default=CHANGES, help="changes of the lab each way; 0: none")
+    chosen = parser.parse_args()
+    ours, ceiling = rates(chosen.points, chosen.rounds)
+    value, most = statistics.median(ours), statistics.median(ceiling)
+    ratio = statistics.median(a / b for a, b in zip(ours, ceiling, strict=True))
+    print(f"sink       {value:10.0f} points/s   of {len(ours)} rounds, spread {spread(ours):.2f}")
+    print(f"raw lines  {most:10.0f} points/s   spread {spread(ceiling):.2f}   ratio {ratio:.3f}")
+    slower = None
+    if chosen.changes:
+        none, hole = changes(chosen.changes)
+        slower = statistics.median(hole) / statistics.median(none)
+        without, with_ = statistics.median(none), statistics.median(hole)
+        print(f"change     {without:.3f} s without InfluxDB, {with_:.3f} s with a black hole: {slower:.3f}")
+    return verdict(
+        "influx_sink",
+        value,
+        "points/s",
+        LIMIT,
+        "at least",
+        also=ratio >= LIMIT_RATIO and (slower is None or slower <= LIMIT_CHANGE),
+        ceiling=round(most),
+        of_ceiling=round(ratio, 3),
+        of_ceiling_limit=LIMIT_RATIO,
+        change_ratio=None if slower is None else round(slower, 4),
+        change_limit=LIMIT_CHANGE,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""`testbed telemetry`: the sink to InfluxDB, and what the journals hold as tables and files."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.runs import _runs
+
+if TYPE_CHECKING:
+    from orchestrator.reports import Json
+    from orchestrator.settings import Settings
+    from orchestrator.telemetry.influx import Target
+
+_OFF = "No InfluxDB is wanted (telemetry.influx.url is none); the journals are complete without"
+_RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=_runs)
+
+
+class Kind(StrEnum):
+    """Formats of `export`."""
+
+    csv = "csv"
+    parquet = "parquet"
+
+
+def _dirs(call: Call, run: str) -> list[Path]:
+    """The directories of the runs a word means. Raises: Usage - there is none, or it has no journal."""
+    from orchestrator.telemetry.reader import parts
+
+    runs = call.settings.state_dir / "runs"
+    if run == "all":
+        found = sorted(path for path in runs.iterdir() if parts(path)) if runs.is_dir() else []
+    elif parts(Path(run)):
+        found = [Path(run)]
+    else:
+        with call.store() as store:
+            record = store.get(run)
+        name = record.id if record is not None else run
+        found = [runs / name] if "/" not in name and parts(runs / name) else []
+    if not found:
+        raise Usage(f"{call.verb}: no journal of run {run!r}", hint="testbed history")
+    return found
+
+
+def _target(call: Call, url: str | None = None) -> Target | None:
+    from orchestrator.settings import load
+    from orchestrator.telemetry.influx import target_of
+
+    if url is not None:
+        if url in ("none", "auto"):
+            raise Usage("--to: wanted http://HOST:PORT")
+        load(env={"TESTBED_INFLUX_URL": url})  # refuses what is no URL, and passwords in one
+    return target_of(call.settings, url)
+
+
+def _live(settings: Settings, target: Target) -> Target:
+    """The same target with the URL of the private server, empty where it does not run."""
+    from dataclasses import replace
+
+    from orchestrator.telemetry import influxd
+    from orchestrator.telemetry.sink import server_dir
+
+    if not target.private:
+        return target
+    there = influxd.found(server_dir(settings.state_dir))
+    return replace(target, url=there.url if there else "")
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+    root.add_typer(group, name="telemetry", help="Copies of the journals in InfluxDB; journals as tables and files.")
+    _register_sink(group)
+    _register_tables(group)
+
+
+def _register_sink(group: typer.Typer) -> None:
+    @verb(
+        group,
+        "status",
+        "Say where copies of the journals go, and how far they are.",
+        examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
+    )
+    def status(call: Call) -> Result:
+        return _status(call)
+
+    @verb(
+        group,
+        "start",
+        "Start the sink, and with `auto` the private InfluxDB; print its address.",
+        examples="testbed telemetry start",
+        more="Every command that uses the lab starts them as well. Say `auto` or a URL in telemetry.influx.url of testbed.toml.",
+    )
+    def start(call: Call) -> Result:
+        from orchestrator.telemetry import influxd, sink
+
+        target = _target(call)
+        if target is None:
+            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+        if target.private:
+            influxd.start(sink.server_dir(call.settings.state_dir))
+        sink.ensure(call.settings)
+        live = _live(call.settings, target)
+        return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
+
+    @verb(
+        group,
+        "stop",
+        "Stop the sink and the private InfluxDB; journals and data stay.",
+        examples="testbed telemetry stop",
+        more="What is not sent yet is sent when a sink runs again.",
+    )
+    def stop(call: Call) -> Result:
+        from orchestrator.telemetry import influxd, sink
+
+        target = _target(call)
+        followed = target is not None and sink.stop(call.settings.state_dir, target)
+        served = influxd.stop(sink.server_dir(call.settings.state_dir))
+        said = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
+        return Result({"sink": followed, "server": served}, f"Stopped: {', '.join(said)}" if said else "Nothing was running")
+
+    @verb(
+        group,
+        "follow",
+        "Be the sink: copy journals to InfluxDB until nothing is left to do.",
+        examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
+        more="Commands start one in the background by themselves.",
+    )
+    def follow(
+        call: Call, stay: Annotated[bool, typer.Option("--stay", help="Do not end when there is nothing to do.")] = False
+    ) -> Result:
+        from orchestrator.telemetry import sink
+
+        target = _target(call)
+        if target is None:
+            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+        state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
+        return Result({"points": state.points, "refused": state.refused}, f"{state.points} points sent, {state.refused} refused")
+
+    @verb(
+        group,
+        "replay",
+        "Send a run's journal to InfluxDB again, from its first point.",
+        examples="""
+testbed telemetry replay last
+testbed telemetry replay 0007 --to http://db.lab:8086
+testbed telemetry replay all --to http://db.lab:8086
+""",
+        more="A point that is there already is written onto itself. The token is taken from TESTBED_INFLUX_TOKEN.",
+    )
+    def replay(
+        call: Call,
+        run: Annotated[str, _RUN],
+        to: Annotated[
+            str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.", show_default=False)
+        ] = None,
+    ) -> Result:
+        return _replay(call, run, to)
+
+
+def _status(call: Call) -> Result:
+    from orchestrator.cli.text import when
+    from orchestrator.reports import path_text, to_json
+    from orchestrator.telemetry import influxd, sink, tail
+    from orchestrator.telemetry.influx import Influx, Later
+    from orchestrator.telemetry.reader import parts
+
+    settings, target = call.settings, _target(call)
+    runs = settings.state_dir / "runs"
+    kept = [path for path in sorted(runs.iterdir()) if parts(path)] if runs.is_dir() else []
+    size = sum(part.stat().st_size for path in kept for part in parts(path))
+    lines = [f"journals  {len(kept)} runs, {size / 1e6:.1f} MB in {path_text(runs)}"]
+    data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
+    if target is None:
+        return Result(data, "\n".join([*lines, "influx    none wanted (telemetry.influx.url)"]))
+    live, server, version = _live(settings, target), "", ""
+    if not live.url:
+        server = "not installed" if influxd.program() is None else "private, not started yet"
+    else:
+        influx = Influx(live, connect_s=2.0, answer_s=3.0)
+        try:
+            version = influx.ping()
+            server = f"{live.url}, version {version or 'unknown'}, API {influx.api}"
+        except Later as error:
+            server = str(error)
+    marks = [tail.stored(path, target.key, target.name) for path in kept]
+    behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
+    refused = sum(mark.refused for mark in marks)
+    running, state = sink.look(settings.state_dir, target)
+    sent = sum(mark.points for mark in marks)
+    lines += [
+        f"influx    {server}",
+        f"database  {target.db}",
+        f"sink      {f'runs, pid {state.pid}' if running else 'does not run; the next command starts it'}"
+        + (f", last sent {when(state.last)}" if state.last else ""),
+        f"sent      {sent} points, {behind} bytes to go" + (f", {refused} points refused" if refused else ""),
+    ]
+    if refused:
+        lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
+    if state.trouble and behind:
+        lines.append(f"trouble   {state.trouble}")
+    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": running, "sent": sent}
+    data |= {"behind": behind, "refused": refused, "trouble": state.trouble if behind else "", "state": to_json(state)}
+    return Result(data, "\n".join(lines))
+
+
+def _replay(call: Call, run: str, to: str | None) -> Result:
+    from dataclasses import replace
+
+    from orchestrator.telemetry import influxd, sink
+    from orchestrator.telemetry.influx import Written
+
+    target = _target(call, to)
+    if target is None:
+        raise Usage("replay: no InfluxDB is wanted (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL")
+    folders = _dirs(call, run)
+    if target.private:
+        target = replace(target, url=influxd.start(sink.server_dir(call.settings.state_dir)).url)
+    total, written = 0, Written()
+    for folder in folders:
+        points, more = sink.send(target, folder, timeout_s=call.settings.timeout_s)
+        total, written = total + points, written + more
+    text = f"{total} points of {len(folders)} run{'s' * (len(folders) != 1)} written to {target.url}, database {target.db}"
+    data: dict[str, Json] = {"points": total, "runs": len(folders), "refused": written.refused, "url": target.url, "db": target.db}
+    if written.refused:
+        words = f"{written.refused} points were refused and stay in the journal only; the first: {written.words}"
+        return Result(data, text, "E-REFUSED", 7, words, "another database has no old types: TESTBED_INFLUX_DB=testbed2", ok=False)
+    return Result(data, text)
+
+
+def _register_tables(group: typer.Typer) -> None:
+    @verb(
+        group,
+        "query",
+        "Ask a run's journal in SQL: one table per measurement.",
+        examples="""
+testbed telemetry query last "SELECT reconfig_id, dark_ms, total_ms FROM reconfig"
+testbed telemetry query all "SELECT percentile(dark_ms, 99) FROM reconfig"
+testbed telemetry query 0007 "SELECT phase, subject, duration_ms FROM phase ORDER BY duration_ms DESC LIMIT 5"
+""",
+        more="SQLite in memory, with percentile(x, p) and median(x). time_ns is wall time. No server is asked.",
+    )
+    def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
+        from orchestrator.cli.text import columns
+        from orchestrator.telemetry import tables
+
+        trouble: list[str] = []
+        names, rows = tables.query(_dirs(call, run), sql, trouble)
+        shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
+        return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
+
+    @verb(
+        group,
+        "export",
+        "Write a run's journal as files, one per measurement.",
+        examples="""
+testbed telemetry export last --out run7
+testbed telemetry export all --out paper --format parquet
+""",
+        more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
+    )
+    def export(
+        call: Call,
+        run: Annotated[str, _RUN],
+        out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to; made if it is not there.")],
+        kind: Annotated[Kind, typer.Option("--format", "-f", help="Which files.")] = Kind.csv,
+    ) -> Result:
+        from orchestrator.cli.text import columns
+        from orchestrator.telemetry import tables
+
+        trouble: list[str] = []
+        try:
+            made = tables.export(_dirs(call, run), out, kind.value, trouble)
+        except OSError as error:
+            raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
+        rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
+        data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
+        return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
+
+    @verb(
+        group,
+        "prune",
+        "Remove journals of old runs that InfluxDB has.",
+        examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
+        more="Runs, plans and logs stay. How long InfluxDB keeps points is telemetry.influx.retention.",
+    )
+    def prune(
+        call: Call,
+        older: Annotated[str, typer.Option("--older", metavar="TIME", help="Written to longer ago than this: 90d.")],
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+        unsent: Annotated[bool, typer.Option("--unsent", help="Also what InfluxDB has not.")] = False,
+    ) -> Result:
+        return _prune(call, older, dry_run, unsent)
+
+
+def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:
+    from orchestrator.reports import to_json
+    from orchestrator.settings import duration
+    from orchestrator.telemetry import retention
+
+    try:
+        older_s = duration(older)
+    except ValueError as error:
+        raise Usage(f"--older: {error}") from None
+    with call.store() as store:
+        running = {record.id for record in store.history(limit=0) if record.status == "running"}
+    found = retention.old(call.settings.state_dir / "runs", older_s, running, None if unsent else _target(call))
+    going = [each for each in found if not each.why]
+    size = sum(each.bytes for each in going) / 1e6
+    lines = [f"{each.run}  stays: {each.why}" for each in found if each.why]
+    data: dict[str, Json] = {"runs": [each.run for each in going], "stay": to_json([e for e in found if e.why]), "mb": size}
+    if not going:
+        return Result(data, "\n".join([*lines, f"No journal is older than {older} and may go"]))
+    what = f"{len(going)} journals, {going[0].run} to {going[-1].run}, {size:.1f} MB"
+    if dry_run:
+        return Result(data, "\n".join([*lines, f"Would remove {what}"]))
+    call.confirm(f"Remove {what}?")
+    retention.prune(going)
+    return Result(data, "\n".join([*lines, f"Removed {what}"]))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _torn(trouble: list[str]) -> str:
+    """What to say of lines that could not be read."""
+    if not trouble:
+        return ""
+    more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""
+    return f"not read: {trouble[0]}{more}"

@@ -1,0 +1,256 @@
+"""One InfluxDB as a place to write finished lines to: which API it speaks, what its answers mean. Speaks HTTP with short patience.
+
+The server is a copy for eyes: whatever it says, the journal keeps the lines, so that an answer is a number and words, never a loss.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+from optics.errors import Garbled, Refused, TestbedError, Unreachable
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+TOKEN = "TESTBED_INFLUX_TOKEN"
+CONNECT_S, ANSWER_S = 3.0, 15.0
+_SPLITS = 64
+"""How many further requests one batch with bad lines may cost to find them."""
+
+
+class Later(Unreachable):
+    """The server cannot take points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
+
+    after_s = 0.0
+
+
+class Denied(Refused):
+    """The server will not take points whatever is sent: wrong token, no such bucket, not an InfluxDB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where points go. `private`: the influxd that this program starts itself, at whatever port. `db` may be `db/policy`."""
+
+    url: str
+    db: str = "testbed"
+    org: str = ""
+    api: str = "auto"
+    gzip: bool = False
+    retention_s: float = 0.0
+    token: str = field(default="", repr=False)
+    private: bool = False
+
+    @property
+    def name(self) -> str:
+        """The same for the same place, whatever the port of a private server: what a checkpoint belongs to."""
+        return " ".join(word for word in ("private" if self.private else self.url, self.org, self.db) if word)
+
+    @property
+    def key(self) -> str:
+        """`name` as part of a file's name."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:10]
+
+
+def target_of(settings: Settings, url: str | None = None) -> Target | None:
+    """The InfluxDB of the settings, at `url` where given; None where there is to be none."""
+    chosen = settings.influx
+    where = chosen.url if url is None else url.rstrip("/")
+    if where == "none":
+        return None
+    token = "" if where == "auto" else os.environ.get(TOKEN, "")
+    place = "" if where == "auto" else where
+    return Target(place, chosen.db, chosen.org, chosen.api, chosen.gzip, chosen.retention_s, token, private=where == "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of some lines: how many were refused for what they say, and the server's words for the first of them."""
+
+    refused: int = 0
+    words: str = ""
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.refused + other.refused, self.words or other.words)
+
+
+class Influx:
+    """A connection to one server; `version` and `api` are known once `ping` has answered."""
+
+    def __init__(self, target: Target, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S) -> None:
+        self.target = target
+        self.version = ""
+        self.api = target.api
+        self._patience = (connect_s, answer_s)
+        self._writer: Any = None
+        self._made = False
+
+    def ping(self) -> str:
+        """Ask who is there, choose the API, return the version. Raises: Later, Denied."""
+        status, headers, body = self.ask("GET", "/ping")
+        if status >= 500:
+            raise Later(f"{self._who} answers {status} to /ping: {_words(body)}")
+        if status not in (200, 204):
+            raise Denied(f"{self._who} answers {status} to /ping: {_words(body)}", hint="check telemetry.influx.url and the token")
+        self.version = headers.get("x-influxdb-version", "")
+        if self.target.api == "auto":
+            old = re.match(r"v?1\.([0-7])(?:\D|$)", self.version)
+            self.api = "v1" if old else "v2"
+        return self.version
+
+    def write(self, lines: bytes) -> Written:
+        """Write whole lines; bad ones are refused alone. Raises: Later - nothing is known of these lines. Denied."""
+        if self._writer is None:
+            self.ping()
+            self._writer = self._opened()
+        status, words, after_s = self._writer.post(lines)
+        # 1.6.7 answers 500 where only the retention policy is not there
+        if (status == 404 or "retention policy not found" in words) and not self._made:
+            self._made = True
+            self._make()
+            status, words, after_s = self._writer.post(lines)
+        return self._judged(lines, status, words, after_s, [_SPLITS])
+
+    def query(self, text: str, *, epoch: str = "ns") -> list[dict[str, Any]]:
+        """Ask an InfluxQL question by GET /query; return its series. Raises: Later, Denied, Refused - its own words."""
+        asked = {"db": self.target.db.partition("/")[0], "q": text, "epoch": epoch}
+        status, _, body = self.ask("GET", f"/query?{urlencode(asked)}")
+        if status >= 500:
+            raise Later(f"{self._who} answers {status}: {_words(body)}")
+        if status in (401, 403):
+            raise Denied(f"{self._who} refuses the token: {_words(body)}", hint=f"set {TOKEN}")
+        try:
+            (result,) = json.loads(body)["results"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Garbled(f"{self._who} answers {status}: {_words(body)}") from error
+        if "error" in result:
+            raise Refused(f"{self._who}: {result['error']}")
+        return list(result.get("series", []))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Mapping[str, str], bytes]:
+        """One plain request. Raises: Later - no answer. Denied - the URL cannot be one."""
+        parts = urlsplit(self.target.url)
+        try:
+            if parts.scheme == "https":
+                link: http.client.HTTPConnection = http.client.HTTPSConnection(
+                    parts.hostname or "", parts.port, timeout=self._patience[0], context=ssl.create_default_context()
+                )
+            else:
+                link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self._patience[0])
+        except ValueError as error:
+            raise Denied(f"{self.target.url} is no URL: {error}", hint="telemetry.influx.url = http://HOST:8086") from None
+        try:
+            link.connect()
+            if link.sock is not None:
+                link.sock.settimeout(self._patience[1])
+            link.request(method, parts.path + path, body, self._authorization())
+            answer = link.getresponse()
+            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(1 << 26)
+        except (OSError, http.client.HTTPException) as error:
+            raise Later(f"{self._who} does not answer: {_reason(error)}") from error
+        finally:
+            link.close()
+
+    @property
+    def _who(self) -> str:
+        return f"InfluxDB at {self.target.url}"
+
+    def _authorization(self) -> dict[str, str]:
+        """A token with a colon is user:password of 1.x, which old versions take as Basic only."""
+        token = self.target.token
+        if not token:
+            return {}
+        if ":" in token:
+            return {"Authorization": f"Basic {base64.b64encode(token.encode()).decode('ascii')}"}
+        return {"Authorization": f"Token {token}"}
+
+    def _opened(self) -> Any:
+        from orchestrator.telemetry.influxwriter import Writer
+
+        return Writer(self.target, self.api, self._authorization(), self._patience)
+
+    def _make(self) -> None:
+        """Make the database (1.x) or bucket (2.x) that is not there. Raises: Later, Denied."""
+        target = self.target
+        if not re.match(r"v?1\.", self.version):
+            try:
+                self._writer.make_bucket()
+            except TestbedError as error:
+                kind = Later if isinstance(error, Later) else Denied
+                raise kind(f"{self._who} has no bucket {target.db!r}, and we cannot make it: {error}", hint=error.hint) from None
+            return
+        name, _, policy = target.db.partition("/")
+        kept = f" WITH DURATION {int(target.retention_s)}s" if target.retention_s else ""
+        texts = [f'CREATE DATABASE "{name}"' + (kept if not policy else "")]
+        if policy:
+            duration = f"{int(target.retention_s)}s" if target.retention_s else "INF"
+            texts.append(f'CREATE RETENTION POLICY "{policy}" ON "{name}" DURATION {duration} REPLICATION 1')
+        for text in texts:
+            status, _, body = self.ask("POST", f"/query?{urlencode({'q': text})}")
+            if status >= 500:
+                raise Later(f"{self._who}: {text}: {_words(body)}")
+            if status != 200 or b'"error"' in body:
+                raise Denied(f"{self._who}: {text}: {_words(body)}", hint="have its administrator make the database")
+
+    def _judged(self, lines: bytes, status: int, words: str, after_s: float, budget: list[int]) -> Written:
+        """Turn one answer into what became of the lines; where it does not say which were bad, halve until they are alone."""
+        if status in (200, 204):
+            return Written()
+        if status in (401, 403):
+            token = "the token" if self.target.token else "writing without a token"
+            raise Denied(f"{self._who} refuses {token}: {words}", hint=f"set {TOKEN} (user:password for InfluxDB 1.x)")
+        if status == 404:
+            raise Denied(f"{self._who} has no {self.target.db!r}: {words}", hint="check telemetry.influx.db and .org")
+        if status in (400, 413, 422):
+            return self._sifted(lines, words, budget)
+        if 300 <= status < 400 or status in (405, 501):
+            raise Denied(
+                f"{self._who} answers {status}, which no InfluxDB does: {words}", hint="check telemetry.influx.url and .api"
+            )
+        later = Later(f"{self._who} answers {status}: {words}" if status else f"{self._who} does not answer: {words}")
+        later.after_s = after_s
+        raise later
+
+    def _sifted(self, lines: bytes, words: str, budget: list[int]) -> Written:
+        dropped = re.search(r"partial write: (?!unable to parse).*dropped=(\d+)", words, re.DOTALL)
+        if dropped and int(dropped[1]):
+            return Written(int(dropped[1]), words)  # 1.x has written all the others
+        each = lines.splitlines(keepends=True)
+        if len(each) <= 1 or budget[0] <= 0:
+            return Written(len(each), words)
+        written = Written()
+        for half in (each[: len(each) // 2], each[len(each) // 2 :]):
+            budget[0] -= 1
+            status, said, after_s = self._writer.post(b"".join(half))
+            written += self._judged(b"".join(half), status, said, after_s, budget)
+        return written
+
+
+def _words(body: bytes) -> str:
+    """The server's own words, out of its JSON where it is that."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        said = json.loads(text)
+        text = str(said.get("error") or said.get("message") or text)
+    except (ValueError, AttributeError):
+        pass
+    return " ".join(text.split())[:300] or "no words"
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

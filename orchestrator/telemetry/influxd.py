@@ -1,0 +1,214 @@
+"""A private influxd on loopback: started when wanted, found again by later commands, alone in a folder of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from optics.errors import Missing, TestbedError, TimedOut
+from orchestrator.lablock import process_mark
+
+PORT = 28086
+START_S = 20.0
+STOP_S = 20.0
+
+# Loopback, no word to the maker (reporting-disabled), no limit on series: `run` is a tag and every run adds some.
+_CONFIG = """\
+reporting-disabled = true
+bind-address = "127.0.0.1:0"
+[meta]
+  dir = {meta}
+[data]
+  dir = {data}
+  wal-dir = {wal}
+  index-version = "tsi1"
+  query-log-enabled = false
+  max-series-per-database = 0
+  max-values-per-tag = 0
+[http]
+  bind-address = "127.0.0.1:{port}"
+  log-enabled = false
+  auth-enabled = {auth}
+[monitor]
+  store-enabled = false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Private:
+    """The server as its file says: process, its mark (orchestrator.lablock), port on loopback."""
+
+    pid: int
+    mark: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def program() -> str | None:
+    """Where influxd is; None where it is not installed."""
+    return shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin:/usr/bin")
+
+
+def found(folder: Path) -> Private | None:
+    """The server that runs in this folder, None if none does."""
+    there = _noted(folder)
+    return there if there is not None and process_mark(there.pid) == there.mark and not _reaped(there.pid) else None
+
+
+def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
+    """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It outlives this process.
+
+    port: tried after the one it had last; where both are taken, any that is free. Raises: Missing - influxd is not installed.
+    TestbedError, TimedOut - it does not come up, in its own words.
+    """
+    binary = program()
+    if binary is None:
+        raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _alone(folder):
+        if (there := found(folder)) is not None and _answers(there.port, timeout_s, there.pid):
+            return there
+        last = _noted(folder)
+        give_up = time.monotonic() + timeout_s
+        wanted = _free(*([last.port] if last else []), port)
+        for choice in (wanted, _free()):  # somebody may take the port between our look and its bind
+            process = _launch(binary, folder, choice, auth)
+            if _answers(choice, give_up - time.monotonic(), process):
+                break
+            ended = process.poll()
+            process.kill()
+            process.wait()
+            words = _last_words(folder)
+            if ended is None:
+                raise TimedOut(f"influxd: no answer on port {choice} after {timeout_s:.0f} s{words}", hint=f"see {_log(folder)}")
+            if "address already in use" not in words:
+                raise TestbedError(f"influxd ended at once (exit {ended}){words}", hint=f"see {_log(folder)}")
+        else:
+            raise TestbedError(f"influxd finds no free port{words}", hint=f"see {_log(folder)}")
+        process.returncode = 0  # it is nobody's child to wait for: it outlives this process
+        private = Private(process.pid, process_mark(process.pid), choice)
+        fresh = folder / "influxd.new"
+        fresh.write_text(json.dumps(asdict(private)), encoding="utf-8")
+        fresh.replace(folder / "influxd.json")
+        return private
+
+
+def stop(folder: Path, timeout_s: float = STOP_S) -> bool:
+    """End the server of this folder and wait until it is gone; its data stay. False if none runs.
+
+    Raises: TestbedError - it is still there after SIGKILL.
+    """
+    there = found(folder)
+    if there is None:
+        return False
+    for sent, patience in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):
+        with suppress(ProcessLookupError):
+            os.kill(there.pid, sent)
+        give_up = time.monotonic() + patience
+        while time.monotonic() < give_up:
+            if process_mark(there.pid) != there.mark or _reaped(there.pid):
+                return True
+            time.sleep(0.01)
+    raise TestbedError(f"influxd (pid {there.pid}) does not end", hint=f"see {_log(folder)}")
+
+
+def _log(folder: Path) -> Path:
+    return folder / "influxd.log"
+
+
+def _launch(binary: str, folder: Path, port: int, auth: bool) -> subprocess.Popen[bytes]:
+    inside = folder.resolve()
+    places = {name: json.dumps(str(inside / name)) for name in ("meta", "data", "wal")}
+    config = folder / "influxd.conf"
+    config.write_text(_CONFIG.format(port=port, auth=str(auth).lower(), **places), encoding="utf-8")
+    log = os.open(_log(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            [binary, "run", "-config", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=inside,
+        )
+    finally:
+        os.close(log)
+
+
+def _answers(port: int, timeout_s: float, process: subprocess.Popen[bytes] | int) -> bool:
+    """Wait until something answers /ping; False when the process ends or the time is up."""
+    give_up = time.monotonic() + timeout_s
+    while time.monotonic() < give_up:
+        if (process_mark(process) == "") if isinstance(process, int) else (process.poll() is not None):
+            return False
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=2.0)
+        try:
+            link.request("GET", "/ping")
+            if link.getresponse().status == 204:
+                return True
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            link.close()
+        time.sleep(0.01)
+    return False
+
+
+def _last_words(folder: Path) -> str:
+    try:
+        lines = _log(folder).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said = [line for line in lines if line.startswith("run:") or "lvl=error" in line] or lines[-1:]
+    return f": {said[-1][:300]}" if said else ""
+
+
+def _noted(folder: Path) -> Private | None:
+    try:
+        said = json.loads((folder / "influxd.json").read_text(encoding="utf-8"))
+        return Private(int(said["pid"]), str(said["mark"]), int(said["port"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _free(*wanted: int) -> int:
+    """The first of these ports of loopback that nobody has, or any."""
+    for port in (*wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+    raise TestbedError("no free port on 127.0.0.1")
+
+
+def _reaped(pid: int) -> bool:
+    """Collect the process if it is a child of ours that has ended."""
+    with suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    return False
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two commands at once start one server, not two."""
+    fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,59 @@
+"""Which journals may go: those of runs that ended long ago and that no destination still wants."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.telemetry import tail
+from orchestrator.telemetry.influx import Target
+from orchestrator.telemetry.reader import parts
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """A run's journal that is older than wanted. `why`: why it stays nevertheless, empty if it may go."""
+
+    run: str
+    folder: Path
+    bytes: int
+    age_s: float
+    why: str = ""
+
+
+def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None) -> list[Old]:
+    """The journals whose last point was written longer ago than that (s), oldest first. keep: runs that are still needed."""
+    now, found = time.time(), []
+    for run_dir in sorted(runs.iterdir()) if runs.is_dir() else []:
+        files = parts(run_dir)
+        if not files:
+            continue
+        stats = [path.stat() for path in files]
+        age = now - max(s.st_mtime for s in stats)
+        if age < older_s:
+            continue
+        why = "the plan or job that is up belongs to it" if run_dir.name in keep else ""
+        if not why and target is not None and (left := _left(run_dir, target)):
+            why = f"{left} bytes of it are not in InfluxDB yet"
+        found.append(Old(run_dir.name, run_dir / "telemetry", sum(s.st_size for s in stats), age, why))
+    return found
+
+
+def prune(which: Collection[Old]) -> int:
+    """Remove the journals that may go; return how many bytes that freed."""
+    gone = [each for each in which if not each.why]
+    for each in gone:
+        shutil.rmtree(each.folder)
+    return sum(each.bytes for each in gone)
+
+
+def _left(run_dir: Path, target: Target) -> int:
+    """What the target has not, not counting a torn last line."""
+    follower = tail.Tail(run_dir, tail.stored(run_dir, target.key, target.name))
+    try:
+        return follower.behind() if follower.take() else 0
+    finally:
+        follower.close()

@@ -1,0 +1,332 @@
+"""The sink: a process of its own that follows all journals and copies them to InfluxDB, so that no change ever waits for a server.
+
+At least once, and idempotent: a batch that was written but not yet noted is written again after a crash, onto the same series and
+times. One process per destination and state directory, held by a file lock; it ends by itself when nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from optics.errors import Locked, Missing, TestbedError, TimedOut
+from orchestrator.background import LOWLY, spawn
+from orchestrator.lablock import process_mark
+from orchestrator.settings import Settings
+from orchestrator.telemetry import influxd, tail
+from orchestrator.telemetry.influx import Denied, Influx, Later, Target, Written, target_of
+from orchestrator.telemetry.tail import Tail
+
+LOOK_S = 0.1
+"""Between two looks at journals that grow: with the time of a request, a point is at the server within 200 ms."""
+ALL_S = 5.0
+"""Between two looks at all journals there are; iterations of a job come to the journal of the run that started it."""
+FRESH_S = 60.0
+IDLE_S = 30.0
+GIVE_UP_S = 600.0
+"""How long a server may be silent before the sink ends; the next command starts another one."""
+BACKOFF_S = (0.2, 15.0)
+STOP_S = 20.0
+_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What a sink says of itself. trouble: why nothing goes out now, in words; last: wall seconds when points last went out."""
+
+    pid: int = 0
+    mark: str = ""
+    since: float = 0.0
+    url: str = ""
+    version: str = ""
+    api: str = ""
+    points: int = 0
+    refused: int = 0
+    refusal: str = ""
+    trouble: str = ""
+    last: float = 0.0
+
+
+class Sink:
+    """Copies what is in the journals below `runs` to the target, newest run first."""
+
+    def __init__(self, target: Target, state_dir: Path, *, idle_s: float = IDLE_S, give_up_s: float = GIVE_UP_S) -> None:
+        self.target = target
+        self.runs = state_dir / "runs"
+        self.state_dir = state_dir
+        self.idle_s, self.give_up_s = idle_s, give_up_s
+        self.stopping = threading.Event()
+        self.state = SinkState(os.getpid(), process_mark(os.getpid()), time.time(), target.url)
+        self._influx: Influx | None = None
+        self._tails: dict[Path, Tail] = {}
+        self._moved: dict[Path, float] = {}
+        self._all_at = -ALL_S
+        self._runs_at = 0
+        self._said: SinkState | None = None
+
+    def run(self) -> SinkState:
+        """Follow until told to stop, idle, or the server is silent for too long. Raises: Denied, Later. Locked - another does."""
+        fd = _hold(lock_path(self.state_dir, self.target))
+        try:
+            return self._follow(fd)
+        except TestbedError as error:
+            self._say(trouble=str(error))
+            raise
+        finally:
+            for each in self._tails.values():
+                each.close()
+            if self._influx is not None:
+                self._influx.close()
+            os.close(fd)
+
+    def _follow(self, fd: int) -> SinkState:
+        moved_at = time.monotonic()
+        while True:
+            if self.round():
+                moved_at = time.monotonic()
+            if self.stopping.is_set():
+                return self.state
+            if time.monotonic() - moved_at >= self.idle_s:
+                # A command that writes now may still have seen us alive: free the lock first, then look once more.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+                self._all_at = -ALL_S
+                if not self._waiting():
+                    return self.state
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return self.state  # another one has begun
+            self.stopping.wait(LOOK_S)
+
+    def round(self) -> bool:
+        """Look once at the journals that may have grown and send what is new; True if there was something."""
+        moved = False
+        for run_dir in self._candidates():
+            follower = self._tail(run_dir)
+            for _ in range(_AT_ONCE):
+                data = follower.take()
+                if not data or self.stopping.is_set():
+                    break
+                written = self._delivered(data)
+                if written is None:
+                    return moved
+                follower.taken(data, data.count(b"\n"), written.refused, written.words)
+                self._note(follower)
+                self._moved[run_dir] = time.monotonic()
+                moved = True
+                self._say(
+                    points=self.state.points + data.count(b"\n"),
+                    refused=self.state.refused + written.refused,
+                    refusal=written.words or self.state.refusal,
+                    trouble="",
+                    last=time.time(),
+                )
+            else:
+                self._all_at = -ALL_S  # more is waiting; newer runs first
+        return moved
+
+    def _waiting(self) -> bool:
+        return any(self._tail(run_dir).take() for run_dir in self._candidates())
+
+    def _candidates(self) -> list[Path]:
+        """Journals that may have something new: those that moved lately, and now and then all of them. The newest first."""
+        now = time.monotonic()
+        if now - self._all_at >= ALL_S:
+            self._all_at = now
+            with suppress(OSError):
+                return sorted((p for p in self.runs.iterdir() if (p / "telemetry").is_dir()), reverse=True)
+            return []
+        with suppress(OSError):
+            changed = self.runs.stat().st_mtime_ns
+            if changed != self._runs_at:
+                self._runs_at = changed
+                self._moved |= {path: now for path in self.runs.iterdir() if path not in self._tails}
+        return sorted((p for p, at in self._moved.items() if now - at < FRESH_S), reverse=True)
+
+    def _tail(self, run_dir: Path) -> Tail:
+        if run_dir not in self._tails:
+            self._tails[run_dir] = Tail(run_dir, tail.stored(run_dir, self.target.key, self.target.name))
+        return self._tails[run_dir]
+
+    def _note(self, follower: Tail) -> None:
+        # No room, or the run was pruned: the lines are written again after a restart, onto themselves.
+        with suppress(OSError):
+            tail.store(follower.run_dir, self.target.key, follower.mark)
+
+    def _delivered(self, data: bytes) -> Written | None:
+        """Write a batch, however long it takes; None when told to stop. Raises: Denied; Later - silent for too long."""
+        began, pause = time.monotonic(), BACKOFF_S[0]
+        while not self.stopping.is_set():
+            try:
+                return self._connected().write(data)
+            except Later as error:
+                if time.monotonic() - began > self.give_up_s:
+                    raise
+                self._say(trouble=str(error))
+                self._disconnect()
+                self.stopping.wait(max(error.after_s, pause * random.uniform(0.7, 1.3)))
+                pause = min(pause * 2, BACKOFF_S[1])
+        return None
+
+    def _connected(self) -> Influx:
+        if self._influx is None:
+            target = self.target
+            if target.private:
+                try:
+                    target = replace(target, url=influxd.start(server_dir(self.state_dir)).url)
+                except TimedOut as error:
+                    raise Later(str(error)) from error
+            influx = Influx(target)
+            influx.ping()
+            self._influx = influx
+            self._say(url=target.url, version=influx.version, api=influx.api)
+        return self._influx
+
+    def _disconnect(self) -> None:
+        if self._influx is not None:
+            self._influx.close()
+            self._influx = None
+
+    def _say(self, **news: object) -> None:
+        self.state = replace(self.state, **news)  # type: ignore[arg-type]
+        old = self._said
+        quiet = old is not None and replace(self.state, points=old.points, last=old.last) == old
+        if old is not None and quiet and self.state.last - old.last < 1.0:
+            return
+        self._said = self.state
+        with suppress(OSError):
+            place = state_path(self.state_dir, self.target)
+            fresh = place.with_suffix(".new")
+            fresh.write_text(json.dumps(asdict(self.state)), encoding="utf-8")
+            fresh.replace(place)
+
+
+def server_dir(state_dir: Path) -> Path:
+    """Where the private influxd lives."""
+    return state_dir / "influx"
+
+
+def lock_path(state_dir: Path, target: Target) -> Path:
+    return state_dir / "telemetry" / f"sink-{target.key}.lock"
+
+
+def state_path(state_dir: Path, target: Target) -> Path:
+    return state_dir / "telemetry" / f"sink-{target.key}.json"
+
+
+def look(state_dir: Path, target: Target) -> tuple[bool, SinkState]:
+    """Whether a sink runs for the target, and what it, or the last one, said of itself."""
+    try:
+        said = json.loads(state_path(state_dir, target).read_text(encoding="utf-8"))
+        state = SinkState(**{k: v for k, v in said.items() if k in SinkState.__slots__})
+    except (OSError, ValueError, TypeError, AttributeError):
+        state = SinkState()
+    return _held(lock_path(state_dir, target)), state
+
+
+def ensure(settings: Settings) -> None:
+    """Start a sink in the background if one is wanted and none runs. Takes a few ms and never fails: a change must not notice."""
+    with suppress(OSError, TestbedError):
+        target = target_of(settings)
+        if target is None or (target.private and influxd.program() is None):
+            return
+        if not _held(lock_path(settings.state_dir, target)):
+            log = settings.state_dir / "telemetry" / f"sink-{target.key}.log"
+            spawn(settings, ["telemetry", "follow"], log, lowly=True).returncode = 0  # it outlives this process
+
+
+def stop(state_dir: Path, target: Target) -> bool:
+    """End the sink and wait until it is gone; False if none runs. What it has not sent yet it sends when it runs again."""
+    alive, state = look(state_dir, target)
+    if not alive:
+        return False
+    with suppress(ProcessLookupError):
+        if state.mark and process_mark(state.pid) == state.mark:
+            os.kill(state.pid, signal.SIGTERM)
+    give_up = time.monotonic() + STOP_S
+    while _held(lock_path(state_dir, target)):
+        if time.monotonic() > give_up:
+            raise TimedOut(f"the telemetry sink (pid {state.pid}) does not end", hint="it ends when the server answers it")
+        time.sleep(0.02)
+    return True
+
+
+def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: Callable[[str], None] = print) -> SinkState:
+    """Be the sink, politely, until idle or told to stop by SIGTERM or SIGINT."""
+    if target.private and influxd.program() is None:
+        raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
+    with suppress(OSError):
+        os.nice(max(0, LOWLY - os.getpriority(os.PRIO_PROCESS, 0)))
+        # A session of its own is a scheduling group of its own, where `nice` counts only inside (sched(7), autogroup).
+        Path("/proc/self/autogroup").write_text(str(LOWLY), encoding="ascii")
+    sink = Sink(target, settings.state_dir, idle_s=idle_s)
+    before = {number: signal.signal(number, lambda *_: sink.stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return sink.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
+    """Send one run from its first byte; return how many points went out. Raises: Later, Denied - with nothing noted anywhere."""
+    influx = Influx(target)
+    follower = Tail(run_dir, tail.Mark())
+    written, points, give_up = Written(), 0, time.monotonic() + timeout_s
+    try:
+        influx.ping()
+        while data := follower.take():
+            pause = BACKOFF_S[0]
+            while True:
+                try:
+                    written += influx.write(data)
+                    break
+                except Later as error:
+                    pause = max(error.after_s, pause * 2)
+                    if time.monotonic() + pause > give_up:
+                        raise
+                    time.sleep(pause)
+            points += data.count(b"\n")
+            follower.taken(data, data.count(b"\n"))
+    finally:
+        follower.close()
+        influx.close()
+    return points, written
+
+
+def _hold(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(25):  # who only looks holds it for an instant
+        with suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        time.sleep(0.02)
+    os.close(fd)
+    raise Locked("another telemetry sink writes to this server", hint="testbed telemetry status")
+
+
+def _held(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+
+
+__all__ = ["Denied", "Sink", "SinkState", "ensure", "follow", "look", "send", "server_dir", "stop"]

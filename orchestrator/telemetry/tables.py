@@ -1,0 +1,158 @@
+"""The journal as tables: SQL over runs in memory, files for other programs."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optics.errors import BadFile, Missing
+from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
+from orchestrator.telemetry.names import MEASUREMENTS, Measurement
+from orchestrator.telemetry.reader import read
+
+_SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
+_DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+TIME = "time_ns"
+
+
+class Percentile:
+    """percentile(x, p), nearest rank, as InfluxQL has it: the value that p percent of all are not above."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+        self.share = 50.0
+
+    def step(self, value: float | None, share: float) -> None:
+        if value is not None:
+            self.values.append(value)
+            self.share = share
+
+    def finalize(self) -> float | None:
+        # InfluxDB: floor(n * p / 100 + 0.5) - 1, nothing when that is outside
+        at = math.floor(len(self.values) * self.share / 100 + 0.5) - 1
+        return sorted(self.values)[at] if 0 <= at < len(self.values) else None
+
+
+class Median(Percentile):
+    """median(x), the mean of the two in the middle where their number is even."""
+
+    def step(self, value: float | None, share: float = 50.0) -> None:
+        super().step(value, share)
+
+    def finalize(self) -> float | None:
+        ranked, half = sorted(self.values), len(self.values) // 2
+        if not ranked:
+            return None
+        return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
+
+
+def columns(known: Measurement) -> tuple[str, ...]:
+    """The columns of a measurement's table: time (wall ns), tags, fields."""
+    return (TIME, *known.tags, *known.fields)
+
+
+def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Answer one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
+
+    Only measurements the text names are read. Raises: BadFile - the SQL is wrong, or does more than read.
+    """
+    words = set(re.findall(r"\w+", sql))
+    wanted = tuple(name for name in MEASUREMENTS if name in words)
+    with _database(run_dirs, wanted, trouble) as database:
+        database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
+        try:
+            cursor = database.execute(sql)
+            if cursor.description is None:
+                raise BadFile(["the SQL is no SELECT"])
+            return tuple(column[0] for column in cursor.description), cursor.fetchall()
+        except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
+            hint = f"the tables are {', '.join(MEASUREMENTS)}; docs/reference/telemetry.md lists their columns"
+            raise BadFile([f"the SQL is wrong: {error}"], hint=hint) from None
+
+
+@contextmanager
+def _database(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None) -> Iterator[sqlite3.Connection]:
+    database = sqlite3.connect(":memory:")
+    try:
+        database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
+        database.create_aggregate("median", 1, Median)  # type: ignore[arg-type]
+        for known in MEASUREMENTS.values():
+            types = [f'"{TIME}" INTEGER', *(f'"{tag}" TEXT' for tag in known.tags)]
+            types += [f'"{name}" {_SQL[field.kind]}' for name, field in known.fields.items()]
+            database.execute(f'CREATE TABLE "{known.name}" ({", ".join(types)})')
+        for name in wanted:
+            marks = ", ".join("?" * len(columns(MEASUREMENTS[name])))
+            rows = (row for run_dir in run_dirs for row in _rows(run_dir, MEASUREMENTS[name], trouble))
+            database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
+        yield database
+    finally:
+        database.close()
+
+
+def _rows(run_dir: Path, known: Measurement, trouble: list[str] | None) -> Iterator[tuple[Any, ...]]:
+    for point in read(run_dir, (known.name,), trouble):
+        if INT_MIN <= point.time_ns <= INT_MAX:
+            yield _row(point, known)
+
+
+def _row(point: Point, known: Measurement) -> tuple[Any, ...]:
+    return (point.time_ns, *(point.tags.get(t) for t in known.tags), *(point.fields.get(f) for f in known.fields))
+
+
+def export(run_dirs: Sequence[Path], folder: Path, kind: str, trouble: list[str] | None = None) -> dict[Path, int]:
+    """Write one file per measurement that has points; return the files with their numbers of rows.
+
+    kind: csv, or parquet (needs the package duckdb). Raises: Missing - it is not installed. OSError - the folder cannot be written.
+    """
+    convert = _parquet() if kind == "parquet" else None
+    folder.mkdir(parents=True, exist_ok=True)
+    made: dict[Path, int] = {}
+    for known in MEASUREMENTS.values():
+        plain, final = folder / f"{known.name}.csv.new", folder / f"{known.name}.{kind}"
+        try:
+            count = _csv(plain, known, (row for run_dir in run_dirs for row in _rows(run_dir, known, trouble)))
+            if not count:
+                continue
+            if convert is not None:
+                convert(known, plain, final.with_suffix(".new"))
+                final.with_suffix(".new").replace(final)
+            else:
+                plain.replace(final)
+        finally:
+            plain.unlink(missing_ok=True)
+        made[final] = count
+    return made
+
+
+def _csv(path: Path, known: Measurement, rows: Iterable[tuple[Any, ...]]) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(columns(known))
+        for row in rows:
+            out.writerow(row)
+            count += 1
+    return count
+
+
+def _parquet() -> Callable[[Measurement, Path, Path], None]:
+    try:
+        import duckdb
+    except ImportError as error:
+        hint = "pip install 'optical-testbed[analysis]', or export --format csv"
+        raise Missing("Parquet needs the Python package duckdb", hint=hint) from error
+
+    def convert(known: Measurement, plain: Path, final: Path) -> None:
+        types = {TIME: "BIGINT"} | dict.fromkeys(known.tags, "VARCHAR") | {n: _DUCK[f.kind] for n, f in known.fields.items()}
+        with duckdb.connect(":memory:") as database:
+            table = database.read_csv(str(plain), header=True, columns=types, quotechar='"', escapechar='"', sep=",")
+            table.write_parquet(str(final), compression="zstd")
+
+    return convert

@@ -1,0 +1,170 @@
+"""Follow one run's journal by byte offset, part after part, and remember beside it how far a destination has it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.telemetry.reader import parts
+
+BATCH_LINES = 5000
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far one destination has a journal: the part and the byte (uncompressed) up to which every line was answered for.
+
+    points: lines sent; refused: of these, how many the server would not have, with its words for the last time it said so.
+    """
+
+    target: str = ""
+    part: int = 0
+    offset: int = 0
+    points: int = 0
+    refused: int = 0
+    words: str = ""
+
+
+class Tail:
+    """Reads whole lines after the mark; a line that has no end yet, or never gets one, is not there.
+
+    The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile: nothing of an open part is
+    remembered between two looks but the offset.
+    """
+
+    def __init__(self, run_dir: Path, mark: Mark) -> None:
+        self.run_dir = run_dir
+        self.mark = mark
+        self._packed: gzip.GzipFile | None = None
+        self._ahead = b""
+
+    def take(self, most: int = BATCH_LINES) -> bytes:
+        """The next lines, at most so many; empty when there are none now."""
+        while True:
+            # Asked first: once there is a next part, nobody writes to this one any more.
+            later = self._later()
+            piece = self._read(most)
+            if piece:
+                return piece
+            if later is None:
+                return b""
+            self._forget()
+            self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.words)
+
+    def taken(self, data: bytes, points: int, refused: int = 0, words: str = "") -> None:
+        """The lines of the last `take` are answered for: move the mark behind them."""
+        m = self.mark
+        self.mark = Mark(m.target, m.part, m.offset + len(data), m.points + points, m.refused + refused, words or m.words)
+        self._ahead = self._ahead[len(data) :]
+
+    def behind(self) -> int:
+        """Bytes not yet answered for, a torn last line included; compressed parts count as the file is."""
+        total = 0
+        for path in parts(self.run_dir):
+            number = _number(path)
+            with suppress(OSError):
+                if number == self.mark.part and path.suffix == ".gz":
+                    total += 0 if self._at_end(path) else path.stat().st_size
+                elif number >= self.mark.part:
+                    total += path.stat().st_size - (self.mark.offset if number == self.mark.part else 0)
+        return max(0, total)
+
+    def close(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._packed is not None:
+            self._packed.close()
+        self._packed, self._ahead = None, b""
+
+    def _folder(self) -> Path:
+        return self.run_dir / "telemetry"
+
+    def _later(self) -> int | None:
+        """The number of the next part there is, None while this one is the last."""
+        numbers = [n for path in parts(self.run_dir) if (n := _number(path)) > self.mark.part]
+        return min(numbers, default=None)
+
+    def _read(self, most: int) -> bytes:
+        if self._packed is None:
+            try:
+                fd = os.open(self._folder() / f"{self.mark.part:03d}.lp", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return self._unpacked(most)
+            try:
+                return _whole(fd, self.mark.offset, most)
+            finally:
+                os.close(fd)
+        return self._unpacked(most)
+
+    def _unpacked(self, most: int) -> bytes:
+        if self._packed is None:
+            path = self._folder() / f"{self.mark.part:03d}.lp.gz"
+            if not path.exists():
+                return b""
+            self._packed = gzip.open(path, "rb")  # noqa: SIM115 - kept open from one look to the next
+            self._packed.seek(self.mark.offset)
+        while (cut := _cut(self._ahead, most)) == 0 or (len(self._ahead) < _PIECE and cut == len(self._ahead)):
+            more = self._packed.read(_PIECE)
+            if not more:
+                break
+            self._ahead += more
+        return self._ahead[:cut]
+
+    def _at_end(self, path: Path) -> bool:
+        with gzip.open(path, "rb") as packed:
+            packed.seek(self.mark.offset)
+            return b"\n" not in packed.read(_PIECE)
+
+
+def stored(run_dir: Path, key: str, target: str) -> Mark:
+    """The mark of a destination beside a journal; a new one where there is none that can be read."""
+    try:
+        said = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))
+        part, offset, points, refused = (int(said[name]) for name in ("part", "offset", "points", "refused"))
+        found = Mark(target, part, offset, points, refused, str(said.get("words", "")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Mark(target)
+    return found if found.part >= 0 and found.offset >= 0 else Mark(target)
+
+
+def store(run_dir: Path, key: str, mark: Mark) -> None:
+    """Write the mark; a reader sees the old or the new one. Raises: OSError - no room, or the run is gone."""
+    place = _place(run_dir, key)
+    fresh = place.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(mark)), encoding="utf-8")
+    fresh.replace(place)
+
+
+def _place(run_dir: Path, key: str) -> Path:
+    return run_dir / "telemetry" / f"influx-{key}.json"
+
+
+def _number(path: Path) -> int:
+    return int(path.name.split(".")[0])
+
+
+def _whole(fd: int, offset: int, most: int) -> bytes:
+    """Whole lines from `offset` on; a line longer than a piece is waited for whole."""
+    size = _PIECE
+    while True:
+        piece = os.pread(fd, size, offset)
+        cut = _cut(piece, most)
+        if cut or len(piece) < size:
+            return piece[:cut]
+        size *= 2
+
+
+def _cut(piece: bytes, most: int) -> int:
+    """Where the last whole line ends, at most so many lines on."""
+    if piece.count(b"\n") <= most:
+        return piece.rfind(b"\n") + 1
+    at = -1
+    for _ in range(most):
+        at = piece.find(b"\n", at + 1)
+    return at + 1

@@ -1,0 +1,203 @@
+"""`testbed telemetry` as it is typed: what it says, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.settings import load
+from orchestrator.telemetry import influxd, retention, sink
+from orchestrator.telemetry.influx import Target
+from tests.telemetry.conftest import fill, held
+from tests.telemetry.servers import needed
+
+
+@dataclass
+class Typed:
+    capsys: pytest.CaptureFixture[str]
+    home: Path
+
+    def __call__(self, *argv: str, code: int = 0) -> str:
+        got = main.run(["telemetry", *argv])
+        said = self.capsys.readouterr()
+        assert got == code, said
+        return said.out + said.err
+
+    def json(self, *argv: str, code: int = 0) -> dict[str, Any]:
+        return dict(json.loads(self(*argv, "--json", code=code))["data"])
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "state" / "runs"
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Typed]:
+    for name in ("DATA", "STATE", "LOCK"):
+        monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("TESTBED_INFLUX_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield Typed(capsys, tmp_path)
+    settings = load()
+    for target in (Target("", private=True),):
+        sink.stop(settings.state_dir, target)
+    influxd.stop(sink.server_dir(settings.state_dir))
+
+
+def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
+    fill(typed.runs / "r", 3)
+    assert "1 runs" in typed("status") and "none wanted" in typed("status")
+    assert "No InfluxDB is wanted" in typed("start", code=2)
+    assert "Nothing was running" in typed("stop")
+    assert "--to URL" in typed("replay", "r", code=2)
+    assert typed.json("query", "r", "SELECT SUM(rx_bytes) AS n FROM port")["rows"] == [{"n": 3}]
+
+
+def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed("influxd", "influxdb")
+    monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
+    assert "private, not started yet" in typed("status")
+    fill(typed.runs / "r", 500)
+    url = typed.json("start")["url"]
+    target = Target(url, private=True)
+    give_up = time.monotonic() + 100
+    while (said := typed.json("status"))["sent"] < 500:
+        assert time.monotonic() < give_up, said
+        time.sleep(0.2)
+    assert held(target) == (500, sum(range(500)))
+    assert (said["version"][:3], said["behind"], said["refused"], said["sink"], said["live_url"]) == ("1.6", 0, 0, True, url)
+    assert typed.json("start")["url"] == url
+    assert typed("stop") == "Stopped: sink, private InfluxDB\n"
+    assert not influxd.found(sink.server_dir(load().state_dir))
+
+
+def test_replay_sends_a_run_again_and_says_what_was_refused(typed: Typed, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
+    fill(typed.runs / "2026-11-21-0001", 20)
+    for _ in range(2):
+        assert f"20 points of 1 run written to {target.url}" in typed("replay", "2026-11-21-0001", "--to", target.url)
+    assert typed.json("replay", "all", "--to", target.url)["points"] == 20
+    assert held(target) == (20, sum(range(20)))
+    with (typed.runs / "2026-11-21-0001" / "telemetry" / "000.lp").open("a") as journal:
+        journal.write(f"port,host=h rx_bytes=1.5 {time.time_ns()}\n")
+    said = typed("replay", "2026-11-21-0001", "--to", target.url, code=7)
+    assert "1 points were refused" in said and "field type conflict" in said
+
+
+def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
+    fill(typed.runs / "r", 1)
+    said = typed("replay", "r", "--to", "http://127.0.0.1:1", "--timeout", "1s", code=5)
+    assert "InfluxDB at http://127.0.0.1:1 does not answer: Connection refused" in said
+    assert "wanted none, auto or http" in typed("replay", "r", "--to", "localhost", code=3)
+    assert "s3cret" not in typed("replay", "r", "--to", "http://me:s3cret@localhost:8086", code=3)
+    assert "no journal of run 'x'" in typed("replay", "x", "--to", "http://127.0.0.1:1", code=2)
+
+
+def test_query_answers_in_sql_and_only_reads(typed: Typed) -> None:
+    fill(typed.runs / "r", 100)
+    said = typed("query", "r", "SELECT host, COUNT(*) AS n, percentile(rx_bytes, 99) AS p99 FROM port GROUP BY host LIMIT 1")
+    assert said.split() == ["host", "n", "p99", "gpu0", "15", "98"]
+    assert typed.json("query", "r", "SELECT median(rx_bytes) AS m FROM port")["rows"] == [{"m": 49.5}]
+    for text in (
+        "DELETE FROM port",
+        "ATTACH 'x.db' AS x",
+        "PRAGMA table_info(port)",
+        "SELECT nothing FROM port",
+        "x",
+        "SELECT 1; SELECT 2",
+    ):
+        assert "the SQL" in typed("query", "r", text, code=3)
+    assert not (typed.home / "x.db").exists()
+
+
+def test_a_torn_journal_is_read_as_far_as_it_is_whole(typed: Typed) -> None:
+    fill(typed.runs / "r", 10)
+    part = typed.runs / "r" / "telemetry" / "000.lp"
+    os.truncate(part, part.stat().st_size - 5)
+    said = typed("query", "r", "SELECT COUNT(*) FROM port")
+    assert "9" in said.split() and "not read: 000.lp:10: torn last line" in said
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_export_writes_a_file_per_measurement_with_every_value(typed: Typed, kind: str) -> None:
+    fill(typed.runs / "r", 50)
+    made = typed.json("export", "r", "--out", "out", "--format", kind)["files"]
+    assert made == {f"out/port.{kind}": 50}
+    assert [p.name for p in Path("out").iterdir()] == [f"port.{kind}"]
+    if kind == "csv":
+        with Path("out/port.csv").open(newline="") as file:
+            rows = [(row["run"], row["host"], int(row["rx_bytes"]), row["drops"]) for row in csv.DictReader(file)]
+    else:
+        import duckdb
+
+        with duckdb.connect() as database:
+            rows = database.execute("SELECT run, host, rx_bytes, drops FROM 'out/port.parquet' ORDER BY rx_bytes").fetchall()
+    assert [row[:3] for row in rows] == [("r", f"gpu{n % 7}", n) for n in range(50)]
+    assert {row[3] for row in rows} == {"" if kind == "csv" else None}
+
+
+def test_export_says_where_it_cannot_write(typed: Typed) -> None:
+    fill(typed.runs / "r", 1)
+    Path("taken").write_text("a file")
+    assert "taken" in typed("export", "r", "--out", "taken", code=2)
+
+
+def test_prune_removes_only_what_is_old_and_in_influxdb(typed: Typed, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run, days in (("a", 100), ("b", 100), ("c", 1)):
+        fill(typed.runs / run, 10)
+        then = time.time() - days * 86400
+        os.utime(typed.runs / run / "telemetry" / "000.lp", (then, then))
+    monkeypatch.setenv("TESTBED_INFLUX_URL", target.url)
+    monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
+    said = typed("prune", "--older", "90d", "--yes")
+    assert "a  stays" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
+    sink.Sink(Target(target.url, target.db), typed.home / "state", idle_s=0.0).run()
+    assert "Would remove 2 journals, a to b" in typed("prune", "--older", "90d", "--dry-run")
+    assert "asks before it acts" in typed("prune", "--older", "90d", code=2)
+    assert "Removed 2 journals, a to b" in typed("prune", "--older", "90d", "--yes")
+    assert [p.name for p in sorted(typed.runs.iterdir()) if (p / "telemetry").exists()] == ["c"]
+    assert "No journal is older" in typed("prune", "--older", "90d", "--yes")
+    assert "--older: 'soon'" in typed("prune", "--older", "soon", code=2)
+
+
+def test_a_run_that_still_runs_is_never_pruned(tmp_path: Path) -> None:
+    fill(tmp_path / "r", 1)
+    (kept,) = retention.old(tmp_path, 1e-9, {"r"}, None)
+    assert kept.why and retention.prune([kept]) == 0 and (tmp_path / "r" / "telemetry").exists()
+
+
+def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TESTBED_STATE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    started: list[tuple[str, ...]] = []
+
+    class Process:
+        returncode = None
+
+    def spawn(_: object, words: list[str], *__: object, **___: object) -> Process:
+        started.append(tuple(words))
+        return Process()
+
+    monkeypatch.setattr(sink, "spawn", spawn)
+    monkeypatch.delenv("TESTBED_INFLUX_URL", raising=False)
+    sink.ensure(load())
+    assert not started
+    monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
+    monkeypatch.setattr(influxd, "program", lambda: None)
+    sink.ensure(load())
+    assert not started  # not installed: the journal is enough
+    monkeypatch.setenv("TESTBED_INFLUX_URL", "http://127.0.0.1:1")
+    sink.ensure(load())
+    assert started == [("telemetry", "follow")]
