@@ -204,10 +204,7 @@ class Sink:
             return
         self._said = self.state
         with suppress(OSError):
-            place = state_path(self.state_dir, self.target)
-            fresh = place.with_suffix(".new")
-            fresh.write_text(json.dumps(asdict(self.state)), encoding="utf-8")
-            fresh.replace(place)
+            tail.put(state_path(self.state_dir, self.target), asdict(self.state))
 
 
 def server_dir(state_dir: Path) -> Path:
