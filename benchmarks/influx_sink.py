@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import spread, verdict
+from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.telemetry import Journal, influxd
 from orchestrator.telemetry.influx import Influx, Target
 from orchestrator.telemetry.sink import Sink
@@ -72,6 +72,7 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
     """Points a second of the sink and of raw lines, in turns; every round counts what has arrived."""
     ours: list[float] = []
     ceiling: list[float] = []
+    undisturbed()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         server = influxd.start(home / "influx", port=0)
@@ -129,6 +130,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--changes", type=int, default=CHANGES, help="changes of the lab each way; 0: none")
     chosen = parser.parse_args()
+    none, hole = changes(chosen.changes) if chosen.changes else ([], [])
     ours, ceiling = rates(chosen.points, chosen.rounds)
     value, most = statistics.median(ours), statistics.median(ceiling)
     ratio = statistics.median(a / b for a, b in zip(ours, ceiling, strict=True))
@@ -136,9 +138,8 @@ def main() -> int:
     print(f"raw lines  {most:10.0f} points/s   spread {spread(ceiling):.2f}   ratio {ratio:.3f}")
     slower = None
     if chosen.changes:
-        none, hole = changes(chosen.changes)
-        slower = statistics.median(hole) / statistics.median(none)
         without, with_ = statistics.median(none), statistics.median(hole)
+        slower = with_ / without
         print(f"change     {without:.3f} s without InfluxDB, {with_:.3f} s with a black hole: {slower:.3f}")
     return verdict(
         "influx_sink",

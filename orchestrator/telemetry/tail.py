@@ -48,13 +48,13 @@ class Tail:
     def take(self, most: int = BATCH_LINES) -> bytes:
         """The next lines, at most so many; empty when there are none now."""
         while True:
-            # Asked first: once there is a next part, nobody writes to this one any more.
-            later = self._later()
-            piece = self._read(most)
-            if piece:
+            if piece := self._read(most):
                 return piece
-            if later is None:
+            if (later := self._later()) is None:
                 return b""
+            # Now that there is a next part nobody writes to this one any more; before we knew, somebody may have.
+            if piece := self._read(most):
+                return piece
             self._forget()
             self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.words)
 
