@@ -15,7 +15,12 @@ import pytest
 from tests.end_to_end.conftest import Lab, ring
 from tests.end_to_end.test_job import FORWARD, job
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.lab,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 RING, MOVED = ring((1, 2)), [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")]
 
@@ -46,7 +51,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.long
 def test_unconfirmed_a_plan_and_its_job_give_way_to_the_ones_before(lab: Lab) -> None:
     first = lab.up(lab.plan("ring", RING, job=job([FORWARD]) | {"name": "first"})).must()
     was = lab.glass()
@@ -80,7 +84,6 @@ def test_confirmed_in_time_it_stays_and_nothing_comes_after(lab: Lab) -> None:
     assert running == {"gpu01", "gpu02"}, "hosts that left are cleared"
 
 
-@pytest.mark.long
 def test_killed_with_nobody_left_to_watch_the_hosts_go_back_alone_and_the_next_command_does_the_rest(lab: Lab) -> None:
     lab.up(lab.plan("ring", RING)).must()
     was = lab.glass()

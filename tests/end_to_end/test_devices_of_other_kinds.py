@@ -65,6 +65,7 @@ def test_two_plans_move_wavelengths_and_each_host_hears_the_planned_one_alone(ro
     assert {p.tags["device"] for p in points if p.measurement == "optical"} == {"wss1"}
 
 
+@pytest.mark.long
 def test_where_no_spectrum_leads_no_packet_goes(roadm: Lab) -> None:
     plan = roadm.plan("pair", [("gpu01:p1", "gpu02:p1")], acceptance={"max_loss_db": 14.0})
     assert roadm.up(plan).must()["pairs_ok"] == 2
@@ -73,6 +74,7 @@ def test_where_no_spectrum_leads_no_packet_goes(roadm: Lab) -> None:
     assert down["removed"] == 4 and set(heard(roadm).values()) == {None}
 
 
+@pytest.mark.long
 def test_a_robot_says_every_move_and_its_time_is_told_for_what_it_is(robot: Lab) -> None:
     plan = robot.plan("pair", [("gpu01:p1", "gpu02:p1")])
     answer = robot.testbed("plan", "--topology", plan).must()

@@ -15,8 +15,8 @@ from emulators.families import WHERE
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(110), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 DRIVERS = sorted(set(known_drivers()) & set(WHERE))
 HOSTS = 4
-QUICK = {"finisar-serial", "polatis-restconf", "sonic-ocs"}
-"""One over a serial line, one over HTTP, one over SSH; the others are long tests, and the conformance run has all of them."""
+QUICK = {"sonic-ocs"}
+"""The others are long tests; the conformance run has every one of them."""
 
 
 @pytest.mark.parametrize("driver", [pytest.param(d, marks=[pytest.mark.long] * (d not in QUICK)) for d in DRIVERS])

@@ -17,7 +17,12 @@ import pytest
 
 from tests.end_to_end.conftest import ROOT, TESTBED, Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 5)]
 LINKS = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
@@ -132,7 +137,6 @@ def test_a_cut_fibre_is_said_within_a_second_traffic_goes_round_it_and_the_job_g
     assert watching.end() == 0
 
 
-@pytest.mark.long
 def test_a_host_that_is_cut_off_is_named_and_the_others_stay_joined(small: Lab, watching: Watching) -> None:
     for name in ("f-gpu03-p1", "f-gpu03-p2"):
         small.ask("fibre", name=name, cut=True)
@@ -144,7 +148,6 @@ def test_a_host_that_is_cut_off_is_named_and_the_others_stay_joined(small: Lab, 
     watching.wait("restored", 30.0)
 
 
-@pytest.mark.long
 def test_an_up_that_avoids_the_fibre_takes_over_and_the_guard_stands_back_meanwhile(small: Lab, watching: Watching) -> None:
     small.ask("fibre", name="f-gpu03-p1", cut=True)
     watching.wait("rerouted")
@@ -162,7 +165,6 @@ def test_an_up_that_avoids_the_fibre_takes_over_and_the_guard_stands_back_meanwh
     small.ask("fibre", name="f-gpu03-p1", cut=False)
 
 
-@pytest.mark.long
 def test_a_device_that_does_not_answer_is_said_and_everything_else_goes_on(small: Lab, watching: Watching) -> None:
     small.ask("faults.add", device="ocs2", kind="hang")
     try:
@@ -196,7 +198,6 @@ def test_up_guard_starts_one_in_the_background_and_down_ends_it(small: Lab) -> N
     assert small.testbed("guard").exit_code == 2, "nothing is up, so there is nothing to guard"
 
 
-@pytest.mark.long
 def test_a_host_without_power_is_said_and_traffic_of_the_others_goes_round_it(small: Lab) -> None:
     small.up(small.plan("ring", LINKS)).must()
     guard = Watching(small)

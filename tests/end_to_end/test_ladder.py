@@ -55,6 +55,7 @@ def up(lab: Lab) -> Lab:
     return lab
 
 
+@pytest.mark.long
 def test_a_lab_as_planned_passes_every_rung_and_nobody_waits(up: Lab) -> None:
     rungs = climb(up)
     assert not failed(rungs) and [*rungs] == ["map", "light", "link", "identity", "forwarding"]
@@ -72,6 +73,7 @@ def test_one_way_links_are_known_without_waiting_for_answers_that_cannot_come(la
     assert not failed(rungs) and rungs["identity"]["seconds"] < 0.3
 
 
+@pytest.mark.long
 def test_a_cut_fibre_is_named_by_light_and_link(up: Lab) -> None:
     up.ask("fibre", name="f-gpu03-p1", cut=True)
     try:
@@ -86,6 +88,7 @@ def test_a_cut_fibre_is_named_by_light_and_link(up: Lab) -> None:
         up.ask("fibre", name="f-gpu03-p1", cut=False)
 
 
+@pytest.mark.long
 def test_a_dark_port_is_named_on_its_side_of_the_switch(up: Lab) -> None:
     up.ask("faults.add", device="ocs1", kind="dark-port", port="3")
     rungs = climb(up)
@@ -99,6 +102,7 @@ def test_a_port_whose_hardware_failed_is_the_switchs_own(up: Lab) -> None:
     assert "light enters ocs1:3 (" in (words := said(climb(up), "light")) and "ocs1 or its output" in words
 
 
+@pytest.mark.long
 def test_extra_loss_is_out_of_the_window_at_the_device_that_has_it(up: Lab) -> None:
     up.ask("faults.add", device="ocs1", kind="extra-loss", port="3", db=8.0)
     rungs = climb(up)
@@ -108,6 +112,7 @@ def test_extra_loss_is_out_of_the_window_at_the_device_that_has_it(up: Lab) -> N
     assert any("since it was first measured" in note for note in rungs["light"]["notes"])
 
 
+@pytest.mark.long
 def test_a_link_that_never_comes_up_is_the_receivers(up: Lab) -> None:
     up.ask("link", host="gpu04", port=1, up=False)
     try:
@@ -132,6 +137,7 @@ SWAPS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", SWAPS)
 def test_swapped_fibres_are_named(up: Lab, case: str) -> None:
     one, other, ends, words = SWAPS[case]
@@ -190,6 +196,7 @@ def test_hands_that_move_a_circuit_are_seen_in_the_map_and_told_from_swapped_fib
         scpi(up, ":oxc:swit:conn:sub (@3,5),(@22,20);*idn?\n")
 
 
+@pytest.mark.long
 def test_foreign_circuits_are_listed_and_fail_nothing(up: Lab) -> None:
     scpi(up, ":oxc:swit:conn:add (@15),(@31);*idn?\n")
     try:
@@ -216,6 +223,7 @@ def test_one_rung_is_climbed_alone(up: Lab) -> None:
     assert [*climb(up, "--rung", "light")] == ["light"] and [*climb(up, "--rung", "power", "--rung", "map")] == ["map", "power"]
 
 
+@pytest.mark.long
 def test_every_link_is_qualified_and_a_slow_one_is_named(lab: Lab) -> None:
     accept = {"min_link_share": 0.4, "max_link_loss": 0.3}  # wide, because the machine that runs the tests has other work
     lab.up(lab.plan("ring", ring((1, 2)), acceptance=accept)).must()

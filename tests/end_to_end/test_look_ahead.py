@@ -14,7 +14,12 @@ import pytest
 
 from tests.end_to_end.conftest import ROOT, Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
 
 SCALE = 240
 HOSTS = [f"gpu{number:02d}" for number in range(1, 7)]
@@ -105,7 +110,6 @@ def test_the_robot_works_ahead_and_the_change_itself_is_a_flip(ahead: Lab) -> No
     assert report["dark_ms"] < 1000
 
 
-@pytest.mark.long
 def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) -> None:
     first, second = ring(ahead, "first", [1, 2, 3, 4, 5, 6]), ring(ahead, "second", [1, 2, 4, 3, 5, 6])
     ahead.up(first).must()
@@ -119,7 +123,6 @@ def test_what_is_wired_ahead_is_taken_out_by_rollback_and_by_down(ahead: Lab) ->
     assert ahead.glass()["flip1"] == plugged(ahead) == set()
 
 
-@pytest.mark.long
 def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again(ahead: Lab) -> None:
     first, second = ring(ahead, "first", [1, 2, 3, 4, 5, 6]), ring(ahead, "second", [1, 2, 4, 3, 5, 6])
     ahead.up(first).must()
@@ -136,7 +139,6 @@ def test_a_robot_that_fails_while_it_wires_ahead_harms_nobody_and_is_asked_again
     assert moves(report) == 0 and heard(ahead) == joined([1, 2, 4, 3, 5, 6])
 
 
-@pytest.mark.long
 def test_a_plan_that_is_up_under_other_names_needs_no_switching_when_hosts_are_interchangeable(ahead: Lab) -> None:
     ahead.up(ring(ahead, "ring", [1, 2, 3, 4, 5, 6])).must()
     order = [1, 4, 2, 5, 3, 6]

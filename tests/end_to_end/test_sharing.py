@@ -77,6 +77,7 @@ def asleep(process: subprocess.Popen[str]) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_two_plans_on_disjoint_ports_run_at_the_same_time_on_the_same_devices(shared: Lab) -> None:
     lab = shared
     plans = lab.plan("left", triangle("gpu01", "gpu02", "gpu03")), lab.plan("right", triangle("gpu04", "gpu05", "gpu06"))
@@ -414,6 +415,7 @@ def users(lab: Lab) -> Iterator[Users]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.long
 def test_two_users_share_a_lab_through_one_store(lab: Lab, users: Users) -> None:
     left = users.plan(lab, "left", triangle("gpu01", "gpu02", "gpu03"))
     right = users.plan(lab, "right", triangle("gpu04", "gpu05", "gpu06"))
@@ -464,6 +466,7 @@ def test_a_user_with_a_store_of_his_own_does_not_meet_others_unawares(lab: Lab, 
     assert "share-a-lab.md" in answer.envelope["hint"]
 
 
+@pytest.mark.long
 def test_a_store_that_others_may_write_is_refused_unless_it_is_declared_shared(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
