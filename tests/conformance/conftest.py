@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
 from conformance.check import Check
 from conformance.lab import Lab, devices_lab, name_of
-from conformance.run import Report, chosen, imagined, run_many
+from conformance.run import Report, Verdict, chosen, imagined, run_many
 from conformance.subject import Subject
 from drivers.registry import known_drivers
 from emulators.families import WHERE, family
@@ -29,11 +30,22 @@ def lab() -> Iterator[Lab]:
 
 
 def _run(lab: Lab, wanted: Mapping[str, set[str]]) -> dict[str, Report]:
-    def only(subject: Subject) -> tuple[Check, ...]:
-        return tuple(check for check in chosen(subject) if check.name in wanted[subject.config.driver])
+    """Run the checks side by side; what failed in that crowd is judged once more alone, where no neighbour takes its time."""
 
-    subjects = [Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver))) for driver in wanted]
-    return asyncio.run(run_many(subjects, only))
+    def subject(driver: str) -> Subject:
+        return Subject(lab.devices[name_of(driver)], lab.truth(name_of(driver)))
+
+    def only(names: Mapping[str, set[str]]) -> Callable[[Subject], tuple[Check, ...]]:
+        return lambda subject: tuple(check for check in chosen(subject) if check.name in names[subject.config.driver])
+
+    found = asyncio.run(run_many([subject(driver) for driver in wanted], only(wanted)))
+    failed = {d: {r.check.name for r in one.results if r.verdict is Verdict.FAILED} for d, one in found.items()}
+    failed = {driver: names for driver, names in failed.items() if names}
+    alone = asyncio.run(run_many([subject(driver) for driver in failed], only(failed), at_once=1))
+    for driver, second in alone.items():
+        again = {result.check.name: result for result in second.results}
+        found[driver] = replace(found[driver], results=tuple(again.get(r.check.name, r) for r in found[driver].results))
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -309,6 +309,7 @@ async def test_a_run_that_died_while_it_waited_can_be_resumed_and_then_waits_ane
     await is_up(bench, "ring", RING)
 
 
+@pytest.mark.long
 async def test_killed_at_any_point_of_going_up_or_back_the_next_command_finds_the_way(tmp_path: Path, clock: Clock) -> None:
     """Every seventh point: commits of the store, bytes to devices, requests to hosts."""
     counted = Process("")

@@ -38,8 +38,8 @@ async def wanted(folder: Path, text: str) -> tuple[tuple[Any, ...], int]:
         return now(bench), len(bench.points.names)
 
 
-@pytest.mark.parametrize("expired", [False, True], ids=["at once", "after the timed revert"])
-@pytest.mark.parametrize("text", [TWO, DETOUR], ids=["two", "detour"])
+@pytest.mark.parametrize("expired", [False, pytest.param(True, marks=pytest.mark.long)], ids=["at once", "after the timed revert"])
+@pytest.mark.parametrize("text", [TWO, pytest.param(DETOUR, marks=pytest.mark.long)], ids=["two", "detour"])
 async def test_killed_at_any_step_both_ways_on_converge(tmp_path: Path, text: str, expired: bool) -> None:
     """S4: before and after every request that changes something; then resumed, and separately rolled back."""
     goal, steps = await wanted(tmp_path / "good", text)
