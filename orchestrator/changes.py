@@ -20,7 +20,7 @@ from orchestrator.leaving import Leaving
 from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.records import RunRecord
-from orchestrator.recovery import Before
+from orchestrator.recovery import Before, before_of
 from orchestrator.reports import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
@@ -54,6 +54,24 @@ def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
         if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
     raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
+
+
+def before_run(store: Store, run: str) -> Before | None:
+    """What to go back to if `run` is taken back, None: it changed nothing.
+
+    A run may have finished what others of the same verb and plan left half done, by `resume` or typed again: half done is no state
+    that anybody wants back, so what was before the first of them counts.
+    """
+    record = store.get(run)
+    if record is None or not record.begun:
+        return None
+    same = (record.owner, record.verb, record.plan_sha)
+    of_it = [
+        r.id
+        for r in store.history(record.lab, 0)
+        if r.resolved_by == record.id and (r.owner, r.verb, r.plan_sha) == same and r.begun
+    ]
+    return before_of(store.journalled(of_it[-1] if of_it else record.id)[0])
 
 
 @dataclass

@@ -15,7 +15,7 @@ from optics import Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
-from orchestrator.changes import Change, chosen, latest_change
+from orchestrator.changes import Change, before_run, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
 from orchestrator.interlock import Interlocks
@@ -27,7 +27,6 @@ from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
 from orchestrator.records import RunRecord
-from orchestrator.recovery import before_of
 from orchestrator.relabelling import relabelled
 from orchestrator.reports import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
 from orchestrator.rules import hops
@@ -246,9 +245,9 @@ async def resume(
         case "down":
             return await change.down(options)
         case "rollback":
-            undone = store.get(str(record.options["of"]))
-            if undone is not None:
-                return await change.back(before_of(store.journalled(undone.id)[0]), options, undone.id)
+            undone = str(record.options["of"])
+            if (before := before_run(store, undone)) is not None:
+                return await change.back(before, options, undone)
         case "restore":
             return await change.restore(options)
     raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
@@ -279,7 +278,7 @@ async def rollback(
             f"the latest change, run {lost}, was taken back by run {record.id} already: nobody had confirmed it",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
-    before, _ = store.journalled(record.id)
+    before = before_run(store, record.id)
     if before is None:
         raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
 
@@ -291,7 +290,7 @@ async def rollback(
             )
 
     change = Change("rollback", lab, inventory, progress, store, settings, timeout_s, still)
-    return await change.back(before_of(before), {"of": record.id}, record.id)
+    return await change.back(before, {"of": record.id}, record.id)
 
 
 @settled

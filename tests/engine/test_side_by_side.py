@@ -94,6 +94,38 @@ async def test_restore_brings_back_the_plan_that_is_up_by_then(bench: Bench, mon
     assert bench.held() == bench.wanted([])
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("way", ["resume", "up"])
+async def test_a_rollback_of_what_was_finished_later_goes_back_to_before_its_first_begin(
+    bench: Bench, way: str, times: int
+) -> None:
+    """Half done is no state that anybody wants back."""
+    await bench.up(plan_text("one", ONE))
+    moved = plan_text("moved", MOVED)
+
+    def going_on(run: str, process: Process) -> Awaitable[Any]:
+        if way == "up" or not run:
+            return bench.up(moved, process=process)
+        return bench.verb(engine.resume, run, process=process)
+
+    died = ""
+    for _ in range(times):
+        process = Process("")
+
+        def die(name: str, process: Process = process, before: object = bench.held(), at_once: bool = bool(died)) -> None:
+            process.kill_at = len(process.points) if bench.held() != before or at_once else 0
+
+        process.act = die
+        with pytest.raises(Killed):
+            await going_on(died, process)
+        (left,) = (await bench.status()).unfinished[:1]
+        died = left.run
+    await going_on(died, Process(""))
+    assert bench.held() == bench.wanted(MOVED)
+    await bench.verb(engine.rollback, None)
+    assert bench.held() == bench.wanted(ONE) and (await bench.status()).plan == "one"
+
+
 async def test_of_two_who_resume_the_second_finds_it_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process("")
 
