@@ -13,6 +13,7 @@ NAMES = (
     "lab_boot",
     "fabric_rate",
     "up_total",
+    "journal_cost",
     "dark_window",
     "move_cost",
     "allreduce",
