@@ -20,6 +20,7 @@ _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 TIME = "time_ns"
+_AT_ONCE = 10_000
 
 
 class Percentile:
@@ -65,7 +66,7 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
     """
     words = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in words)
-    with _database(run_dirs, wanted, trouble) as database:
+    with opened(run_dirs, wanted, trouble) as database:
         database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
         try:
             cursor = database.execute(sql)
@@ -78,7 +79,8 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
 
 
 @contextmanager
-def _database(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None) -> Iterator[sqlite3.Connection]:
+def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
+    """A database in memory with a table for every measurement; those in `wanted` hold what the journals of these runs have."""
     database = sqlite3.connect(":memory:")
     try:
         database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
@@ -87,13 +89,32 @@ def _database(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str
             types = [f'"{TIME}" INTEGER', *(f'"{tag}" TEXT' for tag in known.tags)]
             types += [f'"{name}" {_SQL[field.kind]}' for name, field in known.fields.items()]
             database.execute(f'CREATE TABLE "{known.name}" ({", ".join(types)})')
-        for name in wanted:
-            marks = ", ".join("?" * len(columns(MEASUREMENTS[name])))
-            rows = (row for run_dir in run_dirs for row in _rows(run_dir, MEASUREMENTS[name], trouble))
-            database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
+        for run_dir in run_dirs:
+            load(database, run_dir, wanted, trouble)
         yield database
     finally:
         database.close()
+
+
+def load(database: sqlite3.Connection, run_dir: Path, wanted: Sequence[str], trouble: list[str] | None = None) -> None:
+    """Fill tables of an `opened` database with a run's points of these measurements."""
+    if not wanted:
+        return
+    rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in wanted}
+    for point in read(run_dir, wanted, trouble):
+        if INT_MIN <= point.time_ns <= INT_MAX:
+            found = rows[point.measurement]
+            found.append(_row(point, MEASUREMENTS[point.measurement]))
+            if len(found) >= _AT_ONCE:
+                _insert(database, point.measurement, found)
+    for name, found in rows.items():
+        _insert(database, name, found)
+
+
+def _insert(database: sqlite3.Connection, name: str, rows: list[tuple[Any, ...]]) -> None:
+    marks = ", ".join("?" * len(columns(MEASUREMENTS[name])))
+    database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', rows)
+    rows.clear()
 
 
 def _rows(run_dir: Path, known: Measurement, trouble: list[str] | None) -> Iterator[tuple[Any, ...]]:
