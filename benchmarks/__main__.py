@@ -18,6 +18,7 @@ NAMES = (
     "move_cost",
     "allreduce",
     "tl1_parse",
+    "reader_growth",
     "driver_overhead",
     "emulator_scale",
     "reroute",

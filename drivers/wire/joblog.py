@@ -20,11 +20,8 @@ SEVERE = "Multiple Cross Connect Severe Failure"
 
 _STAMP = r"\d\d-\d\d-\d{4} \d\d:\d\d "
 _LOG = rf"{_STAMP}[A-Za-z][^\r\n]*"
-# A log line that tore something gives back its line break before and the empty line after it, several in a row as one; a log line
-# on a line of its own, or behind a prompt, leaves nothing.
-_TORN = re.compile(rf"\r?\n(?P<log>{_LOG}(?:\r?\n{_LOG})*)\r?\n\r?\n")
-_PLAIN = re.compile(rf"(?P<log>{_LOG})\r?\n")
 _ANY = re.compile(_LOG)
+_BREAK = re.compile(r"(\r?\n)")
 _PORT = r"[EW]\d{1,4}"
 _NAME = r"[A-Z]\d{1,4}"
 _ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
@@ -91,17 +88,40 @@ def without_logs(text: str) -> tuple[str, list[str]]:
     ('E41[1AE41]  Enabled\\n', ['02-03-2031 04:05 Connection P88<->P12 completed successfully'])
     """
     taken: Counter[str] = Counter()
+    kept = []
+    for line, end in _mended(text, taken):
+        log = _ANY.search(line, line.rfind("\r") + 1) if end else None
+        if log is None:
+            kept.append(line + end)
+        else:  # on a line of its own, or behind a prompt: leaves nothing
+            taken[log[0]] += 1
+            kept.append(line[: log.start()])
     came = _ANY.findall(text)
+    return "".join(kept), [log for log, left in zip(came, _left(came, taken), strict=True) if left]
 
-    def take(match: re.Match[str]) -> str:
-        taken.update(match["log"].splitlines())
-        return ""
 
-    before = ""
-    while before != text:  # what was torn twice in one place
-        before, text = text, _TORN.sub(take, text)
-    text = _PLAIN.sub(take, text)
-    return text, [log for log, left in zip(came, _left(came, taken), strict=True) if left]
+def _mended(text: str, taken: Counter[str]) -> list[tuple[str, str]]:
+    """The lines of `text` and how each ends, those joined again that log lines tore; the log lines go to `taken`.
+
+    A log line that tore something gives back its line break before and the empty line after it, several in a row as one. Each line
+    is looked at once and joined at most once to the one before, whatever a device sends.
+    """
+    parts = [*_BREAK.split(text), ""]
+    lines: list[tuple[str, str]] = []
+    logs = [0]  # how many log lines in a row end with this line
+    torn = False
+    for line, end in zip(parts[::2], parts[1::2], strict=True):
+        if torn:
+            line = lines.pop()[0] + line
+            logs.pop()
+        torn = not line and bool(end) and 0 < logs[-1] < len(lines)
+        if torn:
+            taken.update(log for log, _ in lines[-logs[-1] :])
+            del lines[-logs[-1] :], logs[-logs[-1] :]
+        else:
+            lines.append((line, end))
+            logs.append(logs[-1] + 1 if end and _ANY.fullmatch(line) else 0)
+    return lines
 
 
 def _left(came: Iterable[str], taken: Counter[str]) -> Iterator[bool]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.targets import MARK, MOST_S, targets
+from tests.fuzz.targets import MARK, targets
 
 CORPUS = Path(__file__).with_name("corpus")
 TARGETS = targets()
 CODECS = [name for name in TARGETS if not name.startswith(("driver-", "emulated-"))]
 EXAMPLES = {"driver-": 60, "emulated-": 40, "inventory": 60, "plan": 100}
 LARGE = 128 * 1024
-LARGE_S = 4 * MOST_S
-"""A reader that looks at each byte a bounded number of times needs a tenth of this; one that is quadratic far more."""
+"""How the time grows with the length: `make bench NAME=reader_growth`."""
 
 
 def kept(name: str) -> list[bytes]:
@@ -52,12 +50,9 @@ def test_no_bytes_break_a_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_time_grows_with_the_input_and_not_with_its_square(name: str) -> None:
+def test_an_input_of_any_length_is_read_or_refused(name: str) -> None:
     for data in sorted(kept(name), key=len)[-3:]:
-        large = data * (LARGE // max(1, len(data)))
-        began = time.process_time()
-        TARGETS[name].__wrapped__(large)  # type: ignore[attr-defined]
-        assert time.process_time() - began < LARGE_S, (name, data[:60])
+        TARGETS[name].__wrapped__(data * (LARGE // max(1, len(data))))  # type: ignore[attr-defined]
 
 
 def test_the_corpus_is_small_and_belongs_to_targets() -> None:
