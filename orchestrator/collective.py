@@ -41,7 +41,8 @@ class Expected:
 def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[HostName, ...], tuple[tuple[HostName, ...], ...]]:
     """Ranks and rings of the plan's job; without a job, all linked hosts in one ring in the order of their names."""
     if plan.job is not None:
-        return plan.job.ranks, plan.job.rings or (plan.job.ranks,)
+        whole = tuple(order for order in plan.job.orders if len(order) == len(plan.job.ranks))
+        return plan.job.ranks, whole or (plan.job.ranks,)
     hosts = tuple(sorted({p.host for link in links for p in (link.a, link.b)}, key=natural))
     return hosts, (hosts,)
 

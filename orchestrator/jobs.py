@@ -19,7 +19,7 @@ from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import backend
 from orchestrator.lab import Lab
-from orchestrator.plan import Job
+from orchestrator.plan import Job, Traffic
 from orchestrator.recorder import Recorder
 from orchestrator.reports import JobLogs, JobStatus, to_json
 from orchestrator.scope import reach
@@ -81,7 +81,8 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
     state, detail = _state(record, states, len(records))
     if record.ended is None and state in ("finished", "failed"):
         store.set_job(record.id, state, detail, ended=True)
-    busbw = [r["busbw_gbps"] * 125 for r in records[-LATEST:] if "busbw_gbps" in r]
+    busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
+    predicted = wanted.get("predicted") or {}
     return JobStatus(
         name=record.name,
         state=state,
@@ -91,6 +92,9 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
         iterations=len(records),
         iteration_ms=_median(records),
         busbw_mbps=round(statistics.median(busbw), 3) if busbw else None,
+        busbw_expected_mbps=predicted.get("busbw_mbps"),
+        iteration_expected_ms=predicted.get("iteration_ms"),
+        time_scale=(wanted.get("traffic") or {}).get("time_scale", 1.0),
         exit_codes={i: s.code for i, h in enumerate(ranks) if (s := states[h]).code is not None},
         detail=detail,
         run=record.run,
@@ -191,7 +195,7 @@ async def bring(
     runs = old is not None and old.state in ("starting", "running")
     if job is None or not launch:
         return old if runs else None
-    same = _wanted(record) == to_json(job)
+    same = {"traffic": None, "predicted": {}} | (_wanted(record) or {}) == to_json(job)
     if record is not None and old is not None and same and (runs or (not changed and old.state != "stopped")):
         return old
     if runs:
@@ -243,7 +247,8 @@ def _launched(record: JobRecord, lab: Lab) -> Job:
     wanted = _facts(record)[2]
     if gone := [host for host in wanted["ranks"] if host not in lab.hosts]:
         raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
-    return Job(**{**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))})
+    kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
+    return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
 
 
 async def start(

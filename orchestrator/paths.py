@@ -167,9 +167,9 @@ def plan_rings(job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedR
     """
     links = tuple(links)
     lanes = lanes_of(lab)
-    chosen = next_hops(links, lanes, fixed, job.rings)
+    chosen = next_hops(links, lanes, fixed, job.orders)
     paths = []
-    for index, order in enumerate(job.rings):
+    for index, order in enumerate(job.orders):
         lane = index % lanes
         hops = []
         for host, follower in ring_steps(order):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from optics import Db, Dbm, HostName, HostPort, LinkKind
 
@@ -34,19 +34,64 @@ def host_of(end: LinkEnd) -> HostName:
 
 
 @dataclass(frozen=True, slots=True)
+class RingGroup:
+    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and carries an equal part."""
+
+    id: str
+    bytes: int
+    rings: tuple[tuple[HostName, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes from host to host over a lane's addresses."""
+
+    src: HostName
+    dst: HostName
+    bytes: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one iteration of a designed job moves. scale: bytes here per byte of the workload; time_scale: of its times."""
+
+    groups: tuple[RingGroup, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    compute_s: float = 0.0
+    scale: float = 1.0
+    time_scale: float = 1.0
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Traffic:
+        """The traffic that `data` describes, in the plan file's words."""
+        groups = tuple(RingGroup(g["id"], g["bytes"], tuple(map(tuple, g["rings"]))) for g in data["groups"])
+        transfers = tuple(Transfer(**t) for t in data["transfers"])
+        return cls(**{**data, "groups": groups, "transfers": transfers})
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The program that runs on the hosts. `ranks[i]` is the host of rank i; each ring is an order of all ranks' hosts.
 
-    args: options of the workload. env: added to its environment as it is.
+    args: options of the workload. env: added to its environment as it is. traffic: what a replay moves. predicted: what the
+    planner expects, by the names of the plan file (`iteration_ms`, `busbw_mbps`, ...).
     """
 
     name: str
-    workload: Literal["train", "allreduce"]
+    workload: Literal["train", "allreduce", "replay"]
     ranks: tuple[HostName, ...]
     rings: tuple[tuple[HostName, ...], ...] = ()
     args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
+    traffic: Traffic | None = None
+    predicted: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def orders(self) -> tuple[tuple[HostName, ...], ...]:
+        """Every ring there is, those of groups too; ring k travels by lane k modulo their number."""
+        return self.rings + tuple(ring for group in (self.traffic.groups if self.traffic else ()) for ring in group.rings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +169,4 @@ class Plan:
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:
-        return self.job.rings if self.job else ()
+        return self.job.orders if self.job else ()

@@ -41,11 +41,72 @@ def _own_program(variable: str) -> str:
     return variable
 
 
+Bytes = Annotated[int, Field(ge=0, le=_BIG)]
+Figure = Annotated[float, Field(ge=0)]
+
+
+class GroupEdge(Edge):
+    """Hosts that all-reduce a buffer together in every iteration."""
+
+    id: Name
+    bytes: Annotated[Bytes, Field(description="of the buffer, at each member")]
+    rings: Annotated[
+        list[Annotated[list[str], Field(min_length=2)]],
+        Field(min_length=1, max_length=64, description="orders of the members; each carries an equal part of the buffer"),
+    ]
+
+
+class TransferEdge(Edge):
+    """Bytes that go from one host to another in every iteration."""
+
+    src: str
+    dst: str
+    bytes: Annotated[int, Field(ge=1, le=_BIG)]
+    lane: Annotated[int, Field(ge=0, le=63, description="which of the addresses, and so which of the equal ways")] = 0
+
+
+class TrafficEdge(Edge):
+    """What one iteration of a designed job computes and moves."""
+
+    groups: Annotated[list[GroupEdge], Field(max_length=256)] = Field(default_factory=list)
+    transfers: Annotated[list[TransferEdge], Field(max_length=65536)] = Field(default_factory=list)
+    compute_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    scale: Annotated[float, Field(gt=0, description="bytes here per byte of the workload that was designed for")] = 1.0
+    time_scale: Annotated[float, Field(gt=0, description="time here per time of that workload on its own links")] = 1.0
+
+
+class PredictedEdge(Edge):
+    """What the planner expects of the job on these links; shown beside what is measured."""
+
+    iteration_ms: Figure | None = None
+    compute_ms: Figure | None = None
+    transfers_ms: Figure | None = None
+    allreduce_ms: Figure | None = None
+    busbw_mbps: Annotated[Figure | None, Field(description="megabytes per second (1e6), as nccl-tests count")] = None
+    link_mbps: Annotated[Figure | None, Field(description="rate of a port that is reckoned with, megabits per second")] = None
+    diameter: Figure | None = None
+    mean_hops: Figure | None = None
+    bandwidth_tax: Annotated[Figure | None, Field(description="bytes on all links per byte of transfers")] = None
+
+
+class ProducerEdge(Edge):
+    """What made the plan."""
+
+    name: Name
+    version: str = ""
+    method: str = ""
+    rules: Literal["paper", "artifact"] | None = None
+    seed: int | None = None
+    backend: str = ""
+    workload: str = ""
+    workload_sha256: str = ""
+
+
 class JobEdge(Edge):
     """What runs on the hosts once the links are up."""
 
     name: Name
-    workload: Literal["train", "allreduce"]
+    workload: Literal["train", "allreduce", "replay"]
     ranks: Annotated[list[str], Field(min_length=1, description="the host of rank 0, of rank 1, ...")]
     rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
         default_factory=list
@@ -55,6 +116,7 @@ class JobEdge(Edge):
         default_factory=dict
     )
     backend: Literal["auto", "gloo", "nccl"] = "auto"
+    traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves; its rings stand there")] = None
 
 
 class RouteEdge(Edge):
@@ -119,6 +181,8 @@ class PlanEdge(Edge):
     description: Annotated[str, Field(max_length=4096)] = ""
     links: Annotated[list[LinkEdge], Field(min_length=1, max_length=8192)]
     job: JobEdge | None = None
+    predicted: PredictedEdge | None = None
+    producer: ProducerEdge | None = None
     routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
     interchangeable: Annotated[
         Literal["all"] | list[list[str]],

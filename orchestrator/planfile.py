@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summar
 from orchestrator.lab import Lab
 from orchestrator.labelling import alike, difference
 from orchestrator.paths import ring_steps
-from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, TransitionPolicy, WantedLink, host_of
+from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, Traffic, TransitionPolicy, WantedLink, host_of
 from orchestrator.planedges import JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
 
 __all__ = ["json_schema", "read_plan"]
@@ -35,6 +36,8 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     checker = _Checker(lab, problems, notes)
     links = checker.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
     job = checker.job(raw.get("job"))
+    if job is not None and edge is not None and edge.predicted is not None:
+        job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
     routes = checker.routes(raw.get("routes"))
     groups = checker.interchangeable(edge.interchangeable if edge else [], links)
     if problems or edge is None:
@@ -198,9 +201,12 @@ class _Checker:
             ranks.setdefault(host, index)
         if known and self.complete:
             self.reachable(edge.ranks)
-        whole = [self.ring(order, index, edge.ranks, known) for index, order in enumerate(edge.rings)]
+        own: list[tuple[Path, list[str], list[str]]]
+        own = [(("job", "rings", index), order, edge.ranks) for index, order in enumerate(edge.rings)]
+        rings = own + self.traffic(edge)
+        whole = [self.ring(order, path, members, known) for path, order, members in rings]
         if all(whole) and self.complete:
-            self.disjoint(edge.rings)
+            self.disjoint([(path, order) for path, order, _ in rings])
         return Job(
             name=edge.name,
             workload=edge.workload,
@@ -209,11 +215,40 @@ class _Checker:
             args=dict(edge.args),
             env=dict(edge.env),
             backend=edge.backend,
+            traffic=Traffic.of(edge.traffic.model_dump()) if edge.traffic else None,
         )
 
-    def ring(self, order: list[str], index: int, ranks: list[str], known: bool) -> bool:
+    def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
+        """Where each ring of a replay's groups stands, its order and its group's members; hosts and lanes are looked at here."""
+        path: Path = ("job", "traffic")
+        if (edge.traffic is None) == (edge.workload == "replay"):
+            words = "a replay needs it" if edge.traffic is None else f"{edge.workload} has none; only a replay does"
+            self.problems.add(path, words)
+        if edge.traffic is None:
+            return []
+        if edge.rings:
+            self.problems.add(("job", "rings"), "the rings of a replay stand with its groups, in traffic")
+        found: list[tuple[Path, list[str], list[str]]] = []
+        for at, group in enumerate(edge.traffic.groups):
+            where = (*path, "groups", at)
+            if group.id in (other.id for other in edge.traffic.groups[:at]):
+                self.problems.add((*where, "id"), f"another group is named {group.id}")
+            members = [host for host in edge.ranks if any(host in order for order in group.rings)]
+            found += [((*where, "rings", index), order, members) for index, order in enumerate(group.rings)]
+        lanes = min((self.lab.hosts[host].lanes for host in edge.ranks if host in self.lab.hosts), default=1)
+        for at, transfer in enumerate(edge.traffic.transfers):
+            where = (*path, "transfers", at)
+            for key, host in (("src", transfer.src), ("dst", transfer.dst)):
+                if self.known_host(host, (*where, key)) and host not in edge.ranks:
+                    self.problems.add((*where, key), f"{host} is not a rank of the job")
+            if transfer.src == transfer.dst:
+                self.problems.add(where, f"both ends are {transfer.src}")
+            if transfer.lane >= lanes:
+                self.problems.add((*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}")
+        return found
+
+    def ring(self, order: list[str], path: Path, ranks: list[str], known: bool) -> bool:
         """A ring visits every rank once and each of its steps is a link; the first missing link of each ring is named."""
-        path: Path = ("job", "rings", index)
         good = True
         seen: dict[str, int] = {}
         for at, host in enumerate(order):
@@ -240,10 +275,10 @@ class _Checker:
                 good = False
         return good
 
-    def disjoint(self, rings: list[list[str]]) -> None:
+    def disjoint(self, rings: list[tuple[Path, list[str]]]) -> None:
         """Note rings that share a link in one direction: they still work, each slower."""
         used: dict[tuple[HostName, HostName], list[int]] = {}
-        for index, order in enumerate(rings):
+        for index, (_, order) in enumerate(rings):
             for step in ring_steps(order):
                 used.setdefault(step, []).append(index)
         for (host, follower), users in used.items():
@@ -251,7 +286,7 @@ class _Checker:
             if len(users) > has:
                 listed = ", ".join(str(user) for user in users)
                 links = f"{has} link{'s' if has != 1 else ''}"
-                self.notes.add(("job", "rings", users[-1]), f"rings {listed} all step from {host} to {follower} over {links}")
+                self.notes.add(rings[users[-1]][0], f"rings {listed} all step from {host} to {follower} over {links}")
                 return
 
     def reachable(self, ranks: list[str]) -> None:

@@ -118,7 +118,7 @@ class JobStatus(Report):
     """One job. `state`: none, starting, running, paused, stopped, finished, failed. `exit_codes`: by rank, once it has ended.
 
     iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
-    the plan's links should give.
+    the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
     """
 
     name: str
@@ -135,6 +135,8 @@ class JobStatus(Report):
     run: str = ""
     started: float | None = None
     """Wall time (s since the epoch)."""
+    iteration_expected_ms: float | None = None
+    time_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

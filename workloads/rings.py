@@ -55,11 +55,17 @@ class Rings:
             if "lane" not in dist.Backend.backend_list:
                 dist.Backend.register_backend(name, self._gloo_on_lane_0, devices=["cpu"])
         dist.init_process_group(name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout)
-        make = self._nccl if self.backend == "nccl" else self._gloo
-        self._groups = [
-            make(dist.PrefixStore(f"ring{k}", self.store), order.index(place.rank), place.world, k)
-            for k, order in enumerate(place.rings)
-        ]
+        self._groups = [self.communicator(f"ring{k}", order, k) for k, order in enumerate(place.rings)]
+
+    def communicator(self, name: str, order: Sequence[int], ring: int) -> Any:
+        """Meet the ranks of `order`, this one among them, as a communicator over ring number `ring`'s lane.
+
+        `name` is used once per job, and by all of them in the same order.
+        """
+        store, position = self._dist.PrefixStore(name, self.store), list(order).index(self.place.rank)
+        if self.backend == "nccl":
+            return self._nccl(store, position, len(order), order, name)
+        return self._gloo(store, position, len(order), ring)
 
     def start(self, flat: Any) -> list[Any]:
         """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is to be waited for."""
@@ -88,12 +94,12 @@ class Rings:
         options._threads = 2
         return gloo(store, position, size, options)
 
-    def _nccl(self, store: Any, position: int, size: int, ring: int) -> Any:
+    def _nccl(self, store: Any, position: int, size: int, order: Sequence[int], name: str) -> Any:
         nccl = self._dist.ProcessGroupNCCL
         options = nccl.Options()
         options._timeout = self._timeout
-        options.global_ranks_in_group = list(self.place.rings[ring])
-        options.group_name = f"ring{ring}"
+        options.global_ranks_in_group = list(order)
+        options.group_name = name
         group = nccl(store, position, size, options)
         group._set_sequence_number_for_group()
         return group

@@ -221,10 +221,15 @@ def job(report: JobStatus) -> str:
         line += f"   {report.iterations} iterations"
     if report.iteration_ms is not None:
         line += f"   iteration {ms_text(report.iteration_ms)}"
+        if report.iteration_expected_ms:
+            off = report.iteration_ms / report.iteration_expected_ms - 1
+            line += f" of {ms_text(report.iteration_expected_ms)} predicted ({off:+.1%})"
     if report.busbw_mbps is not None:
         line += f"   busbw {report.busbw_mbps:.0f} MB/s"
         if report.busbw_expected_mbps is not None:
             line += f" of {report.busbw_expected_mbps:.0f} expected"
+    if report.time_scale != 1 and report.iteration_ms is not None:
+        line += f"\n           times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links"
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
 from orchestrator.lab import Host, Lab
-from orchestrator.plan import Job
+from orchestrator.plan import Job, Traffic
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next
 MASTER_PORTS = 2000
@@ -74,7 +76,27 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": HOST_DEVICE,
     }
+    if job.traffic is not None:
+        env["TESTBED_TRAFFIC"] = json.dumps(_traffic(job.traffic, order, host.lanes), separators=(",", ":"))
     return env | (_nccl(host, len(rings)) if nccl else {})
+
+
+def _traffic(traffic: Traffic, order: Mapping[HostName, int], lanes: int) -> dict[str, Any]:
+    """What workloads/replay.py reads: the traffic by ranks, each ring with its lane (ring k: lane k modulo their number)."""
+    number = count()
+    return {
+        "compute_s": traffic.compute_s,
+        "groups": [
+            {
+                "id": group.id,
+                "bytes": group.bytes,
+                "rings": [[order[host] for host in ring] for ring in group.rings],
+                "lanes": [next(number) % lanes for _ in group.rings],
+            }
+            for group in traffic.groups
+        ],
+        "transfers": [[order[t.src], order[t.dst], t.bytes, t.lane] for t in traffic.transfers],
+    }
 
 
 def _nccl(host: Host, rings: int) -> dict[str, str]:

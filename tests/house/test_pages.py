@@ -43,7 +43,19 @@ from orchestrator.labedges import (
     TrunkEdge,
     TrunkEndEdge,
 )
-from orchestrator.planedges import AcceptanceEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, TransitionEdge
+from orchestrator.planedges import (
+    AcceptanceEdge,
+    GroupEdge,
+    JobEdge,
+    LinkEdge,
+    PlanEdge,
+    PredictedEdge,
+    ProducerEdge,
+    RouteEdge,
+    TrafficEdge,
+    TransferEdge,
+    TransitionEdge,
+)
 from orchestrator.planfile import json_schema, read_plan
 from tests.house.repository import ROOT, blocks, pages
 
@@ -106,6 +118,11 @@ PLAN_PARTS: Mapping[str, type[BaseModel]] = {
     "The plan": PlanEdge,
     "Links": LinkEdge,
     "Job": JobEdge,
+    "Traffic": TrafficEdge,
+    "Groups": GroupEdge,
+    "Transfers": TransferEdge,
+    "Predicted": PredictedEdge,
+    "Producer": ProducerEdge,
     "Routes": RouteEdge,
     "Acceptance": AcceptanceEdge,
     "Transition": TransitionEdge,
@@ -126,7 +143,7 @@ def test_the_plan_page_lists_the_fields_of_each_part_with_their_defaults(heading
 
 def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
     said = section(page("reference/plan.md"), "Job")
-    for workload in ("train", "allreduce"):
+    for workload in ("train", "allreduce", "replay"):
         source = (ROOT / "workloads" / f"{workload}.py").read_text()
         options = {o.replace("-", "_") for o in re.findall(r"add_argument\(\s*(?:\"-\w\", )?\"--([a-z-]+)\"", source)}
         listed = re.search(rf"Options of\s+`{workload}`: ([^.]*)\.", said)
