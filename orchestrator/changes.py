@@ -21,6 +21,7 @@ from orchestrator.plan import Plan
 from orchestrator.recorder import Recorder
 from orchestrator.records import RunRecord
 from orchestrator.recovery import Before, before_of
+from orchestrator.report import environment
 from orchestrator.reports import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
@@ -181,6 +182,7 @@ class Change:
             lock.bind(run)
             run_dir = settings.run_dir(run.id)
             with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
+                environment.note(run_dir, lab, self.inventory)
                 if text:
                     (run_dir / "plan.json").write_text(text, encoding="utf-8")
                 recorder = Recorder(self.progress, journal)
@@ -267,5 +269,7 @@ def summary(report: UpReport | DownReport | PrewireReport) -> dict[str, object]:
         "removed": report.removed,
         "writes": report.writes,
         "dark_ms": getattr(report, "dark_ms", None),
+        "dark_ms_expected": getattr(report, "dark_ms_expected", None),
+        "dark_time_scale": getattr(report, "dark_time_scale", 1.0),
         "phases": {p.name: p.seconds for p in report.phases},
     }
