@@ -49,7 +49,10 @@ class SshTarget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A GPU server. `host_id` (1..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart."""
+    """A GPU server. `host_id` (1..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
+
+    link_mbps: what a port carries each way (Mb/s, as the link counts them); predictions reckon with it, nothing else does.
+    """
 
     name: HostName
     host_id: int
@@ -61,6 +64,7 @@ class Host:
     mgmt_address: str
     gpus: int
     ssh: SshTarget
+    link_mbps: float = 25_000.0
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
@@ -309,6 +313,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         port_prefix=edge.port_prefix,
         mgmt_address=edge.mgmt_address or address,
         gpus=edge.gpus,
+        link_mbps=edge.link_mbps,
         ssh=SshTarget(
             address=address,
             port=ssh.ansible_port,
