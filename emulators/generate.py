@@ -84,7 +84,7 @@ def hosts_yml(wanted: Wanted) -> str:
         '        testbed_port_prefix: "10"               # port p of host n has 10.p.0.n',
         f"        testbed_lanes: {ports}                        # addresses per host: parallel equal paths carry one lane each",
         f"        testbed_gpus: {wanted.gpus}                         # 0: collectives run on gloo",
-        f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries (emulator.yml); predictions reckon with it",
+        f"        testbed_link_mbps: {wanted.rate_mbps or 25000:<21}# what a port carries, as in emulator.yml; for predictions",
         "      hosts:",
     ]
     for number, port in enumerate(wanted.ssh_ports, 1):
