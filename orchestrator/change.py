@@ -159,8 +159,8 @@ class Bringing:
         try:
             await self._wire_ahead(goal)
             await self._stage(wanted, drain)
-            async with sampled_ports(self.hosts, recorder.journal) as sampling:
-                times = await self._switch(goal, wanted, generation, sampling)
+            async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
+                times = await self._switch(goal, wanted, generation)
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
                 ours = context.ours()
@@ -474,7 +474,7 @@ class Bringing:
             return (), ()
         return old.routes, old.rings
 
-    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int, sampling: asyncio.Event) -> Times:
+    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int) -> Times:
         """Drain, arm, break and make on all devices at once, hear carriers and commits."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
@@ -492,7 +492,6 @@ class Bringing:
         now = (await context.session.observe(hosts=False)).held
         rising = goal.rising(now)
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
-        sampling.clear()
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
             # The first host may commit long before a robot has made its last move.
             revert_s = policy.revert_after_s + patience + SLACK * self.switching_s
@@ -519,7 +518,6 @@ class Bringing:
                 raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify repeats the look at the light")
             times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
             phase.detail = f"{sum(map(len, rising.values()))} ports up, {len(rising)} hosts committed"
-        sampling.set()
         if others := [h for h in wanted if h not in rising]:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)

@@ -208,6 +208,7 @@ class Change:
                             adopt=adopt,
                             resumes="resumes" in options,
                             who=who(settings),
+                            sample_hz=settings.sample_hz,
                         )
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))

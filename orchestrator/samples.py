@@ -1,18 +1,19 @@
-"""Port counters read from the hosts over the warm sessions: sampled into the journal, and watched until a link is quiet."""
+"""Port counters that the hosts sample themselves, told to the journal; and watched until a link is quiet."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 
-from optics import HostPort, TestbedError
-from orchestrator.hosts import HostSide, PortCounters
+from optics import Circuit, HostPort, TestbedError
+from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, HostSide, samples
+from orchestrator.story import setting_id
 from orchestrator.telemetry.journal import Journal
 
-PERIOD_S = 0.1
-"""Ten samples a second: a dip of one dark interval shows, and a sweep of 12 hosts costs a few milliseconds."""
+USUAL_HZ = 10.0
+"""Ten samples a second show a dip of one dark interval and cost a host a thousandth of a core; a thousand are to look closely."""
 QUIET_S, QUIET_BYTES = 0.004, 3000
 """A port is quiet when it moved fewer bytes than this within this time (s): less than one in a hundred of a 250 Mb/s link, so that
 neighbour discovery does not count as traffic."""
@@ -20,51 +21,107 @@ PATIENCE_S = 0.25
 """Draining goes on after this long (s) whatever still flows: the light moves anyway."""
 
 
-@asynccontextmanager
-async def sampled_ports(hosts: HostSide, journal: Journal | None) -> AsyncIterator[asyncio.Event]:
-    """While the body runs, write a `port` point per fabric port and tenth of a second; not while the event it gets is clear.
+class Counters:
+    """Writes what hosts sample: every sample of every port, and once a second the rate over each circuit."""
 
-    In the dark window nothing may take time from those who end it.
+    def __init__(self, journal: Journal, circuits: Iterable[Circuit] = ()) -> None:
+        self._journal = journal
+        self.circuits = tuple(circuits)
+        self.latest: dict[HostPort, tuple[int, ...]] = {}
+        self.rows = 0
+        self._second: dict[HostPort, tuple[int, ...]] = {}
+        self._told_ns = 0
+
+    def hear(self, event: HostEvent) -> None:
+        """Take a batch. Raises: Garbled - it is none."""
+        for port, rows in samples(event).items():
+            if rows:
+                self._journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, rows)
+                self.latest[port] = rows[-1]
+                self._second.setdefault(port, rows[0])
+                self.rows += len(rows)
+        now = self._journal.now_ns()
+        if now - self._told_ns >= 1_000_000_000:
+            self._told_ns = now
+            self._circuits()
+
+    def _circuits(self) -> None:
+        for circuit in self.circuits:
+            here = self.latest.get(circuit.receiver)
+            for setting in circuit.path if here is not None else ():
+                self._journal.point(
+                    "circuit",
+                    {"ocs": setting.ingress.device, "id": setting_id(setting)},
+                    {
+                        "circuit": str(circuit),
+                        "source": circuit.transmitter.host,
+                        "target": circuit.receiver.host,
+                        "state": "up" if here is not None and here[SAMPLE.index("oper")] else "dark",
+                        "mainstat": self._mbps(circuit.transmitter),
+                        "loss_db": circuit.loss_db,
+                    },
+                )
+        self._second = dict(self.latest)
+
+    def _mbps(self, port: HostPort) -> float | None:
+        """What a port has sent since the last time (Mb/s), None where two samples are not there."""
+        before, now = self._second.get(port), self.latest.get(port)
+        if before is None or now is None or now[-1] <= before[-1]:
+            return None
+        sent = now[SAMPLE.index("tx_bytes")] - before[SAMPLE.index("tx_bytes")]
+        return sent * 8e3 / (now[-1] - before[-1])
+
+
+@asynccontextmanager
+async def sampled_ports(
+    hosts: HostSide, journal: Journal | None, hz: float = USUAL_HZ, circuits: Iterable[Circuit] = ()
+) -> AsyncIterator[None]:
+    """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and what they send goes to the journal.
+
+    Hosts keep their samples to themselves while they wait for their light: nothing here takes time from those who end the darkness.
+    A host that cannot sample is met by the change itself; samples are not worth a second error.
     """
-    wanted = asyncio.Event()
-    wanted.set()
-    if journal is None:
-        yield wanted
+    if journal is None or hz <= 0:
+        yield
         return
-    task = asyncio.create_task(_sample(hosts, journal, wanted))
+    record_clocks(journal, hosts.greeted_clocks())
+    counters = Counters(journal, circuits)
+    queue = hosts.subscribe()
+    task = asyncio.create_task(_take(queue, counters))
     try:
-        yield wanted
+        with suppress(TestbedError):
+            await hosts.stream_counters(1 / hz)
+        try:
+            yield
+        except BaseException:
+            hosts.leave_counters()
+            raise
+        with suppress(TestbedError):
+            await hosts.stream_counters(None)  # its answers come behind the last samples
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        hosts.unsubscribe(queue)
+        while not queue.empty():
+            _heard(queue.get_nowait(), counters)
 
 
-async def _sample(hosts: HostSide, journal: Journal, wanted: asyncio.Event) -> None:
-    while await wanted.wait():
-        begin = time.monotonic()
-        try:
-            now = await hosts.counters()
-        except TestbedError:
-            return  # the change itself will meet the host that does not answer; samples are not worth a second error
-        record(journal, now)
-        await asyncio.sleep(max(0.0, begin + PERIOD_S - time.monotonic()))
+async def _take(queue: asyncio.Queue[HostEvent], counters: Counters) -> None:
+    while True:
+        _heard(await queue.get(), counters)
 
 
-def record(journal: Journal, counters: Mapping[HostPort, PortCounters]) -> None:
-    """Write one sweep of `Hosts.counters()`."""
-    for port, c in counters.items():
-        journal.point(
-            "port",
-            {"host": port.host, "port": f"p{port.number}", "layer": "nic"},
-            {
-                "rx_bytes": c.rx_bytes,
-                "tx_bytes": c.tx_bytes,
-                "rx_pkts": c.rx_pkts,
-                "tx_pkts": c.tx_pkts,
-                "drops": c.drops,
-                "oper": int(c.carrier),
-            },
-        )
+def _heard(event: HostEvent, counters: Counters) -> None:
+    if event.kind == "counters":
+        with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
+            counters.hear(event)
+
+
+def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:
+    """Write one `clock` point per host."""
+    for host, clock in clocks.items():
+        fields = {"offset_ns": clock.offset_ns, "round_trip_ns": clock.round_trip_ns}
+        journal.point("clock", {"host": host}, fields)
 
 
 async def quiet(hosts: HostSide, ports: Collection[HostPort]) -> float:

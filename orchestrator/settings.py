@@ -23,6 +23,7 @@ _KEYS = {
     "state_dir": "directory of journals and logs",
     "lock_dir": "directory of the notes which store keeps which lab, shared by all users of this machine",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
+    "telemetry.sample_hz": "how often a second hosts look at their ports while the lab is changed, 10 to 1000; 0: not at all",
     "telemetry.influx.url": "where copies of the journals go: none, auto (a private influxd) or the URL of an InfluxDB",
     "telemetry.influx.db": "database there (or db/retention policy); in InfluxDB 2 and 3 the bucket",
     "telemetry.influx.org": "organisation in InfluxDB 2",
@@ -65,6 +66,7 @@ class Settings:
     """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
     wait_s: float = 0.0
     influx: InfluxSettings = InfluxSettings()
+    sample_hz: float = 10.0
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -93,6 +95,17 @@ def duration(text: str) -> float:
     if not 0 < seconds < 1e9:
         raise ValueError(f"{text!r} is not a duration above zero")
     return seconds
+
+
+def frequency(text: str) -> float:
+    """Read how many samples a second are wanted. Raises: ValueError - not 0, and not from 0.1 to 1000."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if found and not 0.1 <= found <= 1000:
+        raise ValueError(f"wanted samples a second, 0.1 to 1000, or 0 for none; found {text!r}")
+    return found
 
 
 def load(
@@ -134,6 +147,12 @@ def load(
     if not re.fullmatch(r"[\w.-]{1,64}", owner):
         problems.append(f"{origins['owner']}: owner: {owner!r} is no name of letters, digits, - _ .")
     influx = _influx(values, origins, problems)
+    sample_hz = 10.0
+    if "telemetry.sample_hz" in values:
+        try:
+            sample_hz = frequency(values["telemetry.sample_hz"])
+        except ValueError as error:
+            problems.append(f"{origins['telemetry.sample_hz']}: telemetry.sample_hz: {error}")
     if problems:
         raise BadFile(problems)
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
@@ -150,6 +169,7 @@ def load(
         store=Path(values["store"]).expanduser() if "store" in values else None,
         wait_s=wait,
         influx=influx,
+        sample_hz=sample_hz,
         origins=origins,
     )
 

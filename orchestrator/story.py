@@ -154,7 +154,7 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
             made = x in goal.change.made[x.ingress.device]
             recorder.journal.point(
                 "circuit",
-                {"ocs": x.ingress.device, "id": _id(x)},
+                {"ocs": x.ingress.device, "id": setting_id(x)},
                 {
                     "circuit": str(circuit),
                     "source": circuit.transmitter.host,
@@ -165,9 +165,9 @@ def _circuit_points(recorder: Recorder, goal: Target) -> None:
             )
     for device, gone in goal.change.removed.items():
         for x in sorted(gone, key=sort_key):
-            recorder.journal.point("circuit", {"ocs": device, "id": _id(x)}, {"circuit": str(x), "state": "removed"})
+            recorder.journal.point("circuit", {"ocs": device, "id": setting_id(x)}, {"circuit": str(x), "state": "removed"})
 
 
-def _id(setting: Setting) -> str:
+def setting_id(setting: Setting) -> str:
     """The ingress port, and of a spectral route its slot: several share a port."""
     return f"{setting.ingress.label}@{setting.slot}" if isinstance(setting, SpectralRoute) else setting.ingress.label

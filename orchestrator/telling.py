@@ -68,6 +68,7 @@ class Context:
     resumes: bool = False
     """Whether it goes on with a run that stopped on its way, which may have adopted them already."""
     who: Who | None = None
+    sample_hz: float = 10.0
 
     @property
     def owner(self) -> str:

@@ -1,6 +1,8 @@
 """The host side: the lab's hosts through Ansible and over persistent SSH channels."""
 
 from orchestrator.hosts.api import (
+    AtDown,
+    ClockReading,
     Committed,
     FibreEnd,
     Hello,
@@ -14,10 +16,14 @@ from orchestrator.hosts.api import (
     Staged,
     Tail,
 )
-from orchestrator.hosts.fleet import Hosts, port_counters
+from orchestrator.hosts.counters import SAMPLE, Samples, samples
+from orchestrator.hosts.fleet import Hosts
 from orchestrator.hosts.launch import job_name
 
 __all__ = [
+    "SAMPLE",
+    "AtDown",
+    "ClockReading",
     "Committed",
     "FibreEnd",
     "Hello",
@@ -29,8 +35,9 @@ __all__ = [
     "PortState",
     "Probe",
     "Provisioned",
+    "Samples",
     "Staged",
     "Tail",
     "job_name",
-    "port_counters",
+    "samples",
 ]

@@ -107,8 +107,17 @@ class FibreEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class AtDown:
+    """What a port had counted when its carrier went last, and when that was."""
+
+    at_ns: int
+    rx_bytes: int
+    tx_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PortCounters:
-    """Counters of one port since its interface was made."""
+    """Counters of one port since its interface was made; `down`: as they were when its carrier went last, None if it never did."""
 
     rx_bytes: int
     tx_bytes: int
@@ -116,11 +125,20 @@ class PortCounters:
     tx_pkts: int
     drops: int
     carrier: bool
+    down: AtDown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """How far a host's wall clock is from this machine's: right to within half of `round_trip_ns`."""
+
+    offset_ns: int
+    round_trip_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """Something a host said unasked. kind: link, committed, reverted, expired, failed, counters, job, lost.
+    """Something a host said unasked. kind: link, committed, crossed, reverted, expired, failed, counters, job, lost.
 
     at_ns: when it happened on the host, on this machine's clock; `values` as the committer wrote them.
     """
@@ -165,7 +183,13 @@ class HostSide(Protocol):
         self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
     ) -> Mapping[HostName, Committed]: ...
     async def arm(
-        self, generation: int, when_up: Mapping[HostName, Collection[int]], *, revert_after_s: float | None, deadline_s: float
+        self,
+        generation: int,
+        when_up: Mapping[HostName, Collection[int]],
+        *,
+        revert_after_s: float | None,
+        deadline_s: float,
+        cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None: ...
     async def wait_committed(
         self, generation: int, names: Collection[HostName], deadline_s: float
@@ -184,6 +208,12 @@ class HostSide(Protocol):
     def subscribe(self) -> asyncio.Queue[HostEvent]: ...
     def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None: ...
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]: ...
+    async def stream_counters(
+        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 0.5
+    ) -> None: ...
+    def leave_counters(self) -> None: ...
+    def greeted_clocks(self) -> Mapping[HostName, ClockReading]: ...
+    async def clocks(self, names: Collection[HostName] | None = None) -> Mapping[HostName, ClockReading]: ...
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]: ...
     async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]: ...
     async def stop_job(

@@ -8,6 +8,7 @@ import io
 import json
 import secrets
 import tarfile
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from optics import Garbled, HostName, HostPort, Refused, TestbedError, TimedOut,
 from orchestrator.credentials import withheld
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import (
+    ClockReading,
     Committed,
     FibreEnd,
     Hello,
@@ -28,7 +30,8 @@ from orchestrator.hosts.api import (
     Staged,
     Tail,
 )
-from orchestrator.hosts.channel import Channel, hello_of, refusal
+from orchestrator.hosts.channel import Channel, hello_of, reading, refusal
+from orchestrator.hosts.counters import port_counters
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.lab import Lab
@@ -175,14 +178,19 @@ class Hosts:
         *,
         revert_after_s: float | None = None,
         deadline_s: float = 60.0,
+        cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None:
-        """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves."""
+        """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves.
+
+        cross: addresses of neighbours that each host asks as soon as it has committed; a `crossed` event tells when all answered.
+        """
         requests = {
             name: {
                 "generation": generation,
                 "when_up": [self.lab.interface(HostPort(name, p)) for p in sorted(ports)],
                 "revert_after_s": revert_after_s,
                 "deadline_s": deadline_s,
+                "cross": sorted((cross or {}).get(name, ())),
             }
             for name, ports in when_up.items()
         }
@@ -301,13 +309,40 @@ class Hosts:
         return await self._ask(requests, "traffic", timeout_s)
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
-        """One sample of every port's counters."""
+        """One look at every port's counters."""
         answers = await self._all(names, "counters", {})
-        return {port: values for name, sample in answers.items() for port, values in port_counters(name, sample["ports"]).items()}
+        offsets = {name: self._channels[name].offset_ns for name in answers}
+        return {port: v for name, answer in answers.items() for port, v in port_counters(name, answer, offsets[name]).items()}
 
-    async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
-        """Let hosts send `counters` events every `interval_s` (None: stop); read them with `port_counters`."""
-        await self._all(names, "counters", {"interval_s": interval_s})
+    async def stream_counters(
+        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 0.5
+    ) -> None:
+        """Let hosts sample every `interval_s` (>= 0.001, s; None: stop) and send `counters` events, read with `counters.samples`.
+
+        batch_s: how long (s) they gather samples; longer while they are armed.
+        """
+        await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
+
+    def leave_counters(self) -> None:
+        """Ask hosts to stop sampling and wait for nobody: what fails meanwhile has no second to lose."""
+        for channel in self._channels.values():
+            if channel.attached:
+                channel.send("counters", interval_s=None).add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def greeted_clocks(self) -> Mapping[HostName, ClockReading]:
+        """Hosts' clocks as they were when their channel was opened: all at once, so less sharply than `clocks`."""
+        return {name: channel.clock for name, channel in self._channels.items() if channel.attached and channel.clock is not None}
+
+    async def clocks(self, names: Collection[HostName] | None = None) -> Mapping[HostName, ClockReading]:
+        """Ask hosts one after the other what time it is: answers that come together would wait for each other here."""
+        found = {}
+        for name in self._names(names):
+            began, wall_ns = time.monotonic_ns(), time.time_ns()
+            answer = (await self._ask({name: {}}, "clock"))[name]
+            now = reading(answer, wall_ns, time.monotonic_ns() - began)
+            if now is not None:
+                found[name] = now
+        return found
 
     # --- through Ansible
 
@@ -419,16 +454,6 @@ class Hosts:
         """A piece of one of the job's files on a host, from byte `offset` on (negative: from the end)."""
         values = (await self._ask({host: {"name": job, "file": file, "offset": offset}}, "job.tail"))[host]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
-
-
-def port_counters(host: HostName, ports: Mapping[str, Mapping[str, int]]) -> dict[HostPort, PortCounters]:
-    """Read the `ports` of a counters answer or event."""
-    return {
-        HostPort(host, int(n)): PortCounters(
-            v["rx_bytes"], v["tx_bytes"], v["rx_pkts"], v["tx_pkts"], v["rx_dropped"] + v["tx_dropped"], bool(v["oper"])
-        )
-        for n, v in ports.items()
-    }
 
 
 def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:

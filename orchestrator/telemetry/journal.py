@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -158,6 +158,28 @@ class Journal:
             self._pending += len(line)
             self.points += 1
             if known.events or self._pending >= _BUFFER_BYTES or at - self._flushed_ns >= _FLUSH_NS:
+                self._write()
+
+    def samples(self, measurement: str, tags: Mapping[str, str], names: Sequence[str], rows: Iterable[tuple[int, ...]]) -> None:
+        """Write many points of one series: rows of integers in the order of `names`, and last when (monotonic ns), oldest first.
+
+        A tenth of what as many calls of `point` cost. Raises: as `point`.
+        """
+        known = MEASUREMENTS[measurement]
+        if wrong := [name for name in names if name not in known.fields or known.fields[name].kind != "int"]:
+            raise ValueError(f"{measurement}: {', '.join(wrong)}: no declared integers")
+        key = (measurement, *tags.values(), *tags)
+        with self._lock:
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = _Series(self._prefix(known, tags))
+            form = f"{series.prefix.replace('%', '%%')}{','.join(f'{name}=%di' for name in names)} %d\n"
+            anchor, free = self.anchor_ns, series.free
+            lines = [form % (*row[:-1], free(row[-1] + anchor)) for row in rows]
+            self._lines += lines
+            self._pending += sum(map(len, lines))
+            self.points += len(lines)
+            if self._pending >= _BUFFER_BYTES or self.clock.monotonic_ns() - self._flushed_ns >= _FLUSH_NS:
                 self._write()
 
     def phase(

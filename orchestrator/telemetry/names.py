@@ -134,10 +134,10 @@ _ALL = (
             "source": Field("str", "", "host whose light it is"),
             "target": Field("str", "", "host that receives it"),
             "state": Field("str", "", "up, dark, made, removed or foreign"),
-            "mainstat": Field("float", "Mb/s", "rate over it, what a node graph prints on the edge"),
+            "mainstat": Field("float", "Mb/s", "sent into it over the last second, what a node graph prints on the edge"),
             "loss_db": Field("float", "dB", "insertion loss measured, or expected from the inventory"),
         },
-        "changes + 1 Hz",
+        "changes; 1 Hz while ports are sampled",
         events=True,
     ),
     Measurement(
@@ -213,10 +213,13 @@ _ALL = (
     ),
     Measurement(
         "clock",
-        "how far a host's clock is from the operator's",
+        "how far a host's wall clock is from the operator's, as the host says when asked over its channel",
         (*COMMON_TAGS, "host"),
-        {"offset_ns": Field("int", "ns", "host minus operator"), "source": Field("str", "", "ptp, chrony or probe")},
-        "1 Hz",
+        {
+            "offset_ns": Field("int", "ns", "host minus operator"),
+            "round_trip_ns": Field("int", "ns", "question to answer; the offset is right to within half of it"),
+        },
+        "when a channel opens; 1 Hz while sampling on demand",
     ),
 )
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from drivers.api import Ready, at_once
 from optics import Change, HostName, HostPort, Outcome, Refused, Setting, TestbedError, TimedOut, Unreachable
 from orchestrator.change import Bringing
-from orchestrator.hosts.api import Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
+from orchestrator.hosts.api import ClockReading, Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
 from orchestrator.leaving import Leaving
 from orchestrator.patience import deadline
 from orchestrator.planfile import read_plan
@@ -285,6 +285,15 @@ class Fleet:
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
         return {p: PortCounters(0, 0, 0, 0, 0, True) for p in self.lab.fibres if names is None or p.host in names}
+
+    async def stream_counters(self, interval_s: float | None, names: Collection[HostName] | None = None, **more: float) -> None:
+        pass
+
+    def leave_counters(self) -> None:
+        pass
+
+    def greeted_clocks(self) -> Mapping[HostName, ClockReading]:
+        return {}
 
     async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
         return {name: JobState(name, self.jobs.get(job, "absent")) for name in names or ()}

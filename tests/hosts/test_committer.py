@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.hosts.space import Peer, Space, facts
 pytestmark = pytest.mark.lab
 
 MAC = "02:00:00:00:00:07"
+FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 
 
 def rules(generation: int, port: int = 1, hosts: int = 3) -> dict[str, Any]:
@@ -273,10 +276,76 @@ def test_a_link_that_changes_is_told_at_once(host: Space, peer: Peer) -> None:
     assert (event["port"], event["interface"], event["carrier"]) == (2, "opt2", False)
 
 
-def test_counters_are_sent_until_stopped(host: Space, peer: Peer) -> None:
-    assert set(peer.ask("counters", interval_s=0.02)["ports"]) == {"1", "2"}
-    first, second = peer.event("counters"), peer.event("counters")
-    assert first["t_ns"] < second["t_ns"] and "tx_bytes" in first["ports"]["1"]
-    peer.ask("counters")
+def sampled(event: dict[str, Any]) -> list[tuple[int, int, dict[int, tuple[int, ...]]]]:
+    """The rows of a batch: when, which ports have carrier (bit by bit), the counters of each port."""
+    raw, ports = zlib.decompress(base64.b64decode(event["rows"])), event["numbers"]
+    rows = struct.iter_unpack(f"=qQ{8 * len(ports)}Q", raw)
+    return [(r[0], r[1], {n: r[2 + 8 * i : 10 + 8 * i] for i, n in enumerate(ports)}) for r in rows]
+
+
+def test_counters_are_sampled_at_the_rate_asked_for_and_sent_many_at_a_time_until_stopped(host: Space, peer: Peer) -> None:
+    first = peer.ask("counters", interval_s=0.002, batch_s=0.1)
+    assert set(first["ports"]) == {"1", "2"}
+    batches = [peer.event("counters") for _ in range(3)]
+    rows = [row for event in batches for row in sampled(event)]
+    times = [t for t, _, _ in rows]
+    assert times == sorted(set(times)) and times[0] > first["t_ns"]
+    taken, missed = len(rows), sum(event["missed"] for event in batches)
+    assert (times[-1] - times[0]) // 2_000_000 - 1 <= taken + missed <= (times[-1] - times[0]) // 2_000_000 + 3
+    assert all(bits == 0b11 for _, bits, _ in rows)
+    before, counted = first["ports"]["1"], rows[-1][2][1]
+    assert peer.ask("counters")["ok"] and peer.event("counters"), "a look ends nothing"
+    now = peer.ask("counters", interval_s=0)["ports"]["1"]
+    assert all(b <= c <= n for b, c, n in zip([before[f] for f in FIELDS], counted, [now[f] for f in FIELDS], strict=True))
     peer.events.clear()
-    assert peer.line(0.1) is None
+    assert peer.line(0.2) is None
+
+
+def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_light(host: Space, peer: Peer) -> None:
+    rows_end = peer.ask("counters", interval_s=0.005, batch_s=0.02)["t_ns"]
+    peer.event("counters")
+    host.ip("link", "add", "name", "zz0", "type", "bridge")
+    host.far.ip("link", "set", "opt2", "down")  # type: ignore[attr-defined]
+
+    def dark() -> bool:
+        return any(bits == 0b01 for _, bits, _ in sampled(peer.event("counters")))
+
+    assert wait_for(dark)
+    host.ip("link", "del", "zz0")
+    assert wait_for(lambda: sampled(peer.event("counters"))[-1][2].keys() == {1, 2})
+    lost = peer.ask("counters")["downs"]
+    assert lost["2"]["tx_bytes"] >= 0 and rows_end < lost["2"]["t_ns"]
+
+
+@pytest.mark.parametrize("wrong", [{"interval_s": 0.0001}, {"interval_s": "often"}, {"interval_s": 0.1, "batch_s": -1}])
+def test_a_rate_that_cannot_be_is_refused_in_words(peer: Peer, wrong: dict[str, Any]) -> None:
+    answer = peer.ask("counters", **wrong)
+    assert answer["code"] == "bad-request" and ("interval_s" in answer["error"] or "batch_s" in answer["error"])
+
+
+def test_while_it_waits_for_light_a_host_sends_no_samples_and_afterwards_all_of_them(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(5))
+    host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
+    assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"] is False)
+    peer.ask("counters", interval_s=0.005, batch_s=0.02)
+    peer.event("counters")
+    armed = peer.ask("arm", generation=5, when_up=["opt1"])
+    assert armed["waiting"] == ["opt1"]
+    peer.events.clear()
+    assert peer.line(0.3) is None
+    host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
+    peer.event("committed")
+    rows = sampled(peer.event("counters"))
+    assert rows[-1][0] - rows[0][0] > 250_000_000
+
+
+def test_a_host_tells_when_its_neighbours_answer_over_the_new_light(host: Space, peer: Peer) -> None:
+    peer.ask("stage", **rules(6))
+    host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
+    assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"] is False)
+    assert "cross" in peer.ask("arm", generation=6, when_up=["opt1"], cross=[1])["error"]
+    peer.ask("arm", generation=6, when_up=["opt1"], cross=["10.255.0.2"])
+    host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
+    peer.event("committed")
+    silent = peer.event("crossed", 4.0)
+    assert (silent["answered"], silent["asked"]) == (0, 1), "nobody is there to answer"

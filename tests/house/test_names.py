@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import base64
 import re
+import struct
+import zlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -11,14 +14,14 @@ import yaml
 
 from optics import Outcome
 from orchestrator.circuits import settings
-from orchestrator.hosts import Committed, PortCounters
+from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.lab import read_lab
 from orchestrator.light import Point, Reading, keep
 from orchestrator.planfile import read_plan
 from orchestrator.recorder import Recorder
 from orchestrator.reports import Rung
-from orchestrator.samples import record
+from orchestrator.samples import Counters, record_clocks
 from orchestrator.store import Store
 from orchestrator.story import Times, record_rungs, tell
 from orchestrator.target import target
@@ -96,13 +99,31 @@ def test_every_request_sent_to_a_committer_is_one_it_knows() -> None:
 
 # Declared for what is still to come: no code writes these yet. A name leaves this list when something records it.
 NOT_YET = {
-    "optical": {"temp_c", "osnr_db"}, "collective": "all", "gpu": "all", "clock": "all",
+    "optical": {"temp_c", "osnr_db"}, "collective": "all", "gpu": "all",
     "reconfig": {"lost_bytes", *(f"{p}_{u}" for p in ("power", "first_packet", "resume") for u in ("ms", "ns"))},
     "reconfig_device": {"t_power_ns"},
-    "circuit": {"mainstat"},
     "port": {"pfc", "ecn"},
 }  # fmt: skip
 BY_JOBS = {"iteration"}
+
+
+class Ticking:
+    """A clock that is set."""
+
+    at = 10**12
+
+    def monotonic_ns(self) -> int:
+        return self.at
+
+    def time_ns(self) -> int:
+        return self.at
+
+
+def batch(host: str, ports: list[int], times: list[int]) -> HostEvent:
+    """A batch of samples as a committer sends it."""
+    rows = b"".join(struct.pack(f"=qQ{8 * len(ports)}Q", at, 3, *[at // 1000] * (8 * len(ports))) for at in times)
+    packed = base64.b64encode(zlib.compress(rows)).decode()
+    return HostEvent(host, "counters", times[-1], {"t_ns": times[-1], "numbers": ports, "rows": packed, "missed": 0})
 
 
 def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tmp_path: Path) -> None:
@@ -110,7 +131,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
     ring, torus = (read_plan((ROOT / "examples" / f"{n}.json").read_text(), n, lab) for n in ("topoopt-12", "parallel-ring-12"))
     held = target(ring, lab, dict.fromkeys(lab.devices, frozenset()), ())
     goal = target(torus, lab, held.wanted, [s for settings_ in held.wanted.values() for s in settings_])
-    with Journal(tmp_path, "2026-11-21-0001", lab.name) as journal:
+    with Journal(tmp_path, "2026-11-21-0001", lab.name, clock=Ticking()) as journal:
         recorder = Recorder(Silent(), journal)
         recorder.reconfig_id = "2026-11-21-0001/1"
         with recorder.phase("switch", "all"):
@@ -120,7 +141,13 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         figures = tell(recorder, lab, goal, torus, Times(outcomes, committed, at + 9))
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
         record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])
-        record(journal, dict.fromkeys(lab.fibres, PortCounters(1, 2, 3, 4, 5, True)))
+        counters = Counters(journal, goal.circuits)
+        for n in range(2):
+            for host in lab.hosts:
+                ports = sorted(port.number for port in lab.fibres if port.host == host)
+                counters.hear(batch(host, ports, [at + (2 * n + k) * 10**9 for k in range(2)]))
+            journal.clock.at += 2 * 10**9  # type: ignore[attr-defined]
+        record_clocks(journal, {"gpu01": ClockReading(5, 9)})
         way = goal.circuits[0]
         ends = (("in", way.path[0].ingress, 0.0), ("out", way.path[0].egress, -1.5))
         reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)
@@ -148,6 +175,8 @@ def test_every_measurement_the_source_names_is_declared_and_the_rest_is_listed_a
     for path in (ROOT / "orchestrator").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
+                case ast.Call(func=ast.Attribute(attr="samples"), args=[ast.Constant(value=str(name)), *_]):
+                    named.add(name)
                 case ast.Call(func=ast.Attribute(attr="point"), args=[ast.Constant(value=str(name)), *rest]):
                     named.add(name)
                     for part in rest[1:2]:

@@ -42,6 +42,7 @@ class Generations:
         self.pending = None  # {"to": generation or None, "at_ns": monotonic}
         self.handle = None
         self.armed = None
+        self.crossed = lambda generation, addresses: None
 
     # -- state
 
@@ -271,6 +272,8 @@ class Generations:
 
         Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
         number of times its carrier came up tells the new from the old even when both changes arrive as one event.
+
+        cross: neighbours' addresses to ask as soon as it is committed; `crossed` tells when all have answered.
         """
         generation = integer(request, "generation", 1)
         names = request.get("when_up")
@@ -282,11 +285,15 @@ class Generations:
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
         deadline_s = number(request, "deadline_s", 60.0)
+        cross = request.get("cross", [])
+        if not words(cross):
+            raise bad("cross: a list of addresses is needed")
         self.disarm()
         fresh = request.get("fresh", True)
         wait = {n: self.interfaces[n]["ups"] if fresh else -1 for n in names}
         at = time.monotonic_ns() + int(deadline_s * 1e9)
         self.armed = {"generation": generation, "wait": wait, "revert_after_s": number(request, "revert_after_s", None)}
+        self.armed["cross"] = cross
         self.armed["handle"] = self.timer(at, self.expired)
         reply = {"generation": generation, "waiting": self.waiting()}
         self.carrier(None)
@@ -311,12 +318,15 @@ class Generations:
     def carrier(self, t_link_ns):
         """Called on every link event, and once when armed."""
         if self.armed and not self.waiting():
-            generation, revert = self.armed["generation"], self.armed["revert_after_s"]
+            generation, revert, cross = (self.armed[key] for key in ("generation", "revert_after_s", "cross"))
             self.disarm()
             try:
                 self.commit(generation, revert, t_link_ns or time.monotonic_ns())
             except Failure as e:
                 self.events({"event": "failed", "generation": generation, "error": str(e)})
+                return
+            if cross:
+                self.crossed(generation, cross)
 
 
 def words(value):

@@ -8,15 +8,16 @@ import time
 from resident.basics import bad, integer, number
 
 PROBE_PORT = 7187
+CROSS_S = 2.0
 
 
 class Rounds:
     """Ask many at once, ask again those that stay silent after 4, 8, 16... ms, answer when all are known or time is up."""
 
-    def __init__(self, server, timeout_s, ask, missing, finish):
+    def __init__(self, server, timeout_s, ask, missing, finish, pause_ns=4_000_000):
         self.server, self.ask, self.missing, self.finish = server, ask, missing, finish
         self.end = time.monotonic_ns() + int(timeout_s * 1e9)
-        self.pause = 4_000_000
+        self.pause = pause_ns
         self.over = False
         self.round()
 
@@ -92,7 +93,7 @@ class Probes:
             except OSError:
                 continue
 
-    def probe(self, request, answer):
+    def probe(self, request, answer, pause_ns=4_000_000):
         targets = request.get("targets")
         if not isinstance(targets, list) or not all(isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets):
             raise bad("targets: a list of {address, hops} is needed")
@@ -131,8 +132,18 @@ class Probes:
             answer({"results": results, "ok_count": sum(r["ok"] for r in results)})
 
         rounds = Rounds(
-            self.server, number(request, "timeout_s", 0.5), ask, lambda: [i for i, r in enumerate(right) if not r], finish
+            self.server, number(request, "timeout_s", 0.5), ask, lambda: [i for i, r in enumerate(right) if not r], finish, pause_ns
         )
+
+    def cross(self, generation, addresses):
+        """Tell when every neighbour behind a new link has answered over it: the first packets there and back."""
+
+        def finish(reply):
+            event = {"event": "crossed", "generation": generation, "t_ns": time.monotonic_ns()}
+            self.server.broadcast(dict(event, answered=reply["ok_count"], asked=len(addresses)))
+
+        targets = [{"address": address, "hops": 1} for address in addresses]
+        self.probe({"targets": targets, "timeout_s": CROSS_S}, finish, 1_000_000)
 
     def answers(self, _):
         for _ in range(128):

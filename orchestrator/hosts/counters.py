@@ -1,0 +1,63 @@
+"""Port counters as a host's committer gives them: one look, and batches of samples it took by itself."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from optics import Garbled, HostName, HostPort
+from orchestrator.hosts.api import AtDown, HostEvent, PortCounters
+
+SAMPLE = ("rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "drops", "oper")
+"""What a sample of one port says, in this order; then comes when, in monotonic ns of this machine."""
+Samples: TypeAlias = "dict[HostPort, list[tuple[int, ...]]]"
+_LARGEST = 16 << 20
+
+
+def port_counters(host: HostName, answer: Mapping[str, Any], offset_ns: int) -> dict[HostPort, PortCounters]:
+    """Read the answer to `counters`. offset_ns: the host's clock minus ours."""
+    downs = answer.get("downs", {})
+    return {
+        HostPort(host, int(n)): PortCounters(
+            v["rx_bytes"],
+            v["tx_bytes"],
+            v["rx_pkts"],
+            v["tx_pkts"],
+            v["rx_dropped"] + v["tx_dropped"],
+            bool(v["oper"]),
+            _at_down(downs.get(n), offset_ns),
+        )
+        for n, v in answer["ports"].items()
+    }
+
+
+def _at_down(values: Mapping[str, int] | None, offset_ns: int) -> AtDown | None:
+    if values is None or "tx_bytes" not in values:
+        return None
+    return AtDown(values["t_ns"] - offset_ns, values["rx_bytes"], values["tx_bytes"])
+
+
+def samples(event: HostEvent) -> Samples:
+    """Read a `counters` event: per port its samples, oldest first, as `SAMPLE` has them and then their time.
+
+    Raises: Garbled - it is not what a committer sends.
+    """
+    try:
+        ports = [HostPort(event.host, int(n)) for n in event.values["numbers"]]
+        unpack = zlib.decompressobj()
+        raw = unpack.decompress(base64.b64decode(event.values["rows"]), _LARGEST)
+        offset_ns = int(event.values["t_ns"]) - event.at_ns
+        found: Samples = {port: [] for port in ports}
+        lists = list(found.values())
+        for row in struct.iter_unpack(f"=qQ{8 * len(ports)}Q", raw):
+            at, carriers = row[0] - offset_ns, row[1]
+            for k, into in enumerate(lists):
+                rx_pkts, tx_pkts, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = row[8 * k + 2 : 8 * k + 10]
+                into.append((rx_bytes, tx_bytes, rx_pkts, tx_pkts, rx_dropped + tx_dropped, carriers >> k & 1, at))
+    except (KeyError, ValueError, TypeError, binascii.Error, zlib.error, struct.error) as error:
+        raise Garbled(f"{event.host}: its samples are not readable: {error}") from None
+    return found

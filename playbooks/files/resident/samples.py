@@ -1,0 +1,182 @@
+"""Port counters: one look at all of them, and samples taken at a rate that leave this host many at a time.
+
+A sample is one RTM_GETSTATS dump, copied and not read: where each port's counters stand in it is learnt once and checked with every
+sample. 7 us for 4 ports in 7 interfaces, beside what it takes to wake up.
+"""
+
+import base64
+import contextlib
+import struct
+import time
+import zlib
+
+from resident.basics import bad, number
+from resident.netlink import DUMP, GETSTATS, HEADER, REQUEST, Rtnl, attrs
+
+FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
+STATS = struct.Struct("=8Q")  # the head of struct rtnl_link_stats64
+ROW = struct.Struct("=qQ")
+END = struct.Struct("=IH")
+HEAD = 16  # bytes before the counters in the body of a message: if_stats_msg, then the attribute's head
+NEWSTATS, DONE, ERROR = 92, 3, 2
+LEAST_S = 0.001
+BATCH_S = 0.5
+LONGEST_NS = 2_000_000_000  # no batch waits longer, not even while this host waits for its light
+MOST_ROWS = 4000
+BUFFER = 1 << 18
+
+
+class Samples:
+    """The counters of the ports in `server.ports`. Carriers are as last told by the kernel's events."""
+
+    def __init__(self, server):
+        self.server = server
+        self.link = Rtnl()
+        self.buffer = bytearray(BUFFER)
+        body = struct.pack("=BBHII", 0, 0, 0, 0, 1)  # IFLA_STATS_LINK_64 of every interface
+        self.question = HEADER.pack(16 + len(body), GETSTATS, REQUEST | DUMP, 1, 0) + body
+        self.places = ()  # of each port: where it stands in an answer, what stands there before its counters, its name
+        self.numbers = []  # the ports of a row, in their order
+        self.downs = {}  # port -> when its carrier went last, and its counters then
+
+    def look(self):
+        """Read every port once: {number: {field: value, "oper": 0 or 1}}."""
+        server = self.server
+        index = {server.interfaces[i]["ifindex"]: n for n, i in server.ports.items() if i in server.interfaces}
+        ports = {}
+        for data in self.link.dump(GETSTATS, struct.pack("=BBHII", 0, 0, 0, 0, 1)):
+            port = index.get(struct.unpack_from("=I", data, 4)[0])
+            if port is not None:
+                ports[str(port)] = dict(zip(FIELDS, STATS.unpack_from(attrs(data, 12)[1])))
+                ports[str(port)]["oper"] = self.oper(port)
+        return ports
+
+    def oper(self, port):
+        return int(bool(self.server.interfaces.get(self.server.ports[port], {}).get("carrier")))
+
+    def carrier_lost(self, port, now):
+        """Keep what a port had counted when its light went: what was sent and did not arrive by then is lost."""
+        with contextlib.suppress(OSError):
+            self.downs[str(port)] = dict(self.look().get(str(port), {}), t_ns=now)
+
+    def counters(self, request, client):
+        """Answer with one look. With `interval_s` (s, >= 0.001) samples follow from now on; null or 0 ends them."""
+        if "interval_s" in request:
+            interval_s, batch_s = number(request, "interval_s", None) or 0, number(request, "batch_s", BATCH_S)
+            if 0 < interval_s < LEAST_S:
+                raise bad(f"interval_s: at least {LEAST_S} seconds are needed, got {interval_s!r}")
+            if client.counting is not None:
+                client.counting.stop()
+            client.counting = Series(self, client, int(interval_s * 1e9), int(batch_s * 1e9)) if interval_s else None
+        return {"t_ns": time.monotonic_ns(), "ports": self.look(), "downs": self.downs}
+
+    def row(self):
+        """One sample: the ports, in order, and a row: when, which of them have carrier (bit by bit), and their counters."""
+        buffer = self.buffer
+        self.link.socket.send(self.question)
+        size = self.link.socket.recv_into(buffer)
+        now = time.monotonic_ns()
+        found, bits, bit, interfaces = b"", 0, 1, self.server.interfaces
+        for at, head, name in self.places:
+            if not buffer.startswith(head, at) or at >= size or name not in interfaces:
+                break
+            found += buffer[at + HEAD : at + HEAD + STATS.size]
+            bits |= bit if interfaces[name]["carrier"] else 0
+            bit <<= 1
+        else:
+            if self.places and ended(buffer, size):
+                return self.numbers, ROW.pack(now, bits) + found
+        while not ended(buffer, size):  # more interfaces than fit into one answer
+            size = self.link.socket.recv_into(buffer)
+        return self.slow_row()
+
+    def slow_row(self):
+        """As `row`, by reading every message; learns where the ports are, if one answer holds them all."""
+        server, buffer = self.server, self.buffer
+        there = [(n, name) for n, name in sorted(server.ports.items()) if name in server.interfaces]
+        wanted = {server.interfaces[name]["ifindex"]: name for _, name in there}
+        self.link.socket.send(self.question)
+        values, places, answers, over = {}, {}, 0, False
+        while not over:
+            size = self.link.socket.recv_into(buffer)
+            now = time.monotonic_ns()
+            answers += 1
+            over = ended(buffer, size)
+            for offset, length, kind in messages(buffer, size):
+                name = wanted.get(struct.unpack_from("=I", buffer, offset + 20)[0]) if kind == NEWSTATS else None
+                if name is not None and length >= 16 + HEAD + STATS.size:
+                    at = offset + 16
+                    values[name] = bytes(buffer[at + HEAD : at + HEAD + STATS.size])
+                    places[name] = (at, bytes(buffer[at : at + HEAD]), name)
+        there = [(n, name) for n, name in there if name in values]
+        numbers = [n for n, _ in there]
+        self.numbers = self.numbers if numbers == self.numbers else numbers
+        self.places = tuple(places[name] for _, name in there) if answers == 1 else ()
+        bits = sum(1 << bit for bit, (_, name) in enumerate(there) if server.interfaces[name]["carrier"])
+        return self.numbers, ROW.pack(now, bits) + b"".join(values[name] for _, name in there)
+
+
+def messages(buffer, size):
+    """Where each message of an answer begins, its length and kind."""
+    offset = 0
+    while offset + 16 <= size:
+        length, kind, _, _, _ = HEADER.unpack_from(buffer, offset)
+        if length < 16:
+            return
+        yield offset, length, kind
+        offset += (length + 3) & ~3
+
+
+def ended(buffer, size):
+    """Whether an answer is the last of its dump: the mark of the end is alone, or behind the last message that fitted."""
+    if size >= 20 and END.unpack_from(buffer, size - 20) == (20, DONE):
+        return True
+    return any(kind in (DONE, ERROR) for _, _, kind in messages(buffer, size))
+
+
+class Series:
+    """Samples for one client, a batch at a time: rows compressed, in base64, with the numbers of their ports."""
+
+    def __init__(self, samples, client, step_ns, batch_ns):
+        self.samples, self.client = samples, client
+        self.step_ns, self.batch_ns = step_ns, min(batch_ns, LONGEST_NS)
+        self.rows, self.ports, self.missed = [], samples.numbers, 0
+        self.began_ns = time.monotonic_ns()
+        self.handle = samples.server.timer(self.began_ns + step_ns, self.tick)
+        self.due_ns = self.began_ns + step_ns
+
+    def tick(self):
+        self.handle = None
+        if self.client.closed:
+            return
+        ports, row = self.samples.row()
+        if ports is not self.ports:
+            self.flush()
+            self.ports = ports
+        self.rows.append(row)
+        now = time.monotonic_ns()
+        # While this host waits for its light it has nothing else to do: no work for those who end the darkness.
+        least = LONGEST_NS if self.samples.server.generations.armed else self.batch_ns
+        if now - self.began_ns >= least or len(self.rows) >= MOST_ROWS:
+            self.flush()
+        self.due_ns += self.step_ns
+        if self.due_ns <= now:  # late: what was missed is missed, and counted
+            late = (now - self.due_ns) // self.step_ns + 1
+            self.missed += late
+            self.due_ns += late * self.step_ns
+        self.handle = self.samples.server.timer(self.due_ns, self.tick)
+
+    def flush(self):
+        now = time.monotonic_ns()
+        if self.rows:
+            packed = base64.b64encode(zlib.compress(b"".join(self.rows), 1)).decode()
+            event = {"event": "counters", "t_ns": now, "numbers": self.ports, "rows": packed, "missed": self.missed}
+            self.client.send(event)
+        self.rows, self.began_ns, self.missed = [], now, 0
+
+    def stop(self):
+        if self.handle is not None:
+            self.samples.server.cancelled.add(self.handle)
+            self.handle = None
+        if not self.client.closed:
+            self.flush()
