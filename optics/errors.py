@@ -119,6 +119,13 @@ class Interrupted(TestbedError):
     exit_code = 130
 
 
+class StoreFailed(TestbedError):
+    """What a change does cannot be noted down (a full disk, a file system gone read-only), so nothing more is done."""
+
+    code = "E-STORE"
+    exit_code = 2
+
+
 class Missing(TestbedError):
     """This machine lacks something the command needs (a program, a kernel feature, a right); the hint says how to get it."""
 

@@ -12,11 +12,11 @@ import socket
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from optics.errors import Locked, Missing
+from optics.errors import Locked, Missing, StoreFailed
 from orchestrator.audit import Who, add_audit, make_tables
 from orchestrator.lablock import process_alive
 from orchestrator.lockqueue import LIVE, Kind, Lock, State, blockers, clock, settle
@@ -272,7 +272,8 @@ async def hold(
             lock = found
         yield Held(locks, lock)
     finally:
-        locks.release(lock.id)
+        with suppress(StoreFailed):  # it ends with this process then
+            locks.release(lock.id)
 
 
 def _gone(lock: Lock) -> bool:
