@@ -15,6 +15,7 @@ from optics import (
     ChangeFailed,
     CrossConnect,
     DeviceName,
+    HandsNeeded,
     HostName,
     HostPort,
     Infeasible,
@@ -25,6 +26,7 @@ from optics import (
     Outcome,
     Setting,
     SpectralRoute,
+    StoreFailed,
     TestbedError,
     TimedOut,
 )
@@ -574,10 +576,22 @@ class Bringing:
             raise error
         if not self.rollback:
             raise await self._stopped(goal, error) from error
-        undone = await Undoing(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        try:
+            undone = await Undoing(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        except StoreFailed as broken:
+            raise await self._unnoted(goal, error, broken) from error
         if self.taken_over:
             undone = replace(undone, evidence=f"{undone.evidence}; what was adopted stays yours: {self.taken_over}")
         raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
+
+    async def _unnoted(self, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
+        """No step back can be noted, so none is taken: hosts leave by themselves what nobody confirms. Say where things stand."""
+        lines = await finish(affairs(self.context.session, goal.change))
+        first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
+        words = first if first == str(broken) else f"{first}\n{broken}"
+        left = (f"see that {self.context.store.path} can be written again; testbed status says then how far it came", *lines)
+        words += "\nnothing is done that cannot be noted, so nothing was taken back; left for hands:"
+        return HandsNeeded(words, left, hint=f"to go back: testbed rollback {self.context.run.id}")
 
     async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
         """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from optics import Interlock, Interrupted, Locked, Missing
+from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, StoreFailed
 from orchestrator.background import spawn
 from orchestrator.change import Bringing
 from orchestrator.confirming import Awaited, Confirmations, Confirming, make_stand
@@ -210,6 +210,13 @@ class Change:
                             who=who(settings),
                             sample_hz=settings.sample_hz,
                         )
+                except StoreFailed as broken:
+                    if run.unchanged or not self._begun(run.id):
+                        raise
+                    _, hint = self._interrupted(run.id, changed=True)
+                    words = f"{broken}\nnothing is done that cannot be noted, so it stopped where it was; left for hands:"
+                    room = f"see that {self.store.path} can be written again; testbed status says then how far it came"
+                    raise HandsNeeded(words, (room,), hint=hint) from broken
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
                     run.finish("interrupted", 130, words)

@@ -15,13 +15,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
 from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
-from optics.errors import HandsNeeded, Interrupted, RolledBack, TestbedError
+from optics.errors import HandsNeeded, Interrupted, RolledBack, StoreFailed, TestbedError
 from orchestrator.lablock import process_alive, process_mark
 from orchestrator.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
 from orchestrator.reports import Json, to_json
@@ -164,6 +164,10 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.finished:
             return
+        with suppress(StoreFailed) if error is not None else nullcontext():  # it reads as died, and the next command says so
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
         if error is None:
             self.finish("ok")
         elif isinstance(error, TestbedError):
@@ -214,6 +218,10 @@ class Store:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def version(self) -> int:
+        """A number that is another one once somebody else has written; asking costs no look at a table."""
+        return int(self._read("PRAGMA data_version")[0][0])
 
     # -- runs -----------------------------------------------------------------------------------------------------------------
 
@@ -470,19 +478,22 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, on disk when the body is left; for tables that other modules keep in the same file.
 
-        One inside another is part of it.
+        One inside another is part of it. Raises: StoreFailed - it cannot be written; nothing of it is.
         """
         with self._lock:
             if self._db.in_transaction:
                 yield self._db
                 return
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield self._db
-            except BaseException:
-                self._db.execute("ROLLBACK")
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    raise StoreFailed(f"{self.path} cannot be written: {error}", hint="testbed doctor") from error
                 raise
-            self._db.execute("COMMIT")
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         with self._lock:
