@@ -31,7 +31,7 @@ class Edge(BaseModel):
         return data
 
 
-Model = TypeVar("Model", bound=Edge)
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def check(

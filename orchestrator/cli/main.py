@@ -50,6 +50,7 @@ def app() -> typer.Typer:
     """Build the app. The modules of the verbs are cheap to import; what they need is imported when they run."""
     from orchestrator.cli import (
         change,
+        design,
         devices,
         doctor,
         driver,
@@ -83,7 +84,7 @@ def app() -> typer.Typer:
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())
 
-    for module in (change, recover, look, guard, locks, devices, driver, job, runs, telemetry, grafana, lab, doctor, words):
+    for module in (change, recover, look, guard, locks, devices, driver, design, job, runs, telemetry, grafana, lab, doctor, words):
         module.register(root)
     return root
 

@@ -1,0 +1,144 @@
+"""`testbed design`: a workload and a lab in, a plan out, and what it will take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from orchestrator.designing import Design
+
+Workload = Annotated[
+    Path | None,
+    typer.Option("--workload", "-w", metavar="FILE", help="What the job moves, a YAML file or a task graph.", show_default=False),
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan here.", show_default=False)]
+LabDir = Annotated[
+    str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for, as --inventory.", show_default=False)
+]
+Rules = Annotated[str, typer.Option("--rules", metavar="SET", help="paper, or artifact: what the released planner does.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of everything random; the same gives the same plan.")]
+Backend = Annotated[
+    str, typer.Option("--backend", metavar="KIND", help="What the collective library can do: single-order, ring-groups, msccl.")
+]
+Hosts = Annotated[
+    str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.", show_default=False)
+]
+Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.", show_default=False)]
+Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Time a step costs beside its bytes (us), for predictions.")]
+Scale = Annotated[
+    float | None,
+    typer.Option(
+        "--scale", min=0, help="Bytes of the job per byte of the workload; else chosen by the lab's rate.", show_default=False
+    ),
+]
+Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
+Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
+Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration will take, part by part.")]
+
+SHORT = {
+    "topoopt": "TopoOpt: rings of small diameter for sums, matched pairs for the rest.",
+    "ring": "Parallel links along one ring.",
+}
+ALPHA_US = 0.0
+
+
+def one_of(value: str, known: tuple[str, ...], option: str) -> str:
+    """Raises: Usage - `value` is not one of these."""
+    if value not in known:
+        from orchestrator.filepos import did_you_mean
+
+        raise Usage(f"{option} {value}: not one of {', '.join(known)}{did_you_mean(value, known)}", hint=f"{option} {known[0]}")
+    return value
+
+
+def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
+    from orchestrator.designing import Wanted, design, read_workload
+    from orchestrator.session import load_lab
+    from planner.backend import BACKENDS
+
+    if workload is None:
+        raise Usage(
+            f"{call.verb}: no workload given", hint=f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
+        )
+    wanted = Wanted(
+        method,
+        rules=one_of(given["rules"], ("paper", "artifact"), "--rules"),  # type: ignore[arg-type]
+        seed=given["seed"],
+        backend=one_of(given["backend"], BACKENDS, "--backend"),  # type: ignore[arg-type]
+        hosts=tuple(host.strip() for host in (given["hosts"] or "").split(",") if host.strip()),
+        ports=given["ports"],
+        alpha_s=given["alpha_us"] / 1e6,
+        scale=given["scale"],
+        iterations=given["iterations"],
+    )
+    return design(read_workload(workload), load_lab(call.settings.inventory), wanted)
+
+
+def register(root: typer.Typer) -> None:
+    app = typer.Typer(name="design", help="Find a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
+    root.add_typer(app)
+    for method, short in SHORT.items():
+        _method(app, method, short)
+
+
+def _method(app: typer.Typer, method: str, short: str) -> None:
+    @verb(
+        app,
+        method,
+        short,
+        examples=f"""
+testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json
+testbed up --topology plan.json
+testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain
+""",
+        more="Nothing touches the lab. The plan's job replays the workload's traffic; `up` shows prediction beside measurement.",
+    )
+    def run(
+        call: Call,
+        workload: Workload = None,
+        out: Out = None,
+        lab: LabDir = None,
+        rules: Rules = "paper",
+        seed: Seed = 1,
+        backend: Backend = "ring-groups",
+        hosts: Hosts = None,
+        ports: Ports = None,
+        alpha_us: Alpha = ALPHA_US,
+        scale: Scale = None,
+        iterations: Iterations = 20,
+        name: Name = "",
+        explain: Explain = False,
+        predict: Predict = False,
+    ) -> Result:
+        import json
+
+        from orchestrator.cli import designtext
+        from orchestrator.designing import document
+
+        call.inventory = lab or call.inventory
+        found = _design(
+            call,
+            method,
+            workload,
+            rules=rules,
+            seed=seed,
+            backend=backend,
+            hosts=hosts,
+            ports=ports,
+            alpha_us=alpha_us,
+            scale=scale,
+            iterations=iterations,
+        )
+        plan = document(found, name)
+        data = {"plan": plan, **designtext.data(found)}
+        hint = ""
+        if out is not None:
+            out.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+            hint = f"testbed up --topology {out}"
+        return Result(data, designtext.text(found, plan["name"], explain=explain, predict=predict), hint=hint)

@@ -1,0 +1,69 @@
+"""A design in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.cli.text import columns, ms_text
+from orchestrator.designing import Design
+from orchestrator.reports import to_json
+from planner.predict import Prediction
+
+
+def data(found: Design) -> dict[str, Any]:
+    """What `--json` says beside the plan itself."""
+    return {
+        "why": list(found.found.why),
+        "scale": found.scale,
+        "time_scale": found.time_scale,
+        "here": _prediction(found.here),
+        "home": _prediction(found.home) | {"rate_gbps": found.read.workload.rate_gbps},
+        "diameter": found.shape.diameter,
+        "mean_hops": round(found.shape.mean_hops(), 4),
+        "orders": to_json(found.orders),
+    }
+
+
+def _prediction(given: Prediction) -> dict[str, float]:
+    seconds = {"iteration": given.iteration_s, "compute": given.compute_s}
+    seconds |= {"transfers": given.transfers_s, "allreduce": given.allreduce_s}
+    return {f"{name}_ms": round(s * 1e3, 3) for name, s in seconds.items()} | {"busbw_mbps": round(given.busbw / 1e6, 3)}
+
+
+def text(found: Design, name: str, *, explain: bool, predict: bool) -> str:
+    """What was found; with `explain` why, with `predict` each part of an iteration."""
+    shape, workload = found.shape, found.read.workload
+    tax = f", {found.here.tax:.2f} hops a byte of transfers" if found.transfers else ""
+    lines = [
+        f"  topology   {len(shape.cables)} links on {shape.n} hosts, {shape.degree} ports each: "
+        f"diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops{tax}"
+    ]
+    for group in found.read.demand.groups[:8]:
+        ways = found.orders[group.id]
+        lines.append(f"  group      {group.id}: {_bytes(group.bytes)} over {len(ways)} order(s) of {len(group.members)} hosts")
+    if len(found.read.demand.groups) > 8:
+        lines.append(f"             and {len(found.read.demand.groups) - 8} more groups")
+    if explain:
+        lines += [f"  why        {line}" for line in found.found.why]
+    rate = f"{workload.rate_gbps:g} Gb/s"
+    lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on links of {rate}")
+    if found.time_scale != 1:
+        lines.append(
+            f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's links of {found.link_mbps:g} Mb/s, "
+            f"with {found.scale:g} of the bytes: times here x {1 / found.time_scale:.3g} stand for those at {rate}"
+        )
+    if predict:
+        parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
+        for where, given in ((rate, found.home), (f"{found.link_mbps:g} Mb/s", found.here)):
+            seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
+            parts.append((f"  {where}", *(ms_text(s * 1e3) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
+        lines += columns(parts)
+    return "\n".join([*lines, f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}"])
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

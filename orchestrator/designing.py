@@ -1,0 +1,418 @@
+"""From a workload and a lab to a plan: the topology by one of the planner's methods, the job that uses it, what it will take.
+
+The prediction follows the routes the hosts will really have: ports as they would be assigned on an empty lab, next hops as
+`paths.next_hops` chooses them. Nothing here touches a lab.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from optics import BadFile, HostName, Infeasible, Link, LinkKind
+from orchestrator.circuits import assign_ports
+from orchestrator.filecheck import check
+from orchestrator.filepos import Problems, did_you_mean, natural, read_yaml
+from orchestrator.lab import Lab
+from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
+from orchestrator.plan import WantedLink
+from planner.backend import Backend, orders, single_order
+from planner.demand import Demand
+from planner.predict import PairFlow, Prediction, RingFlow, Way, allreduce_s, pair_loads, spread, transfers_s
+from planner.shape import Lab as PlannerLab
+from planner.shape import Ring, Shape
+from planner.workload import Workload, demand
+
+PAYLOAD = 8948 / 9014
+"""Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
+AIM_S = 1.0
+"""On labs much slower than the workload's home an iteration is scaled down to take about so long."""
+MUCH_SLOWER = 10.0
+
+Method = Literal["topoopt", "ring"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A workload file that was read. `sha256`: of its text."""
+
+    workload: Workload
+    demand: Demand
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab."""
+
+    method: str
+    rules: Literal["paper", "artifact"] = "paper"
+    seed: int = 1
+    backend: Backend = "ring-groups"
+    hosts: tuple[HostName, ...] = ()
+    ports: int | None = None
+    simplex: bool = False
+    alpha_s: float = 0.0
+    scale: float | None = None
+    iterations: int = 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a method answers: the topology, and why in words, a line each."""
+
+    shape: Shape
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """Bytes of one transfer that go by one lane, and the links they take."""
+
+    src: int
+    dst: int
+    bytes: int
+    lane: int
+    way: Way
+
+
+@dataclass(frozen=True)
+class Design:
+    """A topology on hosts of a lab, the job on it and its prediction.
+
+    orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
+    home: the same at the workload's own rate and bytes.
+    """
+
+    wanted: Wanted
+    read: Read
+    hosts: tuple[HostName, ...]
+    lab: PlannerLab
+    found: Found
+    orders: Mapping[str, tuple[tuple[int, ...], ...]]
+    links: tuple[Link, ...]
+    transfers: tuple[Transferred, ...]
+    link_mbps: float
+    scale: float
+    time_scale: float
+    here: Prediction
+    home: Prediction
+
+    @property
+    def shape(self) -> Shape:
+        return self.found.shape
+
+
+def read_workload(path: Path) -> Read:
+    """Read a workload file. Raises: BadFile - everything wrong with it; Infeasible - it contradicts itself."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {error.strerror if isinstance(error, OSError) else 'not a text file'}"]) from error
+    document = read_yaml(text, str(path))
+    problems = Problems(document)
+    found = check(Workload, document.value, problems)
+    if found is None:
+        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
+    return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
+
+
+def chosen_hosts(lab: Lab, count: int, named: Sequence[HostName]) -> tuple[HostName, ...]:
+    """The hosts of ranks 0, 1, ... Raises: Infeasible - one is not there, or twice, or there are too few."""
+    for index, host in enumerate(named):
+        if host not in lab.hosts:
+            raise Infeasible(
+                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
+            )
+        if host in named[:index]:
+            raise Infeasible(f"host {host} is named twice", hint=f"name {len(set(named))} different hosts")
+    there = tuple(named) or tuple(sorted(lab.hosts, key=natural))
+    if len(there) < count:
+        raise Infeasible(
+            f"the workload has {count} ranks, {'the hosts named' if named else lab.name} are {len(there)}",
+            hint=f"set ranks to {len(there)} in the workload, or take a lab of {count} hosts",
+        )
+    return there[:count]
+
+
+def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
+    """What these hosts have in common: ports with fibres, and whether each port number has a switch of its own.
+
+    Raises: Infeasible - more ports are wanted than there are.
+    """
+    devices = {host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host} for host in hosts}
+    fewest = min(hosts, key=lambda host: len(devices[host]))
+    ports = len(devices[fewest])
+    if wanted.ports is not None and not 1 <= wanted.ports <= ports:
+        raise Infeasible(f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre", hint=f"--ports {ports}")
+    alike = all(found == devices[hosts[0]] for found in devices.values())
+    apart = len(set(devices[hosts[0]].values())) == len(devices[hosts[0]])
+    joined = any(trunk.start.device != trunk.end.device for trunk in lab.trunks)
+    return PlannerLab(
+        len(hosts),
+        wanted.ports or ports,
+        rate_mbps(lab, hosts) / 1e3 * PAYLOAD,
+        duplex=not wanted.simplex,
+        planes=alike and apart and not joined and ports > 1,
+        alpha_s=wanted.alpha_s,
+    )
+
+
+def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
+    """The rate of the slowest of these hosts' ports (Mb/s)."""
+    return min(lab.hosts[host].link_mbps for host in hosts)
+
+
+def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
+    """Find the topology and reckon with it. Raises: Infeasible - the condition that is not met, and the nearest that would be."""
+    hosts = chosen_hosts(lab, read.workload.ranks, wanted.hosts)
+    planner_lab = offered(lab, hosts, wanted)
+    found = METHODS[wanted.method](read.demand, planner_lab, wanted)
+    candidates = [found]
+    if wanted.backend == "single-order":
+        why = "single-order back-end: parallel links along one order, which is all that it can fill"
+        candidates.insert(0, replace(found, shape=single_order(found.shape), why=(*found.why, why)))
+    designs = []
+    for candidate in candidates:
+        try:
+            designs.append(_on_hosts(candidate, read, lab, hosts, planner_lab, wanted))
+        except Infeasible:
+            if candidate is candidates[-1] and not designs:
+                raise
+    return min(designs, key=lambda d: d.home.iteration_s)
+
+
+def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
+    shape = found.shape
+    if not shape.connected:
+        src, dst = next((s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0)
+        raise Infeasible(f"no way leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
+    rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
+    kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
+    links = assign_ports([WantedLink(a, b, kind) for a, b in rows], lab)
+    ways = orders(read.demand, shape, wanted.backend)
+    rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
+    chosen = next_hops(links, lanes_of(lab), (), rings)
+    flows = _ring_flows(read.demand, ways, hosts, chosen, lab)
+    pairs, lanes = _pair_flows(read.demand, hosts, chosen, lab)
+    shares = spread(pairs)
+    link_mbps = rate_mbps(lab, hosts)
+    ratio = read.workload.rate_gbps * 1e3 / link_mbps
+    home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
+    home = _predicted(read.demand, flows, pairs, shares, home_rate, 0.0, read.demand.compute_s)
+    scale = wanted.scale or _scale(_ideal_s(read.demand, offer, home_rate), ratio)
+    moved = tuple(
+        Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
+        for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
+        for lane, way, share in zip(used, pair.ways, parts, strict=True)
+        if share > 0
+    )
+    scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
+    least = [PairFlow(t.bytes, (t.way,)) for t in moved]
+    rate = link_mbps * 1e6 / 8 * PAYLOAD
+    here = _predicted(
+        _scaled(read.demand, scale),
+        scaled,
+        least,
+        [(1.0,)] * len(least),
+        rate,
+        wanted.alpha_s,
+        read.demand.compute_s * scale * ratio,
+    )
+    return Design(wanted, read, hosts, offer, found, ways, links, moved, link_mbps, scale, scale * ratio, here, home)
+
+
+def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
+    """Time (s) of an iteration if every port of every rank could be filled: the same for all methods, so that scales are."""
+    sent = given.mp.sum(axis=1)
+    for group in given.groups:
+        sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
+    return float(given.compute_s + sent.max() / (lab.degree * bytes_per_s))
+
+
+def _scale(home_s: float, ratio: float) -> float:
+    """Bytes here per byte of the workload: all of them where the lab is about as fast as the workload's home."""
+    if ratio <= MUCH_SLOWER or not home_s or home_s * ratio <= AIM_S:
+        return 1.0
+    return float(f"{AIM_S / (home_s * ratio):.2g}")
+
+
+def _scaled(given: Demand, scale: float) -> Demand:
+    groups = tuple(replace(group, bytes=round(group.bytes * scale)) for group in given.groups)
+    return Demand(given.n, groups, given.mp * scale, given.compute_s)
+
+
+def _way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+    path = follow(chosen, lab, src, dst, lane)
+    if not path:
+        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
+    return cast(Way, path)
+
+
+def _ring_flows(
+    given: Demand, ways: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> list[RingFlow]:
+    lanes, number, found = lanes_of(lab), 0, []
+    for group in given.groups:
+        for order in ways[group.id]:
+            steps = ring_steps([hosts[rank] for rank in order])
+            found.append(
+                RingFlow(group.bytes / len(ways[group.id]), tuple(_way(chosen, lab, a, b, number % lanes) for a, b in steps))
+            )
+            number += 1
+    return found
+
+
+def _pair_flows(
+    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
+    """The ways of each transfer that differ, and which lane takes each."""
+    flows, lanes = [], []
+    for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
+        ways: dict[Way, int] = {}
+        for lane in range(lanes_of(lab)):
+            ways.setdefault(_way(chosen, lab, hosts[src], hosts[dst], lane), lane)
+        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
+        lanes.append((src, dst, list(ways.values())))
+    return flows, lanes
+
+
+def _predicted(
+    given: Demand,
+    rings: Sequence[RingFlow],
+    pairs: Sequence[PairFlow],
+    shares: Sequence[Sequence[float]],
+    bytes_per_s: float,
+    alpha_s: float,
+    compute_s: float,
+) -> Prediction:
+    loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
+    hops = max((len(way) for flow in pairs for way in flow.ways), default=0)
+    took = allreduce_s(rings, bytes_per_s, alpha_s)
+    sent: Counter[int] = Counter()
+    for group in given.groups:
+        for rank in group.members:
+            sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
+    moved = sum(flow.bytes for flow in pairs)
+    # rank 0 is the one whose iterations are recorded
+    mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
+    return Prediction(
+        compute_s,
+        transfers_s(loads, bytes_per_s, alpha_s, hops),
+        took,
+        mine / took if took else 0.0,
+        sum(loads.values()) / moved if moved else 0.0,
+        loads,
+    )
+
+
+# --- the methods ----------------------------------------------------------------------------------------------------------------
+
+
+def _topoopt(given: Demand, lab: PlannerLab, wanted: Wanted) -> Found:
+    from planner.topofinder import find
+
+    finding = find(given, lab, rules=wanted.rules, seed=wanted.seed)
+    split = finding.split
+    why = [
+        f"all-reduce is {split.allreduce_share:.1%} of the bytes on the wire, so {split.degree_allreduce} of {lab.degree} ports "
+        f"are for rings, {split.degree_mp} for matched pairs ({wanted.rules} rules)"
+    ]
+    for group, choices in finding.choices:
+        strides = [ring.stride for ring in finding.shape.rings if ring.group == group]
+        if choices and all(stride is not None for stride in strides):
+            wished = ", ".join(f"{choice.wanted:.2f}" for choice in choices)
+            why.append(f"group {group}: strides {', '.join(map(str, strides))}, nearest to the wished {wished}")
+        else:
+            why.append(f"group {group}: {len(strides)} ring(s)")
+    why += [f"round {k} of matching joins {len(match.pairs)} pairs" for k, match in enumerate(finding.matches, 1)]
+    return Found(finding.shape, (*why, *finding.notes))
+
+
+def _ring(given: Demand, lab: PlannerLab, wanted: Wanted) -> Found:
+    each = 2 if lab.duplex and given.n > 2 else 1
+    count = lab.degree // each
+    if not count:
+        raise Infeasible(f"degree {lab.degree}: a ring takes {each} ports of each host", hint=f"--ports {each}")
+    rings = tuple(Ring("all", tuple(range(given.n)), 1) for _ in range(count))
+    return Found(Shape(given.n, lab.degree, lab.duplex, rings), (f"{count} parallel ring(s) in rank order",))
+
+
+METHODS: Mapping[str, Callable[[Demand, PlannerLab, Wanted], Found]] = {"topoopt": _topoopt, "ring": _ring}
+
+
+# --- the plan file --------------------------------------------------------------------------------------------------------------
+
+
+def document(found: Design, name: str = "") -> dict[str, Any]:
+    """The plan file: links, the job with its traffic, the prediction, who made it."""
+    hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
+    ringed = {
+        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
+    }
+    merged: Counter[tuple[int, int]] = Counter()
+    for a, b in found.shape.cables.tolist():
+        merged[(a, b) if not found.shape.duplex or a < b else (b, a)] += 1
+    kind = {} if found.shape.duplex else {"kind": "simplex"}
+    links = [
+        {"a": hosts[a], "b": hosts[b], **kind, **({"count": count} if count > 1 else {})}
+        | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
+        for (a, b), count in sorted(merged.items())
+    ]
+    here = found.here
+    predicted = {
+        "iteration_ms": here.iteration_s * 1e3,
+        "compute_ms": here.compute_s * 1e3,
+        "transfers_ms": here.transfers_s * 1e3,
+        "allreduce_ms": here.allreduce_s * 1e3,
+        "busbw_mbps": here.busbw / 1e6,
+        "link_mbps": found.link_mbps,
+        "diameter": float(found.shape.diameter),
+        "mean_hops": found.shape.mean_hops(),
+        "bandwidth_tax": here.tax,
+    }
+    groups = [
+        {
+            "id": group.id,
+            "bytes": round(group.bytes * found.scale),
+            "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
+        }
+        for group in found.read.demand.groups
+        if round(group.bytes * found.scale)
+    ]
+    rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
+    return {
+        "schema": "testbed.plan/1",
+        "name": name or f"{workload.name}-{wanted.method}",
+        "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
+        "producer": {
+            "name": "testbed-design",
+            "method": wanted.method,
+            **rules,
+            "seed": wanted.seed,
+            "backend": wanted.backend,
+            "workload": workload.name,
+            "workload_sha256": found.read.sha256,
+        },
+        "links": links,
+        "job": {
+            "name": f"{workload.name}-{wanted.method}",
+            "workload": "replay",
+            "ranks": list(hosts),
+            "args": {"iterations": wanted.iterations},
+            "traffic": {
+                "groups": groups,
+                "transfers": [
+                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
+                ],
+                "compute_s": round(here.compute_s, 6),
+                "scale": found.scale,
+                "time_scale": round(found.time_scale, 9),
+            },
+        },
+        "predicted": {key: round(value, 3) for key, value in predicted.items()},
+    }

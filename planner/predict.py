@@ -1,0 +1,134 @@
+"""How long an iteration takes on links of known rate: computing, then transfers, then sums, each phase begun by all together.
+
+Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, and a fixed time per step beside them. Transfers
+are spread over the ways there are so that the fullest link carries least (a linear program). The rates are of payload.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Way = tuple[Hashable, ...]
+"""The links of a path, in order; whatever names a link will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFlow:
+    """One order of a group: bytes of the buffer's part it carries, and the way of each step."""
+
+    bytes: float
+    steps: tuple[Way, ...]
+
+    @property
+    def wire(self) -> float:
+        """Bytes each member sends: 2 (k - 1) / k of the part."""
+        return 2 * (len(self.steps) - 1) / len(self.steps) * self.bytes if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairFlow:
+    """Bytes from one rank to another, and the ways they may take."""
+
+    bytes: float
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds of one iteration's phases. busbw: bytes/s one rank sends for sums, largest over ranks. tax: mean hops of a byte
+    of transfers. fullest: the link that each phase waits for, and the share of its bytes."""
+
+    compute_s: float
+    transfers_s: float
+    allreduce_s: float
+    busbw: float = 0.0
+    tax: float = 0.0
+    loads: Mapping[Hashable, float] = field(default_factory=dict)
+
+    @property
+    def iteration_s(self) -> float:
+        return self.compute_s + self.transfers_s + self.allreduce_s
+
+
+def allreduce_s(rings: Iterable[RingFlow], bytes_per_s: float, alpha_s: float = 0.0) -> float:
+    """Time until all rings, begun at once, have carried their parts; alpha_s: of each of a ring's 2 (k - 1) steps."""
+    rings = list(rings)
+    steps = max((2 * (len(ring.steps) - 1) for ring in rings), default=0)
+    return max(ring_loads(rings).values(), default=0.0) / bytes_per_s + steps * alpha_s
+
+
+def ring_loads(rings: Iterable[RingFlow]) -> Counter[Hashable]:
+    """Bytes on each link."""
+    found: Counter[Hashable] = Counter()
+    for ring in rings:
+        for way in ring.steps:
+            for link in way:
+                found[link] += ring.wire  # type: ignore[assignment]
+    return found
+
+
+def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> Counter[Hashable]:
+    """Bytes on each link when each flow sends the given share of its bytes by each of its ways."""
+    found: Counter[Hashable] = Counter()
+    for flow, shares in zip(flows, parts, strict=True):
+        for way, share in zip(flow.ways, shares, strict=True):
+            for link in way:
+                found[link] += share * flow.bytes  # type: ignore[assignment]
+    return found
+
+
+def transfers_s(loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: float = 0.0, hops: int = 0) -> float:
+    """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the longest way."""
+    return max(loads.values(), default=0.0) / bytes_per_s + hops * alpha_s
+
+
+def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float, ...]]:
+    """The share of each flow by each of its ways that lets the fullest link carry least; shares below `least` are given up."""
+    if all(len(flow.ways) == 1 for flow in flows):
+        return [(1.0,) for _ in flows]
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array
+
+    links = {link: row for row, link in enumerate(dict.fromkeys(link for flow in flows for way in flow.ways for link in way))}
+    first = np.cumsum([0, *(len(flow.ways) for flow in flows)])
+    columns, unit = int(first[-1]) + 1, max((flow.bytes for flow in flows), default=1.0)
+    rows: list[int] = []
+    at: list[int] = []
+    values: list[float] = []
+    for flow, start in zip(flows, first, strict=False):
+        for number, way in enumerate(flow.ways):
+            for link in way:
+                rows.append(links[link])
+                at.append(int(start) + number)
+                values.append(flow.bytes / unit)
+    rows += links.values()
+    at += [columns - 1] * len(links)
+    values += [-1.0] * len(links)
+    whole = [
+        (index, int(start) + k)
+        for index, (flow, start) in enumerate(zip(flows, first, strict=False))
+        for k in range(len(flow.ways))
+    ]
+    goal = np.zeros(columns)
+    goal[-1] = 1.0
+    found = linprog(
+        goal,
+        A_ub=csr_array((values, (rows, at)), shape=(len(links), columns)),
+        b_ub=np.zeros(len(links)),
+        A_eq=csr_array((np.ones(len(whole)), tuple(zip(*whole, strict=True))), shape=(len(flows), columns)),
+        b_eq=np.ones(len(flows)),
+        bounds=(0, None),
+        method="highs",
+    )
+    shares = [tuple(found.x[start : start + len(flow.ways)]) for flow, start in zip(flows, first, strict=False)]
+    return [_kept(part, least) for part in shares]
+
+
+def _kept(shares: tuple[float, ...], least: float) -> tuple[float, ...]:
+    kept = [share if share >= least else 0.0 for share in shares]
+    total = sum(kept)
+    return tuple(round(float(share / total), 6) for share in kept)
