@@ -124,16 +124,22 @@ class Step:
     def __init__(self, job: Job, traffic: Traffic) -> None:
         self._job, self._traffic = job, traffic
         rank, world, rings = job.place.rank, job.place.world, job.rings
-        self._together = rings.communicator("together", range(world), 0)
+        # Meeting takes each rank of a communicator a connection to each other one, so those that are there serve twice.
+        self._together, everybody = rings.whole, range(world)
+        self._lanes: dict[int, tuple[Any, Sequence[int]]] = {0: (rings.whole, everybody)}
         self._mine: list[tuple[Group, Any, list[Any]]] = []
         for group in traffic.groups:
             if rank in group.rings[0] and group.bytes >= 4:
                 buffer = job.torch.zeros(group.bytes // 4, device=rings.device)
-                named = enumerate(zip(group.rings, group.lanes, strict=True))
-                members = [rings.communicator(f"{group.id}/{k}", order, lane) for k, (order, lane) in named]
+                members = []
+                for k, (order, lane) in enumerate(zip(group.rings, group.lanes, strict=True)):
+                    members.append(rings.communicator(f"{group.id}/{k}", order, lane))
+                    if len(order) == world:
+                        self._lanes.setdefault(lane, (members[-1], order))
                 self._mine.append((group, buffer, members))
-        lanes = sorted({transfer.lane for transfer in traffic.transfers})
-        self._lanes = {} if rings.backend == "nccl" else {k: rings.communicator(f"lane{k}", range(world), k) for k in lanes}
+        for lane in sorted({transfer.lane for transfer in traffic.transfers} - self._lanes.keys()):
+            if rings.backend == "gloo":
+                self._lanes[lane] = (rings.communicator(f"lane{lane}", everybody, lane), everybody)
         self._sent = [(t, self._bytes(t)) for t in traffic.transfers if t.source == rank]
         self._received = [(t, self._bytes(t)) for t in traffic.transfers if t.target == rank]
         self._one = job.torch.zeros(1, device=rings.device)
@@ -176,8 +182,13 @@ class Step:
             operations += [dist.P2POp(dist.isend, buffer, t.target) for t, buffer in self._sent]
             works = dist.batch_isend_irecv(operations) if operations else []
         else:
-            works = [self._lanes[t.lane].recv([buffer], t.source, 0) for t, buffer in self._received]
-            works += [self._lanes[t.lane].send([buffer], t.target, 0) for t, buffer in self._sent]
+            works = []
+            for t, buffer in self._received:
+                lane, order = self._lanes[t.lane]
+                works.append(lane.recv([buffer], order.index(t.source), 0))
+            for t, buffer in self._sent:
+                lane, order = self._lanes[t.lane]
+                works.append(lane.send([buffer], order.index(t.target), 0))
         for work in works:
             work.wait()
 

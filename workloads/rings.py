@@ -67,6 +67,11 @@ class Rings:
             return self._nccl(store, position, len(order), order, name)
         return self._gloo(store, position, len(order), ring)
 
+    @property
+    def whole(self) -> Any:
+        """The communicator of the first ring."""
+        return self._groups[0]
+
     def start(self, flat: Any) -> list[Any]:
         """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is to be waited for."""
         parts = pieces(flat.numel(), len(self._groups))
