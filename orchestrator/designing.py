@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from optics import BadFile, HostName, Infeasible, Link, LinkKind
 from orchestrator.circuits import assign_ports
 from orchestrator.filecheck import check
 from orchestrator.filepos import Problems, did_you_mean, natural, read_yaml
 from orchestrator.lab import Lab
+from orchestrator.methods import METHODS, Found, Wanted
 from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
 from orchestrator.plan import WantedLink
-from planner.backend import Backend, orders, single_order
+from planner.backend import orders
 from planner.demand import Demand
 from planner.predict import PairFlow, Prediction, RingFlow, Way, allreduce_s, pair_loads, spread, transfers_s
 from planner.shape import Lab as PlannerLab
-from planner.shape import Ring, Shape
+from planner.shape import Shape
 from planner.workload import Workload, demand
 
 PAYLOAD = 8948 / 9014
@@ -32,8 +33,6 @@ PAYLOAD = 8948 / 9014
 AIM_S = 1.0
 """On labs much slower than the workload's home an iteration is scaled down to take about so long."""
 MUCH_SLOWER = 10.0
-
-Method = Literal["topoopt", "ring"]
 
 
 @dataclass(frozen=True)
@@ -43,30 +42,6 @@ class Read:
     workload: Workload
     demand: Demand
     sha256: str
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab."""
-
-    method: str
-    rules: Literal["paper", "artifact"] = "paper"
-    seed: int = 1
-    backend: Backend = "ring-groups"
-    hosts: tuple[HostName, ...] = ()
-    ports: int | None = None
-    simplex: bool = False
-    alpha_s: float = 0.0
-    scale: float | None = None
-    iterations: int = 20
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a method answers: the topology, and why in words, a line each."""
-
-    shape: Shape
-    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +60,7 @@ class Design:
     """A topology on hosts of a lab, the job on it and its prediction.
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
-    home: the same at the workload's own rate and bytes.
+    home: the same at the workload's own rate and bytes. others: topologies reckoned with beside, and their iteration (s).
     """
 
     wanted: Wanted
@@ -101,6 +76,7 @@ class Design:
     time_scale: float
     here: Prediction
     home: Prediction
+    others: tuple[tuple[str, float], ...] = ()
 
     @property
     def shape(self) -> Shape:
@@ -171,19 +147,17 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
     """Find the topology and reckon with it. Raises: Infeasible - the condition that is not met, and the nearest that would be."""
     hosts = chosen_hosts(lab, read.workload.ranks, wanted.hosts)
     planner_lab = offered(lab, hosts, wanted)
-    found = METHODS[wanted.method](read.demand, planner_lab, wanted)
-    candidates = [found]
-    if wanted.backend == "single-order":
-        why = "single-order back-end: parallel links along one order, which is all that it can fill"
-        candidates.insert(0, replace(found, shape=single_order(found.shape), why=(*found.why, why)))
-    designs = []
-    for candidate in candidates:
+    designs: list[Design] = []
+    refused: Infeasible | None = None
+    for found in METHODS[wanted.method](read.demand, planner_lab, wanted):
         try:
-            designs.append(_on_hosts(candidate, read, lab, hosts, planner_lab, wanted))
-        except Infeasible:
-            if candidate is candidates[-1] and not designs:
-                raise
-    return min(designs, key=lambda d: d.home.iteration_s)
+            designs.append(_on_hosts(found, read, lab, hosts, planner_lab, wanted))
+        except Infeasible as error:
+            refused = refused or error
+    if refused is not None and not designs:
+        raise refused
+    best = min(designs, key=lambda found: found.home.iteration_s)
+    return replace(best, others=tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best))
 
 
 def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
@@ -308,41 +282,6 @@ def _predicted(
         sum(loads.values()) / moved if moved else 0.0,
         loads,
     )
-
-
-# --- the methods ----------------------------------------------------------------------------------------------------------------
-
-
-def _topoopt(given: Demand, lab: PlannerLab, wanted: Wanted) -> Found:
-    from planner.topofinder import find
-
-    finding = find(given, lab, rules=wanted.rules, seed=wanted.seed)
-    split = finding.split
-    why = [
-        f"all-reduce is {split.allreduce_share:.1%} of the bytes on the wire, so {split.degree_allreduce} of {lab.degree} ports "
-        f"are for rings, {split.degree_mp} for matched pairs ({wanted.rules} rules)"
-    ]
-    for group, choices in finding.choices:
-        strides = [ring.stride for ring in finding.shape.rings if ring.group == group]
-        if choices and all(stride is not None for stride in strides):
-            wished = ", ".join(f"{choice.wanted:.2f}" for choice in choices)
-            why.append(f"group {group}: strides {', '.join(map(str, strides))}, nearest to the wished {wished}")
-        else:
-            why.append(f"group {group}: {len(strides)} ring(s)")
-    why += [f"round {k} of matching joins {len(match.pairs)} pairs" for k, match in enumerate(finding.matches, 1)]
-    return Found(finding.shape, (*why, *finding.notes))
-
-
-def _ring(given: Demand, lab: PlannerLab, wanted: Wanted) -> Found:
-    each = 2 if lab.duplex and given.n > 2 else 1
-    count = lab.degree // each
-    if not count:
-        raise Infeasible(f"degree {lab.degree}: a ring takes {each} ports of each host", hint=f"--ports {each}")
-    rings = tuple(Ring("all", tuple(range(given.n)), 1) for _ in range(count))
-    return Found(Shape(given.n, lab.degree, lab.duplex, rings), (f"{count} parallel ring(s) in rank order",))
-
-
-METHODS: Mapping[str, Callable[[Demand, PlannerLab, Wanted], Found]] = {"topoopt": _topoopt, "ring": _ring}
 
 
 # --- the plan file --------------------------------------------------------------------------------------------------------------

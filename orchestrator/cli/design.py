@@ -43,6 +43,8 @@ Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration 
 
 SHORT = {
     "topoopt": "TopoOpt: rings of small diameter for sums, matched pairs for the rest.",
+    "exact": "Search small clusters exactly: circulants, other Cayley graphs, graphs near them.",
+    "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
 }
 ALPHA_US = 0.0
@@ -58,7 +60,8 @@ def one_of(value: str, known: tuple[str, ...], option: str) -> str:
 
 
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
-    from orchestrator.designing import Wanted, design, read_workload
+    from orchestrator.designing import design, read_workload
+    from orchestrator.methods import Wanted
     from orchestrator.session import load_lab
     from planner.backend import BACKENDS
 
