@@ -1,7 +1,7 @@
 """TopologyFinder: rings for all-reduce, matched pairs for the rest, by TopoOpt's published rules or by its released planner's.
 
-Steps (planning facts, section 2): the degree is divided by traffic; inside the all-reduce part groups get rings by traffic; strides
-are chosen so that few steps lead anywhere; what ports are left go to matchings of the traffic between pairs.
+Steps (TopoOpt, NSDI'23, as far as its public descriptions go): the degree is divided by traffic; inside the all-reduce part groups
+get rings by traffic; strides are chosen so that few steps lead anywhere; ports that are left go to matchings of other traffic.
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""Rings that use every link of a topology once: a decomposition into Hamiltonian cycles, by exhaustive search for small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from planner.shape import Shape
+
+STEPS = 20_000
+"""Steps of the search before it gives up; graphs of 16 ranks that have a decomposition mostly show it within a few hundred."""
+
+Order = tuple[int, ...]
+
+
+def decompose(shape: Shape, steps: int = STEPS) -> tuple[tuple[Order, ...], tuple[tuple[int, int], ...]] | None:
+    """Orders of rings and, for an odd duplex degree, the matching left over; None where the search finds none.
+
+    The links must be simple (no two alike) and as many at every rank.
+    """
+    search = _Search(shape.n, shape.cables.tolist(), shape.duplex, steps)
+    rings = search.rings(shape.degree // 2 if shape.duplex else shape.degree)
+    if rings is None:
+        return None
+    left = [(a, b) for a in range(shape.n) for b in sorted(search.out[a]) if not shape.duplex or a < b]
+    return tuple(rings), tuple(left)
+
+
+class _Search:
+    def __init__(self, n: int, links: Iterable[tuple[int, int]], duplex: bool, steps: int) -> None:
+        self.n, self.duplex, self.left = n, duplex, steps
+        self.out: list[set[int]] = [set() for _ in range(n)]
+        for a, b in links:
+            self.out[a].add(b)
+            if duplex:
+                self.out[b].add(a)
+
+    def rings(self, count: int) -> list[Order] | None:
+        """Take that many cycles out of what is left, so that nothing has to be undone; None: `out` is as it was."""
+        if count == 0:
+            return []
+        for cycle in self.cycles():
+            self.take(cycle)
+            rest = self.rings(count - 1)
+            if rest is not None:
+                return [cycle, *rest]
+            self.put_back(cycle)
+            if self.left <= 0:
+                break
+        return None
+
+    def cycles(self) -> Iterator[Order]:
+        """Hamiltonian cycles of what is left, hosts with few ways on first."""
+        path = [0]
+        inside = {0}
+
+        def onward() -> list[int]:
+            return sorted((x for x in self.out[path[-1]] if x not in inside), key=lambda x: (-len(self.out[x] - inside), -x))
+
+        todo = [onward()]
+        while todo:
+            self.left -= 1
+            if self.left <= 0:
+                return
+            if not todo[-1]:
+                todo.pop()
+                inside.discard(path.pop())
+                continue
+            path.append(todo[-1].pop())
+            inside.add(path[-1])
+            if len(path) == self.n:
+                if 0 in self.out[path[-1]] and not (self.duplex and self.n == 2):
+                    yield tuple(path)
+                todo.append([])
+            else:
+                todo.append(onward())
+
+    def take(self, cycle: Order) -> None:
+        for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+            self.out[a].discard(b)
+            if self.duplex:
+                self.out[b].discard(a)
+
+    def put_back(self, cycle: Order) -> None:
+        for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+            self.out[a].add(b)
+            if self.duplex:
+                self.out[b].add(a)

@@ -1,0 +1,328 @@
+"""Ways over a topology, with the part of the traffic each takes, and what they cost: load, deadlock, rules on hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.demand import Infeasible
+from planner.shape import Shape
+from planner.topofinder import Finding
+
+Pair: TypeAlias = tuple[int, int]
+Path: TypeAlias = tuple[int, ...]
+Weighted: TypeAlias = tuple[tuple[Path, float], ...]
+Channel: TypeAlias = tuple[int, int]
+"""A link in one direction."""
+
+
+@dataclass(frozen=True)
+class HostRules:
+    """Rules one host needs, as on TopoOpt's testbed: a route and a neighbour for each destination, two filters for each transit."""
+
+    routes: int
+    neighbours: int
+    filters: int
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """For each pair, paths (ends included) and weights that sum to 1, in sorted order of pairs."""
+
+    n: int
+    paths: Mapping[Pair, Weighted]
+
+    def loads(self, demand: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bytes between neighbours, from row to column. Raises: Infeasible - a pair with traffic has no route."""
+        loads = np.zeros((self.n, self.n))
+        for src, dst in np.argwhere(demand > 0).tolist():
+            if (src, dst) not in self.paths:
+                raise Infeasible(f"no route from rank {src} to rank {dst}", "route all pairs that have traffic")
+            for path, weight in self.paths[src, dst]:
+                for step in pairwise(path):
+                    loads[step] += weight * demand[src, dst]
+        return loads
+
+    def tax(self, demand: NDArray[np.float64]) -> float:
+        """Bytes carried on all links by bytes demanded: the bandwidth tax."""
+        total = float(demand.sum())
+        return float(self.loads(demand).sum()) / total if total else 1.0
+
+    @property
+    def by_destination(self) -> bool:
+        """Every host sends all it has for a destination one way, so that ordinary routes by destination can do it."""
+        following: dict[Pair, int] = {}
+        for (_, dst), ways in self.paths.items():
+            for path, _ in ways:
+                for here, there in pairwise(path):
+                    if following.setdefault((here, dst), there) != there:
+                        return False
+        return True
+
+    def rules(self) -> tuple[HostRules, ...]:
+        """How many rules each host needs."""
+        own: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
+        transit: list[set[tuple[int, int]]] = [set() for _ in range(self.n)]
+        for (src, dst), ways in self.paths.items():
+            for path, _ in ways:
+                own[src].add((dst, path[1]))
+                for before, here in pairwise(path[:-1]):
+                    transit[here].add((before, dst))
+        return tuple(HostRules(len(mine), len(mine), 2 * len(passing)) for mine, passing in zip(own, transit, strict=True))
+
+
+def every_pair(shape: Shape) -> list[Pair]:
+    """All ordered pairs that a way joins."""
+    return [(src, dst) for src in range(shape.n) for dst in range(shape.n) if src != dst and shape.hops[src, dst] > 0]
+
+
+def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
+    """All shortest paths; each host divides evenly over the links that lead nearer."""
+
+    def spread(here: int, dst: int) -> Iterator[tuple[Path, float]]:
+        if here == dst:
+            yield (dst,), 1.0
+            return
+        nearer = _nearer(shape, here, dst)
+        links = sum(int(shape.adjacency[here, there]) for there in nearer)
+        for there in nearer:
+            for path, weight in spread(there, dst):
+                yield (here, *path), weight * int(shape.adjacency[here, there]) / links
+
+    return _routes(shape, pairs, lambda src, dst: tuple(spread(src, dst)))
+
+
+def single(shape: Shape, pairs: Iterable[Pair] | None = None, *, seed: int = 0) -> Routes:
+    """One shortest path for each pair, drawn by the seed, as the released planner routes model parallel traffic."""
+    rng = np.random.default_rng(seed)
+
+    def draw(src: int, dst: int) -> Weighted:
+        path = [src]
+        while path[-1] != dst:
+            nearer = _nearer(shape, path[-1], dst)
+            path.append(nearer[int(rng.integers(len(nearer)))])
+        return ((tuple(path), 1.0),)
+
+    return _routes(shape, pairs, draw)
+
+
+def k_shortest(shape: Shape, k: int, pairs: Iterable[Pair] | None = None) -> Routes:
+    """The k shortest paths without a host twice, used evenly; among equals the first in order of ranks."""
+    if k < 1:
+        raise Infeasible(f"{k} paths for a pair", "ask for 1 or more")
+    beside = [np.flatnonzero(row).tolist() for row in shape.adjacency]
+
+    def of_length(path: list[int], dst: int, length: int) -> Iterator[Path]:
+        if length == 0:
+            yield tuple(path)
+            return
+        for there in beside[path[-1]]:
+            if there not in path and 0 <= shape.hops[there, dst] <= length - 1 and (there != dst or length == 1):
+                yield from of_length([*path, there], dst, length - 1)
+
+    def shortest(src: int, dst: int) -> Weighted:
+        found: list[Path] = []
+        for length in range(int(shape.hops[src, dst]), shape.n):
+            found += islice(of_length([src], dst, length), k - len(found))
+            if len(found) == k:
+                break
+        return tuple((path, 1 / len(found)) for path in found)
+
+    return _routes(shape, pairs, shortest)
+
+
+def planned(finding: Finding, demand: NDArray[np.float64], *, k: int = 4, seed: int = 0) -> Routes:
+    """TopoOpt's routing: coins inside groups of strides without other traffic, else k shortest paths (artifact: one drawn)."""
+    shape, artifact = finding.shape, finding.rules == "artifact"
+    by_coins: dict[Pair, Weighted] = {}
+    for group in dict.fromkeys(ring.group for ring in shape.rings if ring.stride is not None):
+        members = _members(finding, group)
+        coins = finding.coins(group, seed if artifact else None)
+        for a, src in enumerate(members):
+            for b, dst in enumerate(members):
+                if a != b and coins.hops[(b - a) % len(members)] > 0:
+                    by_coins.setdefault((src, dst), ((tuple(members[i] for i in coins.path(a, b)), 1.0),))
+    heavy = [pair for pair in every_pair(shape) if demand[pair] > 0 or pair not in by_coins]
+    rest = single(shape, heavy, seed=seed) if artifact else k_shortest(shape, k, heavy)
+    return Routes(shape.n, dict(sorted((by_coins | dict(rest.paths)).items())))
+
+
+def _members(finding: Finding, group: str) -> Path:
+    """The order in which strides count, found back from a ring of a known stride."""
+    ring = next(ring for ring in finding.shape.rings if ring.group == group and ring.stride is not None)
+    assert ring.stride is not None
+    members = [0] * len(ring.order)
+    for step, rank in enumerate(ring.order):
+        members[step * ring.stride % len(members)] = rank
+    return tuple(members)
+
+
+def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 4) -> Routes:
+    """One next hop for each host and destination, as hosts route: shortest ways, chosen to keep the fullest link low.
+
+    Destinations take turns; each time a host's traffic for one goes to the emptiest of the links that lead nearer, farthest hosts
+    first, so that what they send on is known.
+    """
+    links = np.maximum(shape.adjacency, 1)
+    load = np.zeros((shape.n, shape.n))
+    chosen: dict[Pair, int] = {}
+    far_first = [np.argsort(-shape.hops[:, dst], kind="stable").tolist() for dst in range(shape.n)]
+    busy_first = np.argsort(-demand.sum(axis=0), kind="stable").tolist()
+    for _ in range(passes):
+        for dst in busy_first:
+            waiting = demand[:, dst].copy()
+            old = demand[:, dst].copy()
+            for here in far_first[dst]:
+                if here == dst or shape.hops[here, dst] < 0:
+                    continue
+                if (here, dst) in chosen:
+                    before = chosen[here, dst]
+                    load[here, before] -= old[here]
+                    old[before] += old[here]
+            for here in far_first[dst]:
+                if here == dst or shape.hops[here, dst] < 0:
+                    continue
+                there = min(_nearer(shape, here, dst), key=lambda x: (load[here, x] / links[here, x], (x - here) % shape.n))
+                chosen[here, dst] = there
+                load[here, there] += waiting[here]
+                waiting[there] += waiting[here]
+
+    def follow(src: int, dst: int) -> Weighted:
+        path = [src]
+        while path[-1] != dst:
+            path.append(chosen[path[-1], dst])
+        return ((tuple(path), 1.0),)
+
+    return _routes(shape, None, follow)
+
+
+def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> NDArray[np.float64]:
+    """What `even` would load each link with, without listing paths: all pairs at once, hosts farthest from a destination first."""
+    from scipy.sparse import csr_array
+
+    n, hops = shape.n, shape.hops
+    if (hops[demand > 0] < 0).any():
+        src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
+        raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+    slots = _slots(shape.adjacency)
+    onward = [csr_array((np.ones(len(here)), (there, here)), shape=(n, n)) for here, there, _ in slots]
+    loads = np.zeros((n, n))
+    for first in range(0, n, block):
+        part = slice(first, min(first + block, n))
+        away = np.ascontiguousarray(hops[:, part])
+        waiting = demand[:, part].copy()
+        for distance in range(int(away.max(initial=0)), 0, -1):
+            ways = []
+            total = np.zeros_like(waiting)
+            for here, there, links in slots:
+                way = np.zeros_like(waiting)
+                way[here] = links[:, None] * ((away[here] == distance) & (away[there] == distance - 1))
+                ways.append(way)
+                total += way
+            unit = np.divide(waiting, total, out=np.zeros_like(waiting), where=total > 0)
+            for way, (here, there, _), on in zip(ways, slots, onward, strict=True):
+                way *= unit
+                loads[here, there] += way[here].sum(axis=1)
+                waiting += on @ way
+    return loads
+
+
+def _slots(adjacency: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """The k-th neighbour of every host that has one, for each k: (hosts, neighbours, parallel links between them)."""
+    here, there = np.nonzero(adjacency)
+    place = np.arange(len(here)) - np.searchsorted(here, here)
+    return [
+        (here[place == k], there[place == k], adjacency[here[place == k], there[place == k]])
+        for k in range(int(place.max(initial=-1)) + 1)
+    ]
+
+
+def deadlock(routes: Routes) -> tuple[Channel, ...]:
+    """Channels that wait for one another in a circle if the fabric is lossless; empty where that cannot happen."""
+    following: dict[Channel, set[Channel]] = {}
+    for ways in routes.paths.values():
+        for path, _ in ways:
+            _depend(following, path)
+    return _cycle(following)
+
+
+def lossless_classes(routes: Routes) -> dict[Path, int]:
+    """A priority for each path so that within none of them channels wait in a circle; first fit, long paths first."""
+    classes: list[dict[Channel, set[Channel]]] = []
+    found: dict[Path, int] = {}
+    every = {path for ways in routes.paths.values() for path, _ in ways}
+    for path in sorted(every, key=lambda path: (-len(path), path)):
+        for number in range(len(classes) + 1):
+            if number == len(classes):
+                classes.append({})
+            if not _closes(classes[number], path):
+                _depend(classes[number], path)
+                found[path] = number
+                break
+    return found
+
+
+def _depend(following: dict[Channel, set[Channel]], path: Path) -> None:
+    for before, after in pairwise(pairwise(path)):
+        following.setdefault(before, set()).add(after)
+
+
+def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
+    """The path, in addition to what is there, makes a circle: its end leads back to one of its channels."""
+    steps = list(pairwise(path))
+    place = {step: index for index, step in enumerate(steps)}
+    seen: dict[Channel, int] = {}
+    for index in range(len(steps) - 1, -1, -1):
+        waiting = [steps[index]]
+        while waiting:
+            channel = waiting.pop()
+            for after in following.get(channel, ()):
+                if place.get(after, len(steps)) <= index:
+                    return True
+                if after not in seen:
+                    seen[after] = index
+                    waiting.append(after)
+    return False
+
+
+def _cycle(following: Mapping[Channel, Collection[Channel]]) -> tuple[Channel, ...]:
+    done: set[Channel] = set()
+    for start in sorted(following):
+        if start in done:
+            continue
+        trail, on_trail = [start], {start}
+        todo = [sorted(following[start])]
+        while trail:
+            if not todo[-1]:
+                done.add(trail[-1])
+                on_trail.discard(trail.pop())
+                todo.pop()
+                continue
+            after = todo[-1].pop(0)
+            if after in on_trail:
+                return tuple(trail[trail.index(after) :])
+            if after not in done:
+                trail.append(after)
+                on_trail.add(after)
+                todo.append(sorted(following.get(after, ())))
+    return ()
+
+
+def _nearer(shape: Shape, here: int, dst: int) -> list[int]:
+    """Neighbours one hop nearer to the destination, in order of ranks."""
+    away = shape.hops[:, dst]
+    nearer: list[int] = np.flatnonzero((shape.adjacency[here] > 0) & (away == away[here] - 1)).tolist()
+    return nearer
+
+
+def _routes(shape: Shape, pairs: Iterable[Pair] | None, ways: Callable[[int, int], Weighted]) -> Routes:
+    wanted = every_pair(shape) if pairs is None else sorted(set(pairs))
+    for src, dst in wanted:
+        if shape.hops[src, dst] < 0:
+            raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+    return Routes(shape.n, {(src, dst): ways(src, dst) for src, dst in wanted})

@@ -1,0 +1,191 @@
+"""How good a topology is: times of collectives and of traffic between pairs, hops, what failures leave; and the bounds on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.demand import Demand, Group, Infeasible
+from planner.flow import fullest
+from planner.routing import even_loads
+from planner.shape import Lab, Shape, distances
+
+EXACT = 24
+"""Ranks up to which completion times are the linear program's; beyond, those of an even division over shortest paths."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Times in s. `hops`: of an average byte between pairs, or of an average pair where there is none. `fails`: links that must
+    fail before some rank is cut off; `worst_diameter`: after any one link has failed, None where that cuts one off."""
+
+    allreduce_s: float
+    mp_s: float
+    hops: float
+    diameter: int
+    fails: int
+    worst_diameter: int | None
+
+    def beats(self, other: Score) -> tuple[str, ...]:
+        """The names of what is better here than there, beyond rounding."""
+        better = [name for name in ("allreduce_s", "mp_s", "hops", "diameter") if _less(getattr(self, name), getattr(other, name))]
+        return (*better, *(("fails",) if self.fails > other.fails else ()))
+
+
+def _less(a: float, b: float) -> bool:
+    return a < b * (1 - 1e-6)
+
+
+def directed_rings(shape: Shape, group: str) -> tuple[tuple[int, ...], ...]:
+    """The orders a group's data can go round in at once: each ring, and in duplex shapes its reverse (two ranks have but one)."""
+    orders = [ring.order for ring in shape.rings if ring.group == group and len(ring.order) > 1]
+    return tuple(way for order in orders for way in ((order, order[::-1]) if shape.duplex and len(order) > 2 else (order,)))
+
+
+def ring_bytes(group: Group, rings: int = 1) -> float:
+    """What each member sends on one of `rings` rings that share a group's buffer evenly: 2(k-1)/k of its part."""
+    size = len(group.members)
+    return 2 * (size - 1) / size * group.bytes / rings
+
+
+def allreduce_loads(shape: Shape, groups: Iterable[Group], alias: dict[str, str] | None = None) -> NDArray[np.float64]:
+    """Bytes from row to column while all groups reduce at once.
+
+    Groups whose rings the shape has use all of them, both ways round; others pass data on in the order of their members, half each
+    way round, over shortest paths. alias: the group whose rings another uses.
+    """
+    loads = np.zeros((shape.n, shape.n))
+    others = np.zeros((shape.n, shape.n))
+    for group in groups:
+        rings = directed_rings(shape, (alias or {}).get(group.id, group.id))
+        target = loads if rings else others
+        for order in rings or _both_ways(group.members):
+            ranks = np.array(order)
+            target[ranks, np.roll(ranks, -1)] += ring_bytes(group, len(rings) or len(_both_ways(group.members)))
+    return loads + even_loads(shape, others) if others.any() else loads
+
+
+def _both_ways(members: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return (members, members[::-1]) if len(members) > 2 else (members,)
+
+
+def drain_s(shape: Shape, loads: NDArray[np.float64], lab: Lab) -> float:
+    """Time until the fullest link has carried its bytes."""
+    return float((loads / np.maximum(shape.adjacency, 1)).max(initial=0.0)) / lab.port_bytes_per_s
+
+
+def allreduce_s(shape: Shape, groups: Iterable[Group], lab: Lab, alias: dict[str, str] | None = None) -> float:
+    """Time of all groups' all-reduces at once: the fullest link, and 2(k-1) steps of the largest group."""
+    groups = tuple(groups)
+    steps = max((2 * (len(group.members) - 1) for group in groups), default=0)
+    return drain_s(shape, allreduce_loads(shape, groups, alias), lab) + steps * lab.alpha_s
+
+
+def mp_s(shape: Shape, mp: NDArray[np.float64], lab: Lab, *, exact: bool | None = None) -> float:
+    """Time of the traffic between pairs; exact (the default up to EXACT ranks): divided as well as can be, else evenly."""
+    if not mp.any():
+        return 0.0
+    if exact if exact is not None else shape.n <= EXACT:
+        return fullest(shape, mp)[0] / lab.port_bytes_per_s
+    return drain_s(shape, even_loads(shape, mp), lab)
+
+
+def iteration_s(shape: Shape, demand: Demand, lab: Lab, alias: dict[str, str] | None = None) -> float:
+    """Compute, then traffic between pairs, then all-reduce, none of them overlapping: the analytical model."""
+    return demand.compute_s + mp_s(shape, demand.mp, lab) + allreduce_s(shape, demand.groups, lab, alias)
+
+
+def score(shape: Shape, demand: Demand, lab: Lab, *, allreduce: float | None = None) -> Score:
+    """All figures of a topology. allreduce: its time, where a schedule other than rings was found. Raises: Infeasible."""
+    return Score(
+        allreduce_s(shape, demand.groups, lab) if allreduce is None else allreduce,
+        mp_s(shape, demand.mp, lab),
+        shape.mean_hops(demand.mp if demand.mp.any() else None),
+        shape.diameter,
+        survives(shape),
+        worst_diameter(shape),
+    )
+
+
+# what failures leave
+
+
+def survives(shape: Shape) -> int:
+    """Links, each way by itself, that must fail before a rank cannot reach another: the least cut (max-flow from rank 0)."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    graph = csr_array(shape.adjacency.astype(np.int32))
+    backwards = csr_array(shape.adjacency.T.astype(np.int32))
+    ways = (graph,) if shape.duplex else (graph, backwards)
+    return min(int(maximum_flow(way, 0, other).flow_value) for way in ways for other in range(1, shape.n))
+
+
+def worst_diameter(shape: Shape) -> int | None:
+    """The diameter once the link that matters most has failed (a duplex link fails both ways); None if that cuts a rank off."""
+    worst = 0
+    for cable in dict.fromkeys(tuple(sorted(pair)) if shape.duplex else tuple(pair) for pair in shape.cables.tolist()):
+        left = without(shape, (int(cable[0]), int(cable[1])))
+        hops = distances(shape.n, left)
+        if (hops < 0).any():
+            return None
+        worst = max(worst, int(hops.max()))
+    return worst
+
+
+def without(shape: Shape, cable: tuple[int, int]) -> NDArray[np.int64]:
+    """The arcs of a shape that has lost one link between two ranks."""
+    keep = np.ones(len(shape.arcs), dtype=bool)
+    for src, dst in (cable, cable[::-1]) if shape.duplex else (cable,):
+        found = np.flatnonzero(keep & (shape.arcs[:, 0] == src) & (shape.arcs[:, 1] == dst))
+        if not len(found):
+            raise Infeasible(f"no link from rank {src} to rank {dst}", "name a link of the topology")
+        keep[found[0]] = False
+    return shape.arcs[keep]
+
+
+# bounds
+
+
+def allreduce_bound_s(n: int, size: float, lab: Lab) -> float:
+    """No all-reduce of `size` bytes is faster, whatever the topology: 2(n-1)/n * M / (d * b)."""
+    return 2 * (n - 1) / n * size / (lab.degree * lab.port_bytes_per_s)
+
+
+def allgather_bound(shape: Shape) -> float:
+    """Least time of an all-gather in units of M / (rate of one port): M/n * max of |S| over links that leave S, over all cuts.
+
+    Exact, by all 2^n sets of ranks. Raises: Infeasible - more than 20 ranks.
+    """
+    n = shape.n
+    if n > 20:
+        raise Infeasible(f"2^{n} cuts", "ask for at most 20 ranks")
+    sets = ((np.arange(1, 2**n - 1)[:, None] >> np.arange(n)) & 1).astype(np.float32)
+    leaving = ((sets @ shape.adjacency.astype(np.float32)) * (1 - sets)).sum(axis=1)
+    if (leaving == 0).any():
+        raise Infeasible("some ranks cannot send to the others", "give the topology a ring through all ranks")
+    return float((sets.sum(axis=1) / leaving).max()) / n
+
+
+def alltoall_bound(shape: Shape) -> float:
+    """Least bytes on the fullest link when every pair sends one byte: all hops over all links."""
+    return float(shape.hops.sum()) / float(shape.adjacency.sum())
+
+
+def moore(n: int, degree: int, *, duplex: bool) -> tuple[int, float]:
+    """Diameter and mean hops that no topology of n ranks and this degree can go below: layers as full as they can be."""
+    if n < 2:
+        raise Infeasible(f"{n} rank has no hops to make", "take 2 ranks or more")
+    placed, layer, hops, total = 0, degree, 0, 0
+    while placed < n - 1:
+        if layer == 0:
+            raise Infeasible(f"{n} ranks of degree {degree} cannot all be joined", "take degree 2 or more")
+        hops += 1
+        here = min(layer, n - 1 - placed)
+        placed += here
+        total += here * hops
+        layer *= degree - 1 if duplex else degree
+    return hops, total / (n - 1)

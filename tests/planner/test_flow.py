@@ -1,0 +1,98 @@
+"""The least load of the fullest link, by three ways that know nothing of each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from planner.demand import Infeasible
+from planner.direct import bipartite, circulant, complete, graph, hypercube, ring, torus
+from planner.flow import balanced, circulant_fullest, fullest
+from planner.routing import even
+from planner.score import alltoall_bound
+from planner.shape import Shape
+from tests.planner.test_routing import all_to_all, some_shape
+
+
+def by_pairs(shape: Shape, demand: np.ndarray) -> float:
+    """The same program written out by source and destination: a variable for each pair and link."""
+    n = shape.n
+    arcs = np.argwhere(shape.adjacency > 0)
+    pairs = np.argwhere(demand > 0)
+    size = len(pairs) * len(arcs) + 1
+    equal, right = np.zeros((len(pairs) * n, size)), np.zeros(len(pairs) * n)
+    full = np.zeros((len(arcs), size))
+    for p, (src, dst) in enumerate(pairs):
+        for a, (x, y) in enumerate(arcs):
+            equal[p * n + x, p * len(arcs) + a] += 1
+            equal[p * n + y, p * len(arcs) + a] -= 1
+            full[a, p * len(arcs) + a] = demand[src, dst]
+        right[p * n + src], right[p * n + dst] = 1, -1
+    full[:, -1] = -shape.adjacency[arcs[:, 0], arcs[:, 1]]
+    cost = np.zeros(size)
+    cost[-1] = 1
+    return float(linprog(cost, A_ub=full, b_ub=np.zeros(len(arcs)), A_eq=equal, b_eq=right).fun)
+
+
+@given(st.integers(3, 6), st.integers(0, 10**6), st.booleans())
+@settings(max_examples=25)
+def test_flow_by_destination_is_as_good_as_flow_by_pair(n: int, seed: int, duplex: bool) -> None:
+    shape = some_shape(n, seed, duplex)
+    demand = np.random.default_rng(seed).integers(5, size=(n, n)) * all_to_all(n)
+    if demand.any():
+        load, flow = fullest(shape, demand)
+        assert load == pytest.approx(by_pairs(shape, demand), rel=1e-6)
+        links = shape.adjacency[shape.adjacency > 0]
+        assert (flow.sum(axis=0) / links).max() == pytest.approx(load)
+
+
+@given(st.integers(3, 9), st.integers(0, 10**6))
+@settings(max_examples=25)
+def test_balanced_routes_carry_what_the_program_promised(n: int, seed: int) -> None:
+    shape = some_shape(n, seed)
+    demand = np.random.default_rng(seed).random((n, n)) * all_to_all(n)
+    load, routes = balanced(shape, demand)
+    assert (routes.loads(demand) / np.maximum(shape.adjacency, 1)).max() == pytest.approx(load, rel=1e-5)
+    assert load <= (even(shape).loads(demand) / np.maximum(shape.adjacency, 1)).max() * (1 + 1e-9)
+    for ways in routes.paths.values():
+        assert sum(weight for _, weight in ways) == pytest.approx(1)
+        assert all(len(set(path)) == len(path) for path, _ in ways)
+
+
+@given(st.integers(5, 13), st.data())
+@settings(max_examples=25)
+def test_what_looks_alike_from_every_rank_needs_distances_only(n: int, data: st.DataObject) -> None:
+    steps = data.draw(st.sets(st.integers(1, n - 1), min_size=1, max_size=3)) | {1}
+    by_distance = np.array([0, *data.draw(st.lists(st.integers(0, 9), min_size=n - 1, max_size=n - 1))], dtype=float)
+    demand = np.array([[by_distance[(b - a) % n] for b in range(n)] for a in range(n)])
+    shape = circulant(n, sorted(steps), duplex=False)
+    if demand.any():
+        assert circulant_fullest(n, dict.fromkeys(steps, 1), by_distance) == pytest.approx(fullest(shape, demand)[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [ring(5), ring(6), complete(6), bipartite(3), hypercube(3), torus(3, 3), circulant(12, (1, 5))])
+def test_where_all_links_look_alike_all_to_all_meets_its_bound(shape: Shape) -> None:
+    assert fullest(shape, all_to_all(shape.n))[0] == pytest.approx(alltoall_bound(shape))
+
+
+def test_all_to_all_on_the_strides_of_twelve() -> None:
+    assert fullest(circulant(12, (1, 5)), all_to_all(12))[0] == pytest.approx(5)
+    assert fullest(circulant(12, (2, 3)), all_to_all(12))[0] == pytest.approx(14 / 3)  # hops alone would allow 4.5
+    assert circulant_fullest(12, {1: 1, 5: 1, 7: 1, 11: 1}, np.ones(12)) == pytest.approx(5)
+
+
+def test_parallel_links_share_a_load() -> None:
+    demand = np.zeros((3, 3))
+    demand[0, 1] = 6
+    assert fullest(graph(3, [(0, 1), (0, 1), (0, 2), (1, 2)]), demand)[0] == pytest.approx(2)
+
+
+def test_nothing_to_carry_and_nowhere_to_go() -> None:
+    assert fullest(ring(4), np.zeros((4, 4)))[0] == 0 == circulant_fullest(4, {1: 1}, np.zeros(4))
+    with pytest.raises(Infeasible, match="no way leads from rank 0 to rank 2"):
+        fullest(graph(4, [(0, 1), (2, 3)]), all_to_all(4))
+    with pytest.raises(Infeasible, match=r"steps \[2, 4\] do not join all of 6 ranks"):
+        circulant_fullest(6, {2: 1, 4: 1}, np.ones(6))
