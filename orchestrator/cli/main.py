@@ -50,6 +50,7 @@ def app() -> typer.Typer:
     """Build the app. The modules of the verbs are cheap to import; what they need is imported when they run."""
     from orchestrator.cli import (
         change,
+        compare,
         design,
         devices,
         doctor,
@@ -61,6 +62,7 @@ def app() -> typer.Typer:
         locks,
         look,
         recover,
+        report,
         runs,
         telemetry,
         words,
@@ -84,7 +86,25 @@ def app() -> typer.Typer:
         if ctx.invoked_subcommand is None and not ctx.resilient_parsing:
             print(ctx.get_help())
 
-    for module in (change, recover, look, guard, locks, devices, driver, design, job, runs, telemetry, grafana, lab, doctor, words):
+    for module in (
+        change,
+        recover,
+        look,
+        guard,
+        locks,
+        devices,
+        driver,
+        design,
+        job,
+        runs,
+        report,
+        compare,
+        telemetry,
+        grafana,
+        lab,
+        doctor,
+        words,
+    ):
         module.register(root)
     return root
 

@@ -1,0 +1,200 @@
+"""`testbed compare`: two plans measured in turns with the same job."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optics.errors import HandsNeeded, Interrupted, TestbedError
+from orchestrator.cli.call import Call, Result, Usage, engine, verb
+
+if TYPE_CHECKING:
+    from orchestrator.report.comparison import Comparison
+    from orchestrator.reports import DownReport, JobStatus, UpReport
+
+
+class Leave(StrEnum):
+    """How the lab is left."""
+
+    before = "before"
+    a = "a"
+    b = "b"
+    down = "down"
+
+
+class _Lab:
+    """The verbs a comparison types, as an operator would."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def up(self, plan: Path) -> UpReport:
+        return self._call.work(engine().up, plan, lab=True, dry_run=False, launch_job=False)
+
+    def launch(self) -> JobStatus:
+        return self._call.work(engine().job_launch)
+
+    def status(self) -> JobStatus:
+        return self._call.work(engine().job_status)
+
+    def stop(self) -> JobStatus:
+        return self._call.work(engine().job_stop)
+
+    def rollback(self, run: str) -> UpReport | DownReport:
+        return self._call.work(engine().rollback, run)
+
+    def down(self) -> DownReport:
+        return self._call.work(engine().down)
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "compare",
+        "Measure two plans in turns with the same job: medians, intervals, a report.",
+        examples="""
+testbed compare examples/topoopt-12.json examples/parallel-ring-12.json --repeats 3 --yes
+testbed compare a.json b.json --job job.json --iterations 40    both run this job
+testbed compare --resume compare-2026-11-21-0001                go on with one that was stopped
+""",
+        more="""
+The order is A B B A A B B A ..., so that a slow drift meets both alike. Each measurement brings the plan up, launches the job anew,
+lets it make its iterations and stops it. Then the lab is as it was before, or as --leave says. Everything measured is kept at once.
+""",
+    )
+    def compare(
+        call: Call,
+        a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.", show_default=False)] = None,
+        b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.", show_default=False)] = None,
+        repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
+        job: Annotated[
+            Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.", show_default=False)
+        ] = None,
+        iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations of each measurement.")] = 20,
+        leave: Annotated[
+            Leave, typer.Option("--leave", help="How the lab is left: as it was before, with A, with B, or down.")
+        ] = Leave.before,
+        within: Annotated[
+            str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.", show_default=False)
+        ] = None,
+        resume: Annotated[
+            str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.", show_default=False)
+        ] = None,
+        out: Annotated[
+            Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)
+        ] = None,
+    ) -> Result:
+        from orchestrator.report import comparison as c
+        from orchestrator.session import load_lab
+
+        within_s = _within(within)
+        if resume is not None:
+            if a is not None or job is not None:
+                raise Usage("compare: --resume goes on with the plans and the job it began with; name nothing else")
+            kept = c.again(call.settings, resume)
+        elif a is None or b is None:
+            raise Usage("compare: two plans are wanted", hint="testbed compare A.json B.json")
+        else:
+            lab = load_lab(call.settings.inventory)
+            _ask(call, {"a": a, "b": b}, repeats)
+            kept = c.begin(call.settings, lab, {"a": a, "b": b}, job=job, repeats=repeats, iterations=iterations, leave=leave.value)
+        call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
+        return _measured(call, kept, within_s, out)
+
+
+def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | None) -> Result:
+    """Take what is missing, leave the lab as promised, write the report. Raises: as the verbs, with how to go on."""
+    from orchestrator.report import comparison as c
+
+    lab = _Lab(call)
+    again = f"testbed compare --resume {kept.name}"
+    try:
+        whole = c.measure(
+            kept, lab, lambda words: call.note(f"compare    {words}"), patience_s=call.settings.timeout_s, within_s=within_s
+        )
+    except (KeyboardInterrupt, Interrupted):
+        kept.data["left"] = ""
+        kept.save()
+        raise Interrupted(
+            f"{kept.name}: interrupted; {_done(kept)} are kept, and the lab is where it was stopped",
+            hint=f"to go on: {again}; to see what is up: testbed status",
+        ) from None
+    except TestbedError as error:
+        left = ""
+        if not isinstance(error, HandsNeeded):
+            try:
+                left = f"; the lab was left {c.leave(kept, lab)}"
+            except TestbedError as worse:
+                left = f"; the lab is where it failed, since it could not be left as promised: {worse}"
+        error.args = (f"{error}\n{kept.name}: {_done(kept)} are kept{left}",)
+        error.hint = "; ".join(filter(None, (error.hint, f"to go on: {again}")))
+        raise
+    left = c.leave(kept, lab)
+    return _result(call, kept, whole, left, out)
+
+
+def _done(kept: Comparison) -> str:
+    return f"{sum(slot['state'] == 'done' for slot in kept.slots)} of {len(kept.slots)} measurements"
+
+
+def _result(call: Call, kept: Comparison, whole: bool, left: str, out: Path | None) -> Result:
+    from orchestrator.cli.report import written
+    from orchestrator.report import comparing, questions
+    from orchestrator.report.gather import gather
+    from orchestrator.report.ledger import ledger
+    from orchestrator.reports import path_text, to_json
+
+    with call.store() as store:
+        records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
+        campaign = gather(records, store, call.settings, kept.data["title"], kept.data)
+    with ledger(list(campaign.journals.values()), questions.READ) as book:
+        times = comparing.by_arm(comparing.compared(book, kept.data), kept.data)
+    found = comparing.verdict(times["a"], times["b"])
+    page = written(call, campaign, out)
+    arms = kept.data["arms"]
+    lines = [f"Compared: {kept.name}   {_done(kept)}"]
+    if found is not None:
+        for arm, x in (("a", found.a), ("b", found.b)):
+            interval = f"   {found.level} % {x.low:.1f} to {x.high:.1f}" if x.low is not None and x.high is not None else ""
+            lines.append(f"  {arms[arm]:<24} median iteration {x.value:.1f} ms{interval}")
+        lines.append(f"  {found.words(arms)}")
+    else:
+        lines.append("  not one measurement of each plan was finished: nothing can be compared")
+    lines += [f"  lab        left {left}", f"  report     {path_text(page)}"]
+    data: dict[str, Any] = {
+        "name": kept.name,
+        "arms": arms,
+        "slots": kept.slots,
+        "verdict": found.to_json() if found is not None else None,
+        "iteration_ms": to_json(times),
+        "complete": whole,
+        "left": left,
+        "report": str(page),
+        "file": str(kept.folder / "campaign.json"),
+    }
+    hint = "" if whole else f"testbed compare --resume {kept.name}"
+    return Result(data, "\n".join(lines), hint=hint)
+
+
+def _within(text: str | None) -> float | None:
+    from orchestrator.settings import duration
+
+    if text is None:
+        return None
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise Usage(f"--within: {error}", hint="--within 30m") from None
+
+
+def _ask(call: Call, plans: dict[str, Path], repeats: int) -> None:
+    """Ask first where a job runs: every measurement stops what runs. Raises: Usage - no terminal to ask on."""
+    from orchestrator.session import load_lab, slice_of
+
+    with call.store() as store:
+        running = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+    if running is not None and running.ended is None:
+        call.confirm(f"Stop job {running.name} and move the lab up to {2 * repeats} times?")

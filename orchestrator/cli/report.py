@@ -1,0 +1,240 @@
+"""`testbed report`: runs as one page with figures, every number tied to the question it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.runs import _runs
+
+if TYPE_CHECKING:
+    from orchestrator.records import RunRecord
+    from orchestrator.report.gather import Campaign
+    from orchestrator.report.model import Report
+    from orchestrator.store import Store
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "report",
+        "Write a report of runs: one page that needs nothing else, and figures for papers.",
+        examples="""
+testbed report                                the newest run
+testbed report 0007 --out run7.html
+testbed report 0007 --figures paper           PDF and SVG of every figure
+testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
+testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
+testbed report compare-2026-11-21-0001        what `testbed compare` measured
+""",
+        more="""
+Several runs, --since, --until, --plan or `all` make a campaign: how times spread, not only what they were. Every measured number on
+the page is the answer to an SQL question over the journals, and the page carries the question. What was not recorded is said so.
+""",
+    )
+    def report(
+        call: Call,
+        run: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[RUN|CAMPAIGN]...", help="Run ids, their endings, `last`, `all`; or a campaign.", autocompletion=_runs
+            ),
+        ] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.", show_default=False),
+        ] = None,
+        figures: Annotated[
+            Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.", show_default=False)
+        ] = None,
+        data: Annotated[
+            Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.", show_default=False)
+        ] = None,
+        since: Annotated[
+            str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.", show_default=False)
+        ] = None,
+        until: Annotated[
+            str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.", show_default=False)
+        ] = None,
+        plan: Annotated[
+            str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.", show_default=False)
+        ] = None,
+    ) -> Result:
+        with call.store() as store:
+            campaign = _chosen(call, store, run or [], since, until, plan)
+        made = _made(call, campaign)
+        page_file = _save(call, campaign, made, out)
+        drawn = _figures(made, figures)
+        tables = _tables(campaign, made, data)
+        return _result(campaign, made, page_file, drawn, tables)
+
+
+def _made(call: Call, campaign: Campaign) -> Report:
+    from orchestrator.report import page
+    from orchestrator.report.figures import prepare
+
+    prepare(call.settings.cache_dir)
+    with call.progress() as progress:
+        progress.phase("report", f"{len(campaign.sources)} runs")
+        made = page.write(campaign, lambda what: progress.update("report", 0, 0, what))
+        progress.done("report", f"{len(made.drawings)} figures, {len(made.answers)} tables")
+    return made
+
+
+def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
+    """Write a campaign's page; return where it is. Raises: Usage - it cannot be written there."""
+    return _save(call, campaign, _made(call, campaign), out)
+
+
+def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None) -> Campaign:
+    """The runs that the words mean. Raises: Usage - there are none; BadFile - a campaign's file is none."""
+    from orchestrator.report.gather import CHANGES, campaign_file, gather, read_campaign
+
+    settings = call.settings
+    begin, end = _time("--since", since), _time("--until", until)
+    some = begin is not None or end is not None or plan is not None
+    if some and [word for word in run if word != "all"]:
+        raise Usage("report: --since, --until and --plan choose runs by themselves; name runs or use these")
+    if some or list(run) == ["all"]:
+        found = [
+            r
+            for r in store.history(limit=0)
+            if r.verb in CHANGES
+            and (begin is None or r.started >= begin)
+            and (end is None or r.started < end)
+            and (plan is None or r.plan_name == plan)
+        ]
+        if not found:
+            raise Usage("report: no run that changed something fits", hint="testbed history")
+        said = [f"{word} {value}" for word, value in (("plan", plan), ("since", since), ("until", until)) if value]
+        return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}")
+    if len(run) == 1 and store.get(run[0]) is None and (path := campaign_file(settings, run[0])) is not None:
+        kept = read_campaign(path)
+        runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
+        records = [record for word in runs if (record := store.get(word)) is not None]
+        if not records:
+            raise Usage(f"report: {path}: none of its runs is in the store", hint="testbed history")
+        return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept)
+    records = [_run(store, word) for word in run or ["last"]]
+    name = f"Campaign of {len(records)} runs" if len(records) > 1 else records[0].id
+    return gather(records, store, settings, name)
+
+
+def _run(store: Store, word: str) -> RunRecord:
+    record = store.get(word)
+    if record is None:
+        near = [r.id for r in store.history(limit=5)]
+        told = f"no run or campaign {word!r}; the latest runs are {', '.join(near)}" if near else "there are no runs yet"
+        raise Usage(f"report: {told}", hint="testbed history")
+    return record
+
+
+def _time(flag: str, text: str | None) -> float | None:
+    """A wall time: so long ago, or a date. Raises: Usage."""
+    import datetime
+    import time
+
+    from orchestrator.settings import duration
+
+    if text is None:
+        return None
+    try:
+        return time.time() - duration(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise Usage(f"{flag}: {text!r} is neither so long ago (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
+
+
+def _save(call: Call, campaign: Campaign, made: Report, out: Path | None) -> Path:
+    """Write the page, whole or not at all. Raises: Usage - it cannot be written there."""
+    if out is not None:
+        path = out / "report.html" if out.is_dir() else out
+    elif campaign.comparison:
+        path = call.settings.state_dir / "campaigns" / str(campaign.comparison["name"]) / "report.html"
+    elif campaign.single:
+        path = campaign.sources[0].folder / "report.html"
+    else:
+        ids = [source.record.id for source in campaign.sources]
+        path = call.settings.state_dir / "reports" / f"{ids[0]}-to-{ids[-1]}.html"
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        if out is None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh.write_text(made.html, encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise _unwritable("--out", path, error) from error
+    finally:
+        _gone(fresh)
+    return path
+
+
+def _gone(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+def _figures(made: Report, folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [path for drawing in made.drawings for path in drawing.save(folder)]
+    except OSError as error:
+        raise _unwritable("--figures", folder, error) from error
+
+
+def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]:
+    """The tables of every journal the report read, and its questions with their answers."""
+    import json
+
+    from orchestrator.telemetry import tables
+
+    if folder is None:
+        return []
+    try:
+        paths = list(tables.export(list(campaign.journals.values()), folder, "csv"))
+        answers = folder / "answers.json"
+        answers.write_text(
+            json.dumps({name: answer.to_json() for name, answer in made.answers.items()}, indent=1, ensure_ascii=False),
+            encoding="utf-8",
+        )
+        return [*paths, answers]
+    except OSError as error:
+        raise _unwritable("--data", folder, error) from error
+
+
+def _unwritable(flag: str, path: Path, error: OSError) -> Usage:
+    return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
+
+
+def _result(campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path]) -> Result:
+    from orchestrator.reports import Json, path_text
+
+    runs = [source.record.id for source in campaign.sources]
+    lines = [f"Report: {path_text(page_file)}   {len(made.html) / 1e3:.0f} kB, {len(runs)} run{'s' * (len(runs) != 1)}"]
+    lines += [f"  figures  {len(drawn)} files in {path_text(drawn[0].parent)}"] if drawn else []
+    lines += [f"  data     {len(tables)} files in {path_text(tables[0].parent)}"] if tables else []
+    data: dict[str, Any] = {
+        "file": str(page_file),
+        "title": made.title,
+        "runs": runs,
+        "journals": list(campaign.journals),
+        "figures": [str(path) for path in drawn],
+        "data": [str(path) for path in tables],
+        "answers": {name: answer.to_json() for name, answer in made.answers.items()},
+        "trouble": made.trouble,
+    }
+    more = f" and {len(made.trouble) - 1} more" if len(made.trouble) > 1 else ""
+    return Result(
+        cast("dict[str, Json]", data), "\n".join(lines), message=f"not read: {made.trouble[0]}{more}" if made.trouble else ""
+    )

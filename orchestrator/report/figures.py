@@ -1,0 +1,339 @@
+"""The figures of a report, drawn with matplotlib: the same drawing goes into the page (SVG) and into a paper (PDF)."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.report.ledger import Answer
+from orchestrator.report.svg import INK, inline
+from orchestrator.report.topology import Link, Topology, host_of
+from orchestrator.telemetry.palette import PHASE_COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 7.4
+"""Inches: two columns of a paper, and a page's width."""
+GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
+_RUN_COLOURS = {
+    "switch": "dark",
+    "link": "link",
+    "prewire": "settle",
+    "verify": "up",
+    "job": "resume",
+    "launch": "resume",
+    "drain": "settle",
+}
+_RC: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.titleweight": "bold",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "testbed",
+    "pdf.fonttype": 42,
+    "path.simplify": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One figure of a report."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+    def svg(self) -> str:
+        """As an element of a page."""
+        out = io.BytesIO()
+        with style():
+            self.figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        return inline(out.getvalue(), self.name, self.title)
+
+    def save(self, folder: Path) -> list[Path]:
+        """As files for papers, PDF and SVG. Raises: OSError."""
+        made = [folder / f"{self.name}.{kind}" for kind in ("pdf", "svg")]
+        with style():
+            self.figure.savefig(made[0], format="pdf", metadata={"CreationDate": None})
+            self.figure.savefig(made[1], format="svg", metadata={"Date": None})
+        return made
+
+
+def prepare(cache_dir: Path) -> None:
+    """Let matplotlib keep its list of fonts with our caches; call before the first figure."""
+    import logging
+
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir / "matplotlib"))
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(_RC):
+        yield
+
+
+@contextmanager
+def one_figure(height: float, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots(1, columns, **more)
+
+
+# --- topology -------------------------------------------------------------------------------------------------------------------
+
+
+def topology(found: Topology, after_title: str = "after") -> Figure:
+    """Hosts on a circle, the links between them before and after."""
+    hosts = found.hosts
+    size = min(3.7, 2.4 + 0.08 * len(hosts))
+    with one_figure(size + 0.35, 2) as (figure, (left, right)):
+        _circle(
+            left, hosts, {BROKEN: found.broken, KEPT: found.before - found.broken}, "before" if found.known else "before: not known"
+        )
+        if found.asked and not found.after:
+            _circle(right, hosts, {GREY: found.asked}, "asked, not reached")
+        else:
+            _circle(right, hosts, {KEPT: found.kept, MADE: found.made}, after_title)
+        _legend(figure, {f"{len(found.kept)} kept": KEPT, f"{len(found.made)} made": MADE, f"{len(found.broken)} broken": BROKEN})
+    return figure
+
+
+def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
+    """Several topologies, each once."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, max(2, len(plans)))
+    lines = math.ceil(len(plans) / columns)
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.35 * lines if columns == 3 else 3.4 * lines), layout="constrained")
+        grid = figure.subplots(lines, columns, squeeze=False)
+        for k in range(lines * columns):
+            axes = grid[k // columns][k % columns]
+            if k < len(plans):
+                name, links = plans[k]
+                _circle(axes, Topology(after=links).hosts, {MADE: links}, name)
+            else:
+                axes.axis("off")
+    return figure
+
+
+def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Way
+
+    axes.text(-1.3, 1.36, title, ha="left", va="top", fontweight="bold", fontsize=8.5)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    axes.set_xlim(-1.32, 1.32)
+    axes.set_ylim(-1.25, 1.38)
+    angle = {host: math.pi / 2 - 2 * math.pi * k / max(1, len(hosts)) for k, host in enumerate(hosts)}
+    at = {host: (math.cos(a), math.sin(a)) for host, a in angle.items()}
+    drawn: Counter[tuple[str, str]] = Counter()
+    for colour, some in links.items():
+        for a, b in sorted(some):
+            pair = tuple(sorted((host_of(a), host_of(b))))
+            k = drawn[pair[0], pair[1]] = drawn[pair[0], pair[1]] + 1
+            bend = 0.12 * (k // 2) * (-1) ** k  # the first of parallel links is straight, the others to its sides in turn
+            (x0, y0), (x1, y1) = at[pair[0]], at[pair[1]]
+            middle = ((x0 + x1) / 2 * 0.9 - bend * (y1 - y0), (y0 + y1) / 2 * 0.9 + bend * (x1 - x0))
+            way = Way([(x0, y0), middle, (x1, y1)], [Way.MOVETO, Way.CURVE3, Way.CURVE3])
+            dashes = (0, (4, 2)) if colour == BROKEN else "solid"
+            axes.add_patch(PathPatch(way, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes))
+    if not any(links.values()):
+        axes.text(0, 0, "no links", ha="center", va="center", alpha=0.6)
+    size = 8 if len(hosts) <= 16 else 6 if len(hosts) <= 40 else 4
+    for host, (x, y) in at.items():
+        axes.plot(x, y, "o", color=INK, markersize=4.5 if len(hosts) <= 24 else 2.5)
+        axes.text(x * 1.09, y * 1.1, host, ha="left" if x > 0.1 else "right" if x < -0.1 else "center", va="center", fontsize=size)
+
+
+def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=c, linewidth=1.6, label=t, linestyle="--" if c == BROKEN else "-") for t, c in entries.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+# --- where the time went --------------------------------------------------------------------------------------------------------
+
+
+def run_waterfall(phases: Answer) -> Figure | None:
+    """The phases of a run, seconds since its start."""
+    rows = [line for line in phases.lines() if line["kind"].value == "run"]
+    if not rows:
+        return None
+    with one_figure(0.55 + 0.19 * len(rows)) as (figure, axes):
+        for y, line in enumerate(rows):
+            begin, ms, name = line["begin_ms"].value / 1e3, line["duration_ms"].value, line["phase"].value
+            failed = not line["ok"].value
+            colour = PHASE_COLOURS["fault"] if failed else PHASE_COLOURS.get(_RUN_COLOURS.get(name, name), GREY)
+            axes.barh(y, ms / 1e3, left=begin, height=0.7, color=colour)
+            axes.annotate(
+                line["duration_ms"].text() + ("  FAILED" if failed else ""),
+                (begin + ms / 1e3, y),
+                (3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+        axes.set_yticks(range(len(rows)), [line["phase"].value for line in rows])
+        downwards(axes, "s since the start of the run")
+        axes.margins(x=0.12)
+        axes.set_xlim(left=0)
+    return figure
+
+
+def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure | None:
+    """What each device did in one reconfiguration, and below it the hosts; milliseconds since the first command."""
+    rows = [line for line in devices.lines() if line["reconfig_id"].value == one]
+    if not rows:
+        return None
+    hosts = _host_bars(phases) if phases is not None else []
+    with one_figure(0.75 + 0.24 * (len(rows) + len(hosts))) as (figure, axes):
+        for y, line in enumerate(rows):
+            ms = {name: cell.value for name, cell in line.items()}
+            marks = [("command", ms["send_ms"], ms["ack_ms"]), ("dark", ms["dark_begin_ms"], ms["dark_end_ms"])]
+            marks += [("power", ms["dark_end_ms"], ms["power_ms"]), ("link", ms["dark_end_ms"], ms["link_up_ms"])]
+            marks += [("route", max(x for x in (ms["link_up_ms"], ms["dark_end_ms"], 0.0) if x is not None), ms["route_ms"])]
+            for k, (name, begin, end) in enumerate(marks):
+                if begin is not None and end is not None and end > begin:
+                    thin = name == "command"
+                    axes.barh(
+                        y - (0.28 if thin else -0.1),
+                        end - begin,
+                        left=begin,
+                        height=0.2 if thin else 0.5,
+                        color=PHASE_COLOURS[name],
+                        zorder=2 + k,
+                    )
+        offset = _first_command(rows, phases)
+        for y, (_, colour, begin, end, said) in enumerate(hosts, len(rows)):
+            axes.barh(y, end - begin, left=begin - offset, height=0.5, color=colour)
+            axes.annotate(said, (end - offset, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_yticks(range(len(rows) + len(hosts)), [f"{r['device'].value}" for r in rows] + [h[0] for h in hosts])
+        axes.margins(x=0.16)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        downwards(axes, "ms since the first command")
+        shown = {"commands": "command", "dark": "dark", "carrier": "link", "routes": "route"}
+        if any(line["power_ms"].value is not None for line in rows):
+            shown["light seen"] = "power"
+        boxes(figure, {text: PHASE_COLOURS[name] for text, name in shown.items()})
+    return figure
+
+
+def _host_bars(phases: Answer) -> list[tuple[str, str, float, float, str]]:
+    """The hosts' parts, each from the first host's begin to the last one's end, ms since the start of the run."""
+    found = []
+    for phase, colour in (("light", PHASE_COLOURS["link"]), ("commit", PHASE_COLOURS["route"])):
+        some = [
+            (line["begin_ms"].value, line["begin_ms"].value + line["duration_ms"].value, line["subject"].value)
+            for line in phases.lines()
+            if line["kind"].value == "host" and line["phase"].value == phase
+        ]
+        if some:
+            last = max(some, key=lambda bar: bar[1])
+            found.append((f"hosts: {phase}", colour, min(s[0] for s in some), last[1], f"{len(some)} hosts, last {last[2]}"))
+    return found
+
+
+def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> float:
+    """When the first command was sent, ms since the start of the run: hosts' `light` begins there."""
+    if phases is None:
+        return 0.0
+    light = [line["begin_ms"].value for line in phases.lines() if line["kind"].value == "host" and line["phase"].value == "light"]
+    return float(min(light, default=0.0))
+
+
+def breakdown(percentiles: Answer) -> Figure | None:
+    """Median of each part with a line to its 99th percentile."""
+    rows = list(percentiles.lines())
+    if not rows:
+        return None
+    with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):
+        for y, line in enumerate(rows):
+            name, middle = line["part"].value, line["median_ms"].value
+            axes.barh(y, middle, height=0.55, color=PHASE_COLOURS.get(name, GREY))
+            if line["p99_ms"]:
+                axes.plot([middle, line["p99_ms"].value], [y, y], color=INK, linewidth=0.8, marker="|", markersize=6, markevery=[1])
+            end = max(middle, line["p99_ms"].value or 0.0)
+            words = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
+            axes.annotate(words, (end, y), (4, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_yticks(range(len(rows)), [line["part"].value.replace("_", " ") for line in rows])
+        axes.margins(x=0.28)
+        axes.set_xlim(left=0)
+        downwards(axes, "ms")
+    return figure
+
+
+def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure | None:
+    """Shares of values that are not above x; `series`: colour and values by name."""
+    shown = {name: (colour, sorted(values)) for name, (colour, values) in series.items() if len(values) > 1}
+    if not shown:
+        return None
+    with one_figure(2.5) as (figure, axes):
+        for name, (colour, values) in shown.items():
+            shares = [(k + 1) / len(values) for k in range(len(values))]
+            axes.step(
+                [values[0], *values], [0.0, *shares], where="post", color=colour, linewidth=1.4, label=f"{name} (n = {len(values)})"
+            )
+        low = min(v[0] for _, v in shown.values())
+        high = max(v[-1] for _, v in shown.values())
+        if low > 0 and high / low > 50:
+            axes.set_xscale("log")
+            label += ", logarithmic"
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel(label)
+        axes.set_ylabel("share of all")
+        axes.grid(True)
+        axes.legend(loc="lower right")
+    return figure
+
+
+# --- shared ---------------------------------------------------------------------------------------------------------------------
+
+
+def downwards(axes: Axes, label: str) -> None:
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.grid(True, axis="x")
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def boxes(figure: Figure, entries: Mapping[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    figure.legend(handles=[Patch(color=c, label=t) for t, c in entries.items()], loc="outside lower center", ncols=len(entries))

@@ -1,0 +1,138 @@
+"""The numbers of a report: each is a cell of the answer to one SQL question over the journals' tables, and stays tied to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from orchestrator.reports import Json, to_json
+from orchestrator.telemetry.progress import scaled_text, seconds_text
+from orchestrator.telemetry.tables import load, opened
+
+MISSING = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number (or word) of an answer. place: `answer/row/column`."""
+
+    value: Any
+    place: str
+    unit: str = ""
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    def __html__(self) -> str:
+        return self.show()
+
+    def show(self, scale: float = 1.0) -> Markup:
+        """As the page shows it; a time of a device that runs faster than a real one also in that one's time."""
+        if self.value is None:
+            return Markup('<span class="missing">{}</span>').format(MISSING)
+        return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, self.text(scale))
+
+    def text(self, scale: float = 1.0) -> str:
+        return MISSING if self.value is None else number_text(self.value, self.unit, scale)
+
+
+def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
+    """A value with its unit, as a person reads it."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if unit == "ms":
+        return scaled_text(value / 1e3, scale) if scale != 1 else seconds_text(value / 1e3)
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ") + (f" {unit}" if unit else "")
+    return f"{value:.4g}" + (f" {unit}" if unit else "")
+
+
+_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_share": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question and what the journals say. Rows of cells; `name` is short and the same in every report."""
+
+    name: str
+    what: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    def cell(self, row: int, column: str) -> Cell:
+        unit = next((u for end, u in _UNITS.items() if column.endswith(end)), "")
+        return Cell(self.rows[row][self.columns.index(column)], f"{self.name}/{row}/{column}", unit)
+
+    def lines(self) -> Iterator[Mapping[str, Cell]]:
+        """Each row as its cells by column."""
+        for row in range(len(self.rows)):
+            yield {column: self.cell(row, column) for column in self.columns}
+
+    def values(self, column: str) -> list[Any]:
+        """What is there of a column; what was not recorded is left out."""
+        at = self.columns.index(column)
+        return [row[at] for row in self.rows if row[at] is not None]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "what": self.what,
+            "sql": self.sql,
+            "columns": list(self.columns),
+            "rows": [[to_json(value) for value in row] for row in self.rows],
+        }
+
+
+class Ledger:
+    """Asks, and keeps every question with its answer."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        self.answers: dict[str, Answer] = {}
+        self.trouble: list[str] = []
+
+    def ask(self, name: str, what: str, sql: str) -> Answer:
+        cursor = self.database.execute(sql)
+        columns = tuple(column[0] for column in cursor.description)
+        answer = self.answers[name] = Answer(name, what, sql, columns, tuple(map(tuple, cursor.fetchall())))
+        return answer
+
+    def read_more(self, run_dir: Path, measurement: str) -> None:
+        """Read a measurement that is too large to be read of every run."""
+        load(self.database, run_dir, (measurement,), self.trouble)
+
+
+@contextmanager
+def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
+    """A ledger over the journals of these runs; `wanted`: the measurements to read."""
+    trouble: list[str] = []
+    with opened((), wanted) as database:
+        book = Ledger(database)
+        for run_dir in run_dirs:
+            load(database, run_dir, wanted, trouble)
+            book.trouble += [f"{run_dir.name}/{line}" for line in trouble]
+            trouble.clear()
+        database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
+        yield book
+
+
+def quoted(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def missing(words: str = MISSING) -> Markup:
+    """What stands where a number would, had it been recorded."""
+    return Markup('<span class="missing">{}</span>').format(escape(words))

@@ -1,0 +1,189 @@
+"""Runs as the store and the journal keep them, written through both: what a report is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.report import environment
+from orchestrator.settings import Settings
+from orchestrator.store import Store, slice_key
+from orchestrator.telemetry import Journal
+
+MS = 1_000_000
+START_S = 1_795_000_000
+DEVICES = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
+HOSTS = ("gpu01", "gpu02", "gpu03", "gpu04")
+RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
+CROSSED = [("gpu01:p1", "gpu03:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu02:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
+KEY = "emulated-1f"
+
+
+class HandClock:
+    """Wall time and monotonic time of one imagined lab."""
+
+    def __init__(self, now_ns: int = 0) -> None:
+        self.now_ns = now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def time_ns(self) -> int:
+        return START_S * 10**9 + self.now_ns
+
+
+@dataclass
+class Lab:
+    """Writes runs of one imagined lab, one after the other."""
+
+    settings: Settings
+    store: Store
+    clock: HandClock
+    time_scale: float = 1.0
+
+    def up(
+        self,
+        name: str,
+        links: Sequence[tuple[str, str]],
+        *,
+        dark_ms: float = 50.0,
+        status: str = "ok",
+        message: str = "",
+        moved: bool = True,
+        job_ms: float | None = 40.0,
+        iterations: int = 30,
+        before: tuple[str, Sequence[tuple[str, str]]] | None = None,
+        noted: bool = True,
+        ports: bool = True,
+    ) -> str:
+        """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the move, and the job's iterations."""
+        plan = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links]}
+        run = self.store.new_run(
+            "up",
+            KEY,
+            plan_name=name,
+            plan_sha="ab" * 32,
+            plan_text=json.dumps(plan),
+            inventory="/nowhere",
+            user="ann",
+            options={"rollback": True},
+        )
+        run.found(
+            {"current": _current(before), "ours": {}, "others": {}, "generations": {}, "lit": [], "job": None},
+            {"hosts": list(HOSTS)},
+        )
+        folder = self.settings.run_dir(run.id)
+        with Journal(folder, run.id, "emulated", clock=self.clock) as journal:
+            if noted:
+                (folder / environment.FILE).write_text(json.dumps(self._environment()))
+            begin = self.clock.now_ns
+            journal.phase("observe", begin, begin + 300 * MS)
+            journal.phase("stage", begin + 300 * MS, begin + 1300 * MS)
+            sent = begin + 1400 * MS
+            if ports:
+                self._ports(journal, begin, sent, dark_ms)
+            if moved:
+                self._move(journal, run.id, links, sent, dark_ms)
+            journal.phase("switch", sent, sent + round(dark_ms * MS), ok=moved, detail="" if moved else "ocs1: no answer")
+            self.clock.now_ns = sent + round(dark_ms * MS) + 300 * MS
+            if job_ms is not None and moved:
+                number = self.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", {"wanted": {}})
+                self.store.set_job(number, "running")
+                self.iterate(journal, iterations, job_ms)
+        if status != "died":
+            run.finish(status, 0 if status == "ok" else 6, message, {"dark_ms": dark_ms, "dark_ms_expected": 45.0, "phases": {}})
+        return run.id
+
+    def iterate(self, journal: Journal, count: int, ms: float) -> None:
+        """A job's iterations, the first of a launch five times as long."""
+        for n in range(count):
+            took = ms * 5 if n == 0 else ms + (n % 7) * 0.25
+            journal.point(
+                "iteration",
+                {"job": "ddp", "workload": "train"},
+                {"iter": n, "iter_ms": took, "comm_ms": took / 2},
+                self.clock.now_ns,
+            )
+            self.clock.now_ns += round(took * MS)
+
+    def _move(self, journal: Journal, run: str, links: Sequence[tuple[str, str]], sent: int, dark_ms: float) -> None:
+        spans = {"ack": 2.0, "command": 5.0, "dark": dark_ms, "link": 1.5, "route": 0.25, "total": dark_ms + 120.0}
+        fields: dict[str, Any] = {"reconfig_id": f"{run}/1", "seq": 1, "n_circuits": 2 * len(links), "value": 1}
+        fields |= {f"{name}_ms": ms for name, ms in spans.items()} | {f"{name}_ns": round(ms * MS) for name, ms in spans.items()}
+        journal.point("reconfig", {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}, fields, sent)
+        for k, (device, model) in enumerate(DEVICES.items()):
+            ends = {
+                "t_send_ns": 0,
+                "t_ack_ns": 4 * MS,
+                "t_dark_begin_ns": 2 * MS,
+                "t_dark_end_ns": round((dark_ms + 2 - 3 * k) * MS),
+            }
+            ends |= {"t_link_up_ns": round((dark_ms + 3) * MS), "t_route_ns": round((dark_ms + 3.5) * MS)}
+            tags = {"device": device, "kind": "ocs", "model": model, "op": "change"}
+            journal.point(
+                "reconfig_device",
+                tags,
+                {"reconfig_id": f"{run}/1", "n_ports": 8, "writes": 2 + k, "error": "", **ends},
+                sent + k * MS,
+            )
+            journal.phase(
+                "switch", sent + k * MS, sent + ends["t_dark_end_ns"], kind="device", subject=device, reconfig_id=f"{run}/1"
+            )
+        for k, host in enumerate(HOSTS):
+            light = sent + round((dark_ms + 2.5 + k / 10) * MS)
+            journal.phase("light", sent, light, kind="host", subject=host, reconfig_id=f"{run}/1")
+            journal.phase("commit", light, light + MS // 4, kind="host", subject=host, reconfig_id=f"{run}/1")
+        for rung in ("map", "light", "link", "identity", "forwarding"):
+            fields = {"reconfig_id": f"{run}/1", "ok": 1, "passed": 8, "total": 8, "duration_ms": 7.5, "detail": "8/8"}
+            journal.point("verify", {"rung": rung}, fields, sent + 100 * MS)
+        for k, (a, b) in enumerate(links):
+            for source, target in ((a, b), (b, a)):
+                fields = {
+                    "circuit": f"{source}->{target}",
+                    "source": source[:5],
+                    "target": target[:5],
+                    "state": "made",
+                    "loss_db": 1.5 + k,
+                }
+                journal.point("circuit", {"ocs": "ocs1", "id": f"{source}"}, fields, sent + 110 * MS)
+
+    def _ports(self, journal: Journal, begin: int, sent: int, dark_ms: float) -> None:
+        """Every host sends 100 Mb/s at each port, nothing while it is dark, and 80 after."""
+        back = sent + round((dark_ms + 3.5) * MS)
+        for n in range(40):
+            at = begin + n * 100 * MS
+            lit_ns = min(at, sent) - begin
+            after_ns = max(0, at - back)
+            for host in HOSTS:
+                for port in ("p1", "p2"):
+                    sent_bytes = round(lit_ns * 100 / 8000 + after_ns * 80 / 8000)
+                    tags = {"host": host, "port": port, "layer": "nic"}
+                    journal.point("port", tags, {"tx_bytes": sent_bytes, "rx_bytes": sent_bytes, "oper": 1}, at)
+
+    def _environment(self) -> dict[str, Any]:
+        return {
+            "command": ["testbed", "up", "--topology", "my plan.json"],
+            "versions": {"optical-testbed": "0.1.0", "python": "3.11.7"},
+            "machine": {"name": "bench", "cores": 2, "load_1min": 0.5},
+            "emulated": True,
+            "devices": {name: {"driver": model, "time_scale": self.time_scale} for name, model in DEVICES.items()},
+        }
+
+
+def _current(before: tuple[str, Sequence[tuple[str, str]]] | None) -> dict[str, Any] | None:
+    if before is None:
+        return None
+    name, links = before
+    ends = [(*a.split(":p"), *b.split(":p")) for a, b in links]
+    listed = [{"a": a, "a_port": int(p), "b": b, "b_port": int(q), "kind": "duplex"} for a, p, b, q in ends]
+    return {
+        "run": "x",
+        "plan_name": name,
+        "plan_sha": "",
+        "plan_text": "",
+        "links": {"links": listed},
+        "generation": 1,
+        "since": 0.0,
+    }

@@ -1,0 +1,277 @@
+"""`testbed report`: what the page says is what the journals hold, what they do not hold is said, and the page needs nobody."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.report.ledger import number_text
+from orchestrator.telemetry import Journal
+from tests.report.conftest import Typed
+from tests.report.page import Page, from_csv
+from tests.report.recorded import CROSSED, RING, Lab
+
+
+def report(typed: Typed, *words: object) -> tuple[Page, dict[str, Any]]:
+    said = typed("report", *words, "--json")
+    assert said.code == 0, said.out
+    return Page(Path(said.data["file"]).read_text()), said.data
+
+
+def exported(typed: Typed, page: Page) -> list[Path]:
+    """The journals the page names, as `testbed telemetry export` writes them."""
+    folders = [typed.home / "csv" / run for run in page.numbers["journals"]]
+    for folder in folders:
+        assert typed("telemetry", "export", folder.name, "--out", folder).code == 0
+    return folders
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return one == pytest.approx(other, rel=1e-12)
+    return one == other or (one in ("", None) and other in ("", None))
+
+
+def recomputed(typed: Typed, page: Page) -> int:
+    """Ask every question of the page again, of nothing but the exported files; how many numbers agree."""
+    database = from_csv(exported(typed, page))
+    count = 0
+    for name, answer in page.numbers["answers"].items():
+        if answer["sql"]:
+            cursor = database.execute(answer["sql"])
+            assert [c[0] for c in cursor.description] == answer["columns"]
+            rows = [list(row) for row in cursor.fetchall()]
+            assert len(rows) == len(answer["rows"]), name
+            for mine, theirs in zip(rows, answer["rows"], strict=True):
+                assert all(same(a, b) for a, b in zip(mine, theirs, strict=True)), (name, mine, theirs)
+                count += len(mine)
+    database.close()
+    return count
+
+
+def shown_as_answered(typed: Typed, page: Page) -> int:
+    """Every number on the page is the cell of the answer, or of the store's record, that it says it is."""
+    for value, origin in page.shown:
+        if origin.startswith("store:"):
+            run, *path = origin.removeprefix("store:").split("/")
+            found = json.loads(typed("show", run, "--json").out)["data"]["run"]
+            for word in path:
+                found = found[word]
+        else:
+            name, row, column = origin.rsplit("/", 2)
+            answer = page.numbers["answers"][name]
+            found = answer["rows"][int(row)][answer["columns"].index(column)]
+        assert value == str(found), (origin, value, found)
+    return len(page.shown)
+
+
+def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Typed, lab: Lab) -> None:
+    lab.up("crossed", CROSSED, job_ms=55.0)
+    run = lab.up("ring", RING, before=("crossed", CROSSED))
+    page, _ = report(typed, run)
+    assert recomputed(typed, page) > 200
+    assert shown_as_answered(typed, page) > 60
+    told = {line: page.numbers["answers"][line]["rows"][0] for line in ("job", "throughput")}
+    job = dict(zip(page.numbers["answers"]["job"]["columns"], told["job"], strict=True))
+    assert job["before_n"] == job["after_n"] == 20 and 55 < job["before_ms"] < 57 and 40 < job["after_ms"] < 42
+    assert job["pause_ms"] > 1400 and job["during_ms"] is None
+    _, before, across, after = told["throughput"]
+    assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
+
+
+def test_a_number_that_is_not_what_the_journal_says_is_noticed(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("ring", RING))
+    page.numbers["answers"]["reconfigs"]["rows"][0][7] += 0.001
+    with pytest.raises(AssertionError, match="reconfigs"):
+        recomputed(typed, page)
+    with pytest.raises(AssertionError):
+        shown_as_answered(typed, page)
+
+
+def test_every_number_of_a_campaign_is_recomputed_and_the_spread_is_that_of_its_runs(typed: Typed, lab: Lab) -> None:
+    for n in range(5):
+        lab.up(("ring", "crossed")[n % 2], (RING, CROSSED)[n % 2], dark_ms=40.0 + n)
+    lab.up("ring", RING, status="rolled-back", message="ocs1: no answer", moved=False, job_ms=None)
+    page, data = report(typed, "all", "--data", typed.home / "data")
+    assert len(data["runs"]) == 6
+    assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 80
+    spread = {row[0]: row[1:] for row in page.numbers["answers"]["percentiles"]["rows"]}
+    assert spread["dark"] == [5, 40.0, 42.0, 44.0, 44.0, 44.0]
+    assert "6 runs: 5 ok, 1 rolled-back." in page.text
+    assert "taken back: everything is as it was before. ocs1: no answer" in page.text
+    assert "testbed up --topology 'my plan.json' (6 x)" in page.text
+    with (typed.home / "data" / "reconfig.csv").open() as file:
+        assert [float(row["dark_ms"]) for row in csv.DictReader(file)] == [40.0, 41.0, 42.0, 43.0, 44.0]
+    assert json.loads((typed.home / "data" / "answers.json").read_text()) == page.numbers["answers"]
+
+
+def test_the_page_needs_no_network_no_script_and_no_exception_to_a_strict_content_policy(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("ring", RING, before=("crossed", CROSSED)))
+    policy = next(a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy") or ""
+    style = re.findall(r"<style>(.*?)</style>", page.html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+    assert len(style) == 1 and f"style-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'")
+    assert not [t for t, a in page.tags if "style" in a or any(name.startswith("on") for name in a)]
+    assert [a.get("type") for t, a in page.tags if t == "script"] == ["application/json"]
+    links = [value or "" for _, a in page.tags for name, value in a.items() if name in ("href", "src", "xlink:href")]
+    assert links and all(link.startswith("#") for link in links)
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids)) and {link[1:] for link in links} <= set(ids)
+    assert "prefers-color-scheme:dark" in style[0] and "@media print" in style[0]
+    assert "#0b0c0d" not in page.html and "currentColor" in page.html
+
+
+def test_the_topology_before_and_after_tells_kept_made_and_broken_links(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("ring", RING, before=("crossed", CROSSED)))
+    assert "2 kept" in page.text and "2 made" in page.text and "2 broken" in page.text
+
+
+def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("ring", RING, job_ms=None, ports=False, noted=False))
+    assert "not recorded: power, first packet, resume" in page.text
+    assert "No port counters were sampled around a move" in page.text
+    assert "No job ran before or after a move" in page.text
+    assert "whether emulated or real was not recorded, time scale not recorded" in page.text
+    assert "the command, from what the store kept of it testbed up ring (rollback=True)" in page.text
+    answer = page.numbers["answers"]["reconfigs"]
+    assert answer["rows"][0][answer["columns"].index("power_ms")] is None
+
+
+def test_times_of_devices_that_run_faster_are_told_in_their_own_time_too(typed: Typed, lab: Lab) -> None:
+    lab.time_scale = 60.0
+    page, _ = report(typed, lab.up("ring", RING, dark_ms=500.0))
+    assert "30.0 s of device time (500 ms here, x60)" in page.text
+    assert "emulated lab, time scale ocs1 x60, ocs2 x60" in page.text
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", page.html)
+    assert len(captions) == 6 and all("x60" in caption for caption in captions[1:])
+
+
+ENDS = {
+    "rolled-back": "It failed and was taken back: everything is as it was before.",
+    "failed": "It failed.",
+    "hands-needed": "hands were needed",
+    "interrupted": "It was interrupted.",
+}
+
+
+@pytest.mark.parametrize("status", ENDS)
+def test_a_run_that_did_not_do_what_was_asked_says_so_plainly(typed: Typed, lab: Lab, status: str) -> None:
+    run = lab.up("ring", RING, status=status, message="ocs1: no <answer>", moved=False, job_ms=None, before=("crossed", CROSSED))
+    page, _ = report(typed, run)
+    assert ENDS[status] in page.text and "ocs1: no <answer>" in page.text
+    assert "asked, not reached" in page.text and "No reconfiguration was completed" in page.text
+    assert "FAILED" in page.text
+
+
+def test_a_run_that_was_killed_tells_what_it_had_written(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lab.up("ring", RING, status="died", moved=False, job_ms=None)
+    monkeypatch.setattr("orchestrator.store.process_alive", lambda *_: False)
+    assert "The program died on its way. What follows is what it had written by then." in report(typed, run)[0].text
+
+
+def test_a_run_without_a_journal_is_told_from_the_store(typed: Typed, lab: Lab) -> None:
+    lab.store.new_run("up", "emulated", plan_name="ring").finish("failed", 5, "ocs1: no answer")
+    page, data = report(typed, "last")
+    assert "This run left no journal: nothing of its times was recorded." in page.text and "ocs1: no answer" in page.text
+    assert "Nothing had been changed." in page.text and data["journals"] == []
+
+
+def test_a_torn_journal_is_reported_with_what_it_lost(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING)
+    part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
+    part.write_bytes(part.read_bytes()[:-5])
+    said = typed("report", run, "--out", typed.home / "torn.html")
+    assert said.code == 0 and "torn last line" in said.err
+    page = Page((typed.home / "torn.html").read_text())
+    assert f"{run}/000.lp:" in page.text and "torn last line" in page.text
+    assert recomputed(typed, page) > 200
+
+
+def test_hostile_words_of_a_plan_stay_words(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("</script><script>alert(1)</script>", RING, message="", job_ms=None))
+    assert page.html.count("<script") == 1 and "<script>alert" not in page.html
+
+
+def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING)
+    made = [sorted((typed.home / name).iterdir()) for name in ("one", "two") if report(typed, run, "--figures", typed.home / name)]
+    assert [p.name for p in made[0]] == [p.name for p in made[1]] and {p.stem for p in made[0]} >= {
+        "topology",
+        "phases",
+        "devices",
+        "cdf",
+        "throughput",
+        "job",
+    }
+    for one, two in zip(*made, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+        assert one.read_bytes().startswith(b"%PDF-" if one.suffix == ".pdf" else b"<?xml")
+
+
+def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING)
+    said = typed("report")
+    path = lab.settings.run_dir(run) / "report.html"
+    assert said.code == 0 and "Report: " in said.out and path.is_file() and not list(path.parent.glob(".*"))
+
+
+def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:
+    said = typed("report")
+    assert said.code == 2 and "there are no runs yet" in said.err
+    run = lab.up("ring", RING)
+    said = typed("report", "nine")
+    assert said.code == 2 and f"no run or campaign 'nine'; the latest runs are {run}" in said.err
+    assert "neither so long ago" in typed("report", "--since", "yesterday").err
+    said = typed("report", "--plan", "torus")
+    assert said.code == 2 and "no run that changed something fits" in said.err
+    assert "name runs or use these" in typed("report", run, "--since", "7d").err
+    (typed.home / "some.json").write_text("{}")
+    said = typed("report", typed.home / "some.json")
+    assert said.code == 3 and "this is no campaign" in said.err
+
+
+@pytest.mark.parametrize("flag", ["--out", "--figures", "--data"])
+def test_a_place_that_cannot_be_written_is_named(typed: Typed, lab: Lab, flag: str) -> None:
+    run = lab.up("ring", RING)
+    (typed.home / "file").write_text("")
+    place = typed.home / "file" / "below"
+    said = typed("report", run, flag, place)
+    assert said.code == 2 and f"{place} cannot be written: Not a directory" in said.err and f"choose another {flag}" in said.err
+
+
+def test_a_campaign_by_time_takes_the_runs_of_that_time(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lab.up("ring", RING, job_ms=None)
+    lab.clock.now_ns += 7200 * 10**9
+    second = lab.up("ring", RING, job_ms=None)
+    with Journal(lab.settings.run_dir(second), second, "emulated", clock=lab.clock):
+        pass
+    monkeypatch.setattr("time.time", lambda: 1_795_000_000 + lab.clock.now_ns / 1e9)
+    assert report(typed, "--since", "1h")[1]["runs"] == [second]
+    assert report(typed, "--until", "1h", "--plan", "ring")[1]["runs"] == [first]
+
+
+def test_numbers_are_shown_with_their_units() -> None:
+    assert (
+        number_text(61.2, "ms") == "61 ms"
+        and number_text(0.25, "ms") == "0.2 ms"
+        and number_text(2000.0, "ms", 60.0).startswith("2 min 00 s of")
+    )
+    assert (
+        number_text(1234567, "") == "1 234 567"
+        and number_text("ocs1", "") == "ocs1"
+        and number_text(801.23, "Mb/s") == "801.2 Mb/s"
+    )
+
+
+def test_nothing_is_written_where_the_page_cannot_be(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING)
+    (typed.home / "kept.html").mkdir()
+    assert typed("report", run, "--out", typed.home / "kept.html").code == 0
+    assert [path.name for path in (typed.home / "kept.html").iterdir()] == ["report.html"]
