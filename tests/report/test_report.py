@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.report.ledger import number_text
+from orchestrator.report.words import ending
 from orchestrator.telemetry import Journal
 from tests.report.conftest import Typed
 from tests.report.page import Page, from_csv
@@ -153,21 +154,33 @@ def test_times_of_devices_that_run_faster_are_told_in_their_own_time_too(typed: 
     assert len(captions) == 6 and all("x60" in caption for caption in captions[1:])
 
 
+def test_a_run_that_did_not_do_what_was_asked_says_so_plainly(typed: Typed, lab: Lab) -> None:
+    run = lab.up(
+        "ring", RING, status="rolled-back", message="ocs1: no <answer>", moved=False, job_ms=None, before=("crossed", CROSSED)
+    )
+    page, _ = report(typed, run)
+    assert "It failed and was taken back: everything is as it was before." in page.text and "ocs1: no <answer>" in page.text
+    assert "asked, not reached" in page.text and "No reconfiguration was completed" in page.text
+    assert "FAILED" in page.text
+
+
 ENDS = {
-    "rolled-back": "It failed and was taken back: everything is as it was before.",
+    "ok": "It did what was asked.",
     "failed": "It failed.",
     "hands-needed": "hands were needed",
     "interrupted": "It was interrupted.",
+    "running": "What follows is what it has written so far.",
 }
 
 
 @pytest.mark.parametrize("status", ENDS)
-def test_a_run_that_did_not_do_what_was_asked_says_so_plainly(typed: Typed, lab: Lab, status: str) -> None:
-    run = lab.up("ring", RING, status=status, message="ocs1: no <answer>", moved=False, job_ms=None, before=("crossed", CROSSED))
-    page, _ = report(typed, run)
-    assert ENDS[status] in page.text and "ocs1: no <answer>" in page.text
-    assert "asked, not reached" in page.text and "No reconfiguration was completed" in page.text
-    assert "FAILED" in page.text
+def test_every_way_to_end_has_its_words(lab: Lab, status: str) -> None:
+    run = lab.store.new_run("up", "emulated", plan_name="ring")
+    if status != "running":
+        run.found(None, None)
+        run.finish(status)
+    record = lab.store.get(run.id)
+    assert record is not None and ENDS[status] in ending(record)
 
 
 def test_a_run_that_was_killed_tells_what_it_had_written(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
