@@ -182,36 +182,17 @@ def build() -> board.Dashboard:
     )
     built.with_panel(
         lines(
-            "Pauses and congestion marks",
-            "Priority pauses and congestion marks a second, from port. Lasting pauses mean a receiver that cannot keep up.",
+            "Damaged packets",
+            "Packets a second that arrived damaged or could not be sent, from port. Lasting ones mean a fibre or transceiver.",
             "pps",
-            Influx(rate("pfc", PORTS), "A", alias="pauses"),
-            Influx(rate("ecn", PORTS), "B", alias="marks"),
+            Influx(rate("errors", PORTS), alias="damaged"),
             w=8,
         )
     )
     built.with_panel(device_phases(24, 7))
     built.with_row(
-        board.Row("Modules and clocks")
+        board.Row("Clocks")
         .collapsed(True)
-        .with_panel(
-            lines(
-                "Temperature",
-                "Of optical modules, from optical. Above 70 °C lasers age fast.",
-                "celsius",
-                mean("temp_c", "optical", LIGHT, "device", "port"),
-                w=8,
-            )
-        )
-        .with_panel(
-            lines(
-                "Signal to noise",
-                "Optical, in 0.1 nm, from optical. A fall without a fall of power is an amplifier's or a filter's doing.",
-                "dB",
-                mean("osnr_db", "optical", LIGHT, "device", "port"),
-                w=8,
-            )
-        )
         .with_panel(
             lines(
                 "Clock offsets",
@@ -219,7 +200,7 @@ def build() -> board.Dashboard:
                 "cannot be compared.",
                 "ns",
                 mean("offset_ns", "clock", PORTS, "host"),
-                w=8,
+                w=12,
             )
         )
     )

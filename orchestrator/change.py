@@ -31,6 +31,7 @@ from optics import (
     TimedOut,
 )
 from orchestrator import jobs
+from orchestrator.aftermath import Aftermath
 from orchestrator.confirming import Confirming
 from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
@@ -161,10 +162,16 @@ class Bringing:
         try:
             await self._wire_ahead(goal)
             await self._stage(wanted, drain)
-            async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
-                times = await self._switch(goal, wanted, generation)
+            async with (
+                sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits),
+                Aftermath(self.hosts, context.session.devices) as aftermath,
+            ):
+                times = await self._switch(goal, wanted, generation, aftermath)
+                await aftermath.settle()
                 rungs = await self._verify(goal, times)
                 times.verified_ns = time.monotonic_ns()
+                times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
+                times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
                 ours = context.ours()
                 leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]
                 if self.confirming is not None:
@@ -190,6 +197,7 @@ class Bringing:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             job = await self._job(launch=launch_job, changed=True)
+            times.resumed_ns = await self._resumed(times)
         except asyncio.CancelledError:
             words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
             context.run.finish("interrupted", 130, words)
@@ -197,7 +205,7 @@ class Bringing:
         except TestbedError as error:
             error.args = (f"{self.plan.name} is up and stays up; its job does not run\n{error}",)
             raise
-        figures = tell(recorder, self.lab, goal, self.plan, times)
+        figures = tell(recorder, self.lab, goal, self.plan, times, context.verb)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         return UpReport(
             run=context.run.id,
@@ -219,6 +227,11 @@ class Bringing:
             dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
             equalise=balance,
         )
+
+    async def _resumed(self, times: Times) -> int:
+        context = self.context
+        at = times.crossed_ns
+        return await jobs.resumed(context.session, context.store, context.slice, context.run_dir, context.recorder, at)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal what is and what is to be; nothing was changed before."""
@@ -476,7 +489,7 @@ class Bringing:
             return (), ()
         return old.routes, old.rings
 
-    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int) -> Times:
+    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int, aftermath: Aftermath) -> Times:
         """Drain, arm, break and make on all devices at once, hear carriers and commits."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
@@ -497,18 +510,21 @@ class Bringing:
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
             # The first host may commit long before a robot has made its last move.
             revert_s = policy.revert_after_s + patience + SLACK * self.switching_s
-            await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s)
+            cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
+            await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
             phase.detail = f"{len(rising)} hosts commit generation {generation} by themselves when their light is there"
         if self.drained is not None:
-            gone = [link for link in goal.old_links if link not in set(goal.kept_links)]
+            gone = goal.broken_links
             with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
                 await hosts.commit(self.drained, self.draining, policy.revert_after_s)
                 # Confirmed while the queues run dry: once the light moves, the routes before are worse than these.
                 waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, self.draining))
                 phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
+        await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             times.outcomes = await move_light(context, goal.late)
+            aftermath.moved(goal.late.changes, {x.egress for circuit in goal.circuits for x in circuit.path})
             phase.detail = counts_of(goal.late.changes)
             if self.switching_s:
                 slow = dark_time_scale(goal.late, context.session.devices, self.lab)

@@ -209,6 +209,7 @@ class Change:
                             resumes="resumes" in options,
                             who=who(settings),
                             sample_hz=settings.sample_hz,
+                            verb=self.verb,
                         )
                 except StoreFailed as broken:
                     if run.unchanged or not self._begun(run.id):

@@ -38,6 +38,8 @@ LATEST = 20
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
 POLL_S = 0.25
+RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
+"""How long a change waits to see its job go on: for three of its iterations, within these bounds."""
 
 
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
@@ -135,7 +137,7 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
         if whole and _append(local, offset, whole):
             with Journal(run_dir, record.run, session.lab.name) as journal:
                 for line in whole.splitlines():
-                    _iteration_point(journal, record.name, str(_facts(record)[2]["workload"]), json.loads(line))
+                    _iteration_point(journal, record, json.loads(line))
         if not whole or offset + len(whole) >= piece.size:
             break
     return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
@@ -151,11 +153,14 @@ def _append(file: Path, offset: int, piece: bytes) -> bool:
         return True
 
 
-def _iteration_point(journal: Journal, job: str, workload: str, r: Mapping[str, Any]) -> None:
+def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any]) -> None:
+    """Write what rank 0 said of one iteration: the step, and the all-reduce in it."""
+    wanted = _facts(record)[2]
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
+    at = int(r["t_wall_ns"]) - journal.anchor_ns
     journal.point(
         "iteration",
-        {"job": job, "workload": workload},
+        {"job": record.name, "workload": str(wanted["workload"])},
         {
             "iter": r["iter"],
             "iter_ms": took,
@@ -163,9 +168,56 @@ def _iteration_point(journal: Journal, job: str, workload: str, r: Mapping[str, 
             "compute_ms": took - comm if comm is not None else None,
             "loss": r.get("loss"),
             "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
+            "ring_groups": max(1, len(wanted.get("rings") or ())),
         },
-        int(r["t_wall_ns"]) - journal.anchor_ns,
+        at,
     )
+    size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
+    if not size or not (algbw or summed):
+        return
+    summed = size * 8 / algbw / 1e6 if algbw else summed
+    journal.point(
+        "collective",
+        {"job": record.name, "op": "all_reduce", "algo": "ring"},
+        {
+            "size_bytes": size,
+            "iter": r["iter"],
+            "iter_ms": summed,
+            "algbw_gbps": size * 8 / summed / 1e6,
+            "busbw_gbps": r.get("busbw_gbps"),
+            "exposed_comm_ms": comm,
+        },
+        at,
+    )
+
+
+async def resumed(session: Session, store: Store, key: str, run_dir: Path, recorder: Recorder, after_ns: int) -> int:
+    """When the job ended its first iteration after `after_ns` (monotonic ns); 0 if none runs, or none ends within a second or two.
+
+    By the clock of rank 0's host, compared with ours first.
+    """
+    record, journal = store.latest_job(key), recorder.journal
+    if record is None or record.ended is not None or journal is None or not after_ns:
+        return 0
+    ranks = _ranks(record, session.lab)
+    patience_s, begun, usual_ms = RESUME_S, time.monotonic(), 0.0
+    try:
+        offset_ns = (await session.hosts.clocks(ranks[:1]))[ranks[0]].offset_ns if ranks else 0
+        while ranks:
+            found = await bring_home(session, _facts(record)[0], record, run_dir.parent / record.run)
+            for r in found[-LATEST:]:
+                at = int(r["t_wall_ns"]) - offset_ns - journal.anchor_ns + int(float(r["iter_ms"]) * 1e6)
+                if at > after_ns:
+                    recorder.add("resume", after_ns, at, f"{record.name}: first packet to the end of iteration {r['iter']}")
+                    return at
+            usual_ms = _median(found) or usual_ms
+            patience_s = max(RESUME_S, min(3 * usual_ms / 1e3, LONGEST_RESUME_S))
+            if time.monotonic() - begun > patience_s:
+                break
+            await asyncio.sleep(RESUME_LOOK_S)
+    except (TestbedError, KeyError):
+        pass  # how soon a job went on is no reason for a change to fail
+    return 0
 
 
 async def bring(

@@ -14,6 +14,8 @@ from orchestrator.telemetry.journal import Journal
 
 USUAL_HZ = 10.0
 """Ten samples a second show a dip of one dark interval and cost a host a thousandth of a core; a thousand are to look closely."""
+CLOCKS_S = 0.1
+"""How long a change may be longer (s) for asking hosts what time it is: a millisecond a host, once it is done."""
 QUIET_S, QUIET_BYTES = 0.004, 3000
 """A port is quiet when it moved fewer bytes than this within this time (s): less than one in a hundred of a 250 Mb/s link, so that
 neighbour discovery does not count as traffic."""
@@ -43,9 +45,10 @@ class Counters:
         now = self._journal.now_ns()
         if now - self._told_ns >= 1_000_000_000:
             self._told_ns = now
-            self._circuits()
+            self.rates()
 
-    def _circuits(self) -> None:
+    def rates(self) -> None:
+        """Write the circuits with what went over them since the last time."""
         for circuit in self.circuits:
             here = self.latest.get(circuit.receiver)
             for setting in circuit.path if here is not None else ():
@@ -84,7 +87,6 @@ async def sampled_ports(
     if journal is None or hz <= 0:
         yield
         return
-    record_clocks(journal, hosts.greeted_clocks())
     counters = Counters(journal, circuits)
     queue = hosts.subscribe()
     task = asyncio.create_task(_take(queue, counters))
@@ -98,12 +100,14 @@ async def sampled_ports(
             raise
         with suppress(TestbedError):
             await hosts.stream_counters(None)  # its answers come behind the last samples
+            record_clocks(journal, await hosts.clocks(within_s=CLOCKS_S))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         hosts.unsubscribe(queue)
         while not queue.empty():
             _heard(queue.get_nowait(), counters)
+        counters.rates()
 
 
 async def _take(queue: asyncio.Queue[HostEvent], counters: Counters) -> None:
@@ -115,6 +119,24 @@ def _heard(event: HostEvent, counters: Counters) -> None:
     if event.kind == "counters":
         with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
             counters.hear(event)
+
+
+def record_gpus(journal: Journal, event: HostEvent) -> None:
+    """Write what a host said of its GPUs, one `gpu` point each."""
+    for gpu in event.values["gpus"]:
+        journal.point(
+            "gpu",
+            {"host": event.host, "gpu": str(gpu["gpu"])},
+            {
+                "util": gpu.get("util"),
+                "power_w": gpu.get("power_w"),
+                "mem_bytes": gpu.get("mem_bytes"),
+                "nvlink_tx_bytes": gpu.get("nvlink_tx_bytes"),
+                "nvlink_rx_bytes": gpu.get("nvlink_rx_bytes"),
+                "pcie_bytes_per_s": gpu.get("pcie_bytes_per_s"),
+            },
+            event.at_ns,
+        )
 
 
 def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:

@@ -16,11 +16,27 @@ from orchestrator.target import Target, sort_key
 
 @dataclass
 class Times:
-    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns` 0: not verified yet."""
+    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns` 0: not yet.
+
+    power: when light left all new ports of a device. crossed: when a host's new neighbours had answered it.
+    """
 
     outcomes: dict[DeviceName, Outcome] = field(default_factory=dict)
     committed: dict[HostName, Committed] = field(default_factory=dict)
     verified_ns: int = 0
+    power: Mapping[DeviceName, int] = field(default_factory=dict)
+    crossed: Mapping[HostName, int] = field(default_factory=dict)
+    resumed_ns: int = 0
+    lost_bytes: int | None = None
+
+    @property
+    def committed_ns(self) -> int:
+        return max((c.commit_ns for c in self.committed.values()), default=0)
+
+    @property
+    def crossed_ns(self) -> int:
+        """When packets crossed every new link; the last commit where nobody asked."""
+        return max(self.crossed.values(), default=self.committed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +69,8 @@ def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
         )
 
 
-def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times) -> Figures:
-    """Write the reconfiguration to the journal and return its figures.
+def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times, trigger: str = "up") -> Figures:
+    """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked for it.
 
     dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.
     link: from there to the last carrier; the hosts may hear light before the device reports it, then 0. commit: from a host's
@@ -72,14 +88,25 @@ def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times) -
     for host, at in links.items():
         recorder.part("host", host, "light", sent, at, "first command to last carrier")
         recorder.part("host", host, "commit", at, committed[host].commit_ns, f"generation {committed[host].generation}")
+    for host, at in times.crossed.items():
+        recorder.part("host", host, "first packet", committed[host].commit_ns, at, "commit to an answer over every new link")
+    for device, at in times.power.items():
+        recorder.part("device", device, "power", outcomes[device].settled_ns, at, "new state to light at every new port")
     if recorder.journal is not None:
-        _wide_point(recorder, goal, plan, times, {"dark": dark, "link": link, "route": commit})
+        spans = {"dark": dark, "link": link, "route": commit}
+        if times.power:
+            spans["power"] = max(0, max(times.power.values()) - settled)
+        if times.crossed:
+            spans["first_packet"] = times.crossed_ns - max(committed[host].commit_ns for host in times.crossed)
+        if times.resumed_ns:
+            spans["resume"] = max(0, times.resumed_ns - times.crossed_ns)
+        _wide_point(recorder, goal, plan, times, spans, trigger)
         _device_points(recorder, lab, goal, times, links)
         _circuit_points(recorder, goal)
     return Figures(dark / 1e6, link / 1e6, commit / 1e6)
 
 
-def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phases: Mapping[str, int]) -> None:
+def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phases: Mapping[str, int], trigger: str) -> None:
     assert recorder.journal is not None
     sent = min(o.sent_ns for o in times.outcomes.values())
     spans = {
@@ -93,7 +120,7 @@ def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phas
         "reconfig",
         {
             "job": plan.job.name if plan.job else "",
-            "trigger": "up",
+            "trigger": trigger,
             "policy": "drain" if plan.transition.drain else "direct",
             "ok": "1",
         },
@@ -101,6 +128,7 @@ def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phas
             "reconfig_id": recorder.reconfig_id,
             "seq": 1,
             "n_circuits": changed,
+            "lost_bytes": times.lost_bytes,
             "value": 1,
             **{f"{name}_ns": ns for name, ns in spans.items()},
             **{f"{name}_ms": ns / 1e6 for name, ns in spans.items()},
@@ -127,6 +155,7 @@ def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, lin
                 "t_ack_ns": o.acked_ns - o.sent_ns,
                 "t_dark_begin_ns": o.broken_ns - o.sent_ns,
                 "t_dark_end_ns": o.settled_ns - o.sent_ns,
+                "t_power_ns": times.power[device] - o.sent_ns if device in times.power else None,
                 "t_link_up_ns": max(carriers) - o.sent_ns if carriers else None,
                 "t_route_ns": max(commits) - o.sent_ns if commits else None,
                 "n_ports": 2 * (len(change.remove) + len(change.add)),

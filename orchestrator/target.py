@@ -58,6 +58,11 @@ class Target:
         return tuple(link for link in self.old_links if normal(link) in still)
 
     @property
+    def broken_links(self) -> tuple[Link, ...]:
+        kept = set(self.kept_links)
+        return tuple(link for link in self.old_links if link not in kept)
+
+    @property
     def moving(self) -> bool:
         return bool(self.change)
 

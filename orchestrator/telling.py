@@ -69,6 +69,7 @@ class Context:
     """Whether it goes on with a run that stopped on its way, which may have adopted them already."""
     who: Who | None = None
     sample_hz: float = 10.0
+    verb: str = "up"
 
     @property
     def owner(self) -> str:

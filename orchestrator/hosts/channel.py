@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
-from orchestrator.hosts.api import ClockReading, Hello, PortState
+from orchestrator.hosts.api import Hello, PortState
 from orchestrator.lab import Host
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class Channel:
         self._last_id = 0
         self._rest = b""
         self.offset_ns = 0  # host clock minus ours
-        self.clock: ClockReading | None = None
 
     @property
     def attached(self) -> bool:
@@ -84,7 +83,7 @@ class Channel:
         channel = self._channel
         channel.in_buffer.set_event(_Wake(loop, lambda: self._read(channel)))  # type: ignore[arg-type]
         try:
-            before, wall_ns = time.monotonic_ns(), time.time_ns()
+            before = time.monotonic_ns()
             values = await self.ask("hello", timeout_s=timeout_s)
             after = time.monotonic_ns()
         except Unreachable:
@@ -93,7 +92,6 @@ class Channel:
             return Hello(self.host.name)  # another release's: provisioning replaces it
         same = values.get("boot_id") == _boot_id()
         self.offset_ns = 0 if same else values["t_ns"] - (before + after) // 2
-        self.clock = reading(values, wall_ns, after - before)
         await self.ask("watch", timeout_s=timeout_s)
         return hello_of(values, same)
 
@@ -177,12 +175,6 @@ class Channel:
         transport, self._transport = self._transport, None
         if transport is not None:
             await asyncio.get_running_loop().run_in_executor(self._threads, _hang_up, transport)
-
-
-def reading(values: Mapping[str, Any], wall_ns: int, took_ns: int) -> ClockReading | None:
-    """The wall clock of a host that was asked at `wall_ns` of ours and answered within `took_ns`."""
-    told = values.get("wall_ns")
-    return ClockReading(told - wall_ns - took_ns // 2, took_ns) if isinstance(told, int) else None
 
 
 def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:

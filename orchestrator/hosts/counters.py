@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from optics import Garbled, HostName, HostPort
 from orchestrator.hosts.api import AtDown, HostEvent, PortCounters
 
-SAMPLE = ("rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "drops", "oper")
+SAMPLE = ("rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "drops", "errors", "oper")
 """What a sample of one port says, in this order; then comes when, in monotonic ns of this machine."""
 Samples: TypeAlias = "dict[HostPort, list[tuple[int, ...]]]"
 _LARGEST = 16 << 20
@@ -56,8 +56,9 @@ def samples(event: HostEvent) -> Samples:
         for row in struct.iter_unpack(f"=qQ{8 * len(ports)}Q", raw):
             at, carriers = row[0] - offset_ns, row[1]
             for k, into in enumerate(lists):
-                rx_pkts, tx_pkts, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = row[8 * k + 2 : 8 * k + 10]
-                into.append((rx_bytes, tx_bytes, rx_pkts, tx_pkts, rx_dropped + tx_dropped, carriers >> k & 1, at))
+                rx_pkts, tx_pkts, rx_bytes, tx_bytes, rx_bad, tx_bad, rx_dropped, tx_dropped = row[8 * k + 2 : 8 * k + 10]
+                lost = rx_dropped + tx_dropped
+                into.append((rx_bytes, tx_bytes, rx_pkts, tx_pkts, lost, rx_bad + tx_bad, carriers >> k & 1, at))
     except (KeyError, ValueError, TypeError, binascii.Error, zlib.error, struct.error) as error:
         raise Garbled(f"{event.host}: its samples are not readable: {error}") from None
     return found

@@ -30,7 +30,7 @@ from orchestrator.hosts.api import (
     Staged,
     Tail,
 )
-from orchestrator.hosts.channel import Channel, hello_of, reading, refusal
+from orchestrator.hosts.channel import Channel, hello_of, refusal
 from orchestrator.hosts.counters import port_counters
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.runner import Ansible, Play
@@ -329,19 +329,24 @@ class Hosts:
             if channel.attached:
                 channel.send("counters", interval_s=None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def greeted_clocks(self) -> Mapping[HostName, ClockReading]:
-        """Hosts' clocks as they were when their channel was opened: all at once, so less sharply than `clocks`."""
-        return {name: channel.clock for name, channel in self._channels.items() if channel.attached and channel.clock is not None}
+    async def stream_gpus(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
+        """Let hosts look at their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have some send `gpus` events."""
+        await self._all(names, "gpus", {"interval_s": interval_s})
 
-    async def clocks(self, names: Collection[HostName] | None = None) -> Mapping[HostName, ClockReading]:
-        """Ask hosts one after the other what time it is: answers that come together would wait for each other here."""
-        found = {}
+    async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
+        """Ask hosts one after the other what time it is: answers that come together would wait for each other here.
+
+        within_s: no further host is asked after this long (s).
+        """
+        found: dict[HostName, ClockReading] = {}
+        give_up = time.monotonic() + within_s
         for name in self._names(names):
             began, wall_ns = time.monotonic_ns(), time.time_ns()
             answer = (await self._ask({name: {}}, "clock"))[name]
-            now = reading(answer, wall_ns, time.monotonic_ns() - began)
-            if now is not None:
-                found[name] = now
+            took = time.monotonic_ns() - began
+            found[name] = ClockReading(answer["wall_ns"] - wall_ns - took // 2, took)
+            if time.monotonic() > give_up:
+                break
         return found
 
     # --- through Ansible

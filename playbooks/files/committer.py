@@ -11,6 +11,7 @@ each fibre, probes paths, counts bytes and supervises the jobs of this host.
     committer.py install < facts.json       provision, then start
     committer.py stage < request.json       one request to the daemon; `call` sends any request (a list: one after the other)
     committer.py collect JOB                one job's directory as a compressed archive
+    committer.py gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     committer.py attach                     hands stdin and stdout to the daemon: the operator's persistent channel
 
 Input may also be an argument instead of stdin: the JSON gzipped, in base64.

@@ -106,8 +106,7 @@ def samples(index: int) -> Iterator[Wanted]:
             }
             counts |= {
                 "drops": tick // 50,
-                "pfc": tick // 20,
-                "ecn": tick // 10,
+                "errors": tick // 20,
                 "oper": int(not (moving or (k == 5 and tick > 550))),
             }
             yield at, "port", {"host": host, "port": "p1", "layer": "nic"}, counts
@@ -119,12 +118,12 @@ def samples(index: int) -> Iterator[Wanted]:
             way: dict[str, FieldValue] = {"circuit": f"{host}:p1->{other}:p1", "source": host, "target": other}
             state = "removed" if k == 5 and second == RUN_S - 1 else "up"
             yield at, "circuit", {"ocs": "ocs1", "id": str(k + 1)}, {**way, "state": state, "mainstat": 240.0, "loss_db": loss}
-            light: dict[str, FieldValue] = {"rx_dbm": -1.0 - 0.1 * k, "tx_dbm": -2.2 - 0.1 * k, "temp_c": 41.5, "osnr_db": 31.0}
+            light: dict[str, FieldValue] = {"rx_dbm": -1.0 - 0.1 * k, "tx_dbm": -2.2 - 0.1 * k}
             yield at, "optical", {"device": "ocs1", "port": str(k + 1)}, light
-            yield at, "clock", {"host": host}, {"offset_ns": 1200 * (k - 2), "source": "chrony"}
+            yield at, "clock", {"host": host}, {"offset_ns": 1200 * (k - 2), "round_trip_ns": 400_000}
             moved = second * 2_000_000_000
             busy: dict[str, FieldValue] = {"util": 92.0, "power_w": 410.0, "mem_bytes": 60 * 2**30, "nvlink_tx_bytes": moved}
-            yield at, "gpu", {"host": host, "gpu": "0"}, {**busy, "nvlink_rx_bytes": moved, "pcie_bytes": moved // 10}
+            yield at, "gpu", {"host": host, "gpu": "0"}, {**busy, "nvlink_rx_bytes": moved, "pcie_bytes_per_s": 1_200_000_000}
 
 
 def steps(index: int) -> Iterator[Wanted]:

@@ -231,7 +231,13 @@ class Fleet:
         return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
 
     async def arm(
-        self, generation: int, when_up: Mapping[HostName, Collection[int]], *, revert_after_s: float | None, deadline_s: float
+        self,
+        generation: int,
+        when_up: Mapping[HostName, Collection[int]],
+        *,
+        revert_after_s: float | None,
+        deadline_s: float,
+        cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None:
         with self.points.point("hosts", "arm"):
             for name, ports in when_up.items():
@@ -292,8 +298,8 @@ class Fleet:
     def leave_counters(self) -> None:
         pass
 
-    def greeted_clocks(self) -> Mapping[HostName, ClockReading]:
-        return {}
+    async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
+        return {name: ClockReading(0, 1) for name in names or ()}
 
     async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
         return {name: JobState(name, self.jobs.get(job, "absent")) for name in names or ()}

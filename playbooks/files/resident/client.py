@@ -17,7 +17,7 @@ class Client:
         self.server, self.rfd, self.wfd, self.hold = server, rfd, wfd, hold
         self.inbox, self.outbox = b"", b""
         self.watching = self.links = self.closed = self.blocked = False
-        self.counting = None
+        self.counting = self.gpus = None
         self.files = []
         for fd in (rfd, wfd):
             os.set_blocking(fd, False)
@@ -92,6 +92,8 @@ class Client:
         if self.closed:
             return
         self.closed = True
+        if self.gpus is not None:
+            self.gpus.stop()
         if self.blocked:
             self.server.unregister(self.wfd)
         if self.hold is not None:

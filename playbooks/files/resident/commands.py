@@ -98,6 +98,10 @@ COMMANDS = {
 def main(argv, usage):
     """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything was refused."""
     command = argv[1] if len(argv) > 1 else ""
+    if command == "gpus":
+        from resident.gpus import watch
+
+        return watch(float(argv[2]))
     if command == "serve":
         from resident.watchdog import serve
 

@@ -16,6 +16,7 @@ from resident.client import Client
 from resident.ends import FibreEnds
 from resident.fence import Fence
 from resident.generations import Generations
+from resident.gpus import gpus
 from resident.jobs import Jobs
 from resident.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from resident.probes import Probes
@@ -230,7 +231,6 @@ class Server:
         reply.update(
             boot_id=read("/proc/sys/kernel/random/boot_id").strip(),
             t_ns=time.monotonic_ns(),
-            wall_ns=time.time_ns(),
             ports=ports,
             **self.generations.summary(),
         )
@@ -294,6 +294,7 @@ OPERATIONS = {
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),
     "traffic": lambda server, request, _, answer: server.traffic.operate(request, answer),
     "counters": Server.counters,
+    "gpus": lambda server, request, client, _: gpus(server, request, client),
     "job.start": Server.job,
     "job.status": Server.job,
     "job.stop": Server.job,

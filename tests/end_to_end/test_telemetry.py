@@ -1,0 +1,66 @@
+"""What real runs leave behind: every name that is declared, and in a private InfluxDB every point of the journals."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from orchestrator.telemetry import MEASUREMENTS, Point, influxd, read
+from orchestrator.telemetry.influx import Influx, Target
+from tests.end_to_end.conftest import Lab, ring
+from tests.house.test_names import ELSEWHERE
+from tests.telemetry.servers import needed
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+RANKS = ["gpu01", "gpu02"]
+JOB = {"name": "small", "workload": "train", "ranks": RANKS, "rings": [RANKS], "args": {"iterations": 0, "hidden": 64}}
+
+
+def written(reports: list[dict[str, object]]) -> list[Point]:
+    """Every point of these runs."""
+    return [point for report in reports for point in read(Path(str(report["journal"])).parent)]
+
+
+def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_point(lab: Lab) -> None:
+    needed("influxd", "influxdb")
+    env = {"TESTBED_INFLUX_URL": "auto", "TESTBED_SAMPLE_HZ": "100"}
+    plans = [lab.plan("ring", ring((1, 2)), job=JOB), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=JOB)]
+    try:
+        reports = [lab.up(plan, **env).must() for plan in plans]
+        lab.testbed("job", "stop").must()
+        points = written(reports)
+        found: dict[str, set[str]] = defaultdict(set)
+        for point in points:
+            found[point.measurement] |= set(point.fields)
+        assert found == {name: set(known.fields) for name, known in MEASUREMENTS.items() if name not in ELSEWHERE}
+
+        phases = {phase["name"]: phase for phase in reports[1]["phases"]}
+        assert {"drain", "switch", "link", "resume"} <= phases.keys()
+        (moved,) = [p for p in points if p.measurement == "reconfig" and p.tags["run"] == reports[1]["run"]]
+        assert moved.fields["resume_ns"] > 0 and moved.fields["lost_bytes"] >= 0 and moved.fields["first_packet_ns"] > 0
+        dark = range(moved.time_ns, moved.time_ns + int(moved.fields["total_ns"]))
+        samples = Counter(p.tags["host"] for p in points if p.measurement == "port" and p.time_ns in dark)
+        assert set(samples) == {f"gpu{n:02d}" for n in range(1, 7)}, "the dark interval is sampled, too"
+
+        server = influxd.found(lab.folder / "state" / "influx")
+        assert server is not None, "nobody started the private influxd"
+        influx, give_up = Influx(Target(server.url, "testbed")), time.monotonic() + 20
+        wanted = Counter(p.measurement for p in points if "value" in p.fields or "oper" in p.fields)
+        while True:
+            arrived = {
+                name: int(series[0]["values"][0][1])
+                for name, field in (("reconfig", "value"), ("port", "oper"))
+                for runs in ["|".join(str(report["run"]) for report in reports)]
+                if (series := influx.query(f'SELECT COUNT("{field}") FROM "{name}" WHERE "run" =~ /^({runs})$/'))
+            }
+            if arrived == wanted:
+                break
+            assert time.monotonic() < give_up, f"{arrived} of {wanted} arrived"
+            time.sleep(0.1)
+    finally:
+        lab.testbed("telemetry", "stop", **env)
