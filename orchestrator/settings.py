@@ -23,6 +23,7 @@ _KEYS = {
     "state_dir": "directory of journals and logs",
     "lock_dir": "directory of the notes which store keeps which lab, shared by all users of this machine",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
+    "safe_plan": "plan that the button of `testbed ui` brings up",
     "telemetry.sample_hz": "how often a second hosts look at their ports while the lab is changed, 10 to 1000; 0: not at all",
     "telemetry.influx.url": "where copies of the journals go: none, auto (a private influxd) or the URL of an InfluxDB",
     "telemetry.influx.db": "database there (or db/retention policy); in InfluxDB 2 and 3 the bucket",
@@ -31,7 +32,7 @@ _KEYS = {
     "telemetry.influx.gzip": "yes or no",
     "telemetry.influx.retention": "how long InfluxDB keeps points (30d), where the database is made by us",
 }
-_PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir")
+_PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir", "safe_plan")
 _PREFIX = "telemetry."
 """Not part of the variable's name: telemetry.influx.url is TESTBED_INFLUX_URL, the same word as in Grafana's provisioning."""
 
@@ -67,6 +68,7 @@ class Settings:
     wait_s: float = 0.0
     influx: InfluxSettings = InfluxSettings()
     sample_hz: float = 10.0
+    safe_plan: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -170,6 +172,7 @@ def load(
         wait_s=wait,
         influx=influx,
         sample_hz=sample_hz,
+        safe_plan=cwd / Path(values["safe_plan"]).expanduser() if "safe_plan" in values else None,
         origins=origins,
     )
 

@@ -65,6 +65,8 @@ def app() -> typer.Typer:
         report,
         runs,
         telemetry,
+        ui,
+        watch,
         words,
     )
 
@@ -97,6 +99,8 @@ def app() -> typer.Typer:
         design,
         job,
         runs,
+        watch,
+        ui,
         report,
         compare,
         telemetry,

@@ -1,0 +1,119 @@
+"""`testbed ui`: a page on this machine that shows the lab live, for demos and for a second screen."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from optics.plain import coloured
+from orchestrator.cli.call import Call, Result, Usage, verb
+
+if TYPE_CHECKING:
+    from orchestrator.store import Store
+
+PORT = 8420
+
+
+def register(root: typer.Typer) -> None:
+    @verb(
+        root,
+        "ui",
+        "Serve a page that shows the lab live; a button brings the safe plan up.",
+        examples="""
+testbed ui                                        open the address it prints
+testbed ui --safe-plan examples/ring-12.json      with the safe state one key away
+testbed ui --listen 0.0.0.0                       others may look, nobody but this machine may press
+""",
+        more="""
+Ctrl-C ends it; what runs on the lab goes on. It follows the journals and the store, and hears carriers, counters and
+iterations from the hosts (not with --passive). No device is asked.
+""",
+    )
+    def ui(
+        call: Call,
+        port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
+        listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")] = "127.0.0.1",
+        safe_plan: Annotated[
+            Path | None,
+            typer.Option(
+                "--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).", show_default=False
+            ),
+        ] = None,
+        passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
+    ) -> Result:
+        import asyncio
+
+        with call.store() as store, _listener(listen, port) as listener:
+            try:
+                words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
+            except KeyboardInterrupt:
+                words = ""
+        return Result({"ended": True}, words or "Ended")
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """A listening socket. Raises: Usage - the port is taken, or the address is none of this machine's."""
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise Usage(f"--listen {address}: {error.strerror or error}", hint="testbed ui --listen 127.0.0.1") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        taken = f"{address}:{port}: {error.strerror or error}"
+        raise Usage(f"cannot listen on {taken}; perhaps another page is served there", hint="testbed ui --port 0") from None
+    return listener
+
+
+async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
+    """Serve until interrupted; return what to say at the end."""
+    import asyncio
+    import signal
+
+    from orchestrator.session import load_plan
+    from orchestrator.ui.doors import Keys, Names
+    from orchestrator.ui.safestate import SafeState
+    from orchestrator.ui.server import Page, serve
+    from orchestrator.watching import Watcher
+    from orchestrator.watching.collect import collect
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    port = listener.getsockname()[1]
+    here = f"[{listen}]" if ":" in listen else "127.0.0.1" if listen in ("0.0.0.0", "localhost") else listen
+    url = f"http://{here}:{port}/"
+
+    def say(text: str) -> None:
+        if not call.json:
+            print(coloured(text), flush=True)
+
+    with Watcher(call.settings, store) as watcher:
+        name = load_plan(safe_plan, watcher.picture.lab)[0].name if safe_plan is not None else ""
+        safe = SafeState(call.settings, safe_plan, name)
+        keys = Keys(lambda key: say(f"Another page may enter by:  {url}#key={key}"))
+        page = Page(watcher, safe, Names(listen, port), keys)
+
+        def ready() -> None:
+            say(f"{watcher.picture.lab.name}: {url}")
+            if safe_plan is not None:
+                say(f"With the button for {name}, once:  {url}#key={keys.once}")
+            say("Ctrl-C ends it")
+
+        asking = None if passive else asyncio.create_task(collect(watcher))
+        try:
+            await serve(page, listener, ready)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+        return safe.leave()

@@ -1,0 +1,188 @@
+"""What `testbed watch` paints: hosts, their circuits and rates, devices, curves, the last move's waterfall. Values in, text out."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from optics.plain import printable
+from orchestrator.cli.text import seconds_text
+from orchestrator.cli.waterfall import draw
+from orchestrator.reports import Json
+from orchestrator.watching.colours import phase_colours
+from orchestrator.watching.fabric import DARK, LIT, LOST, MAKING
+from orchestrator.watching.sections import NEWS
+
+if TYPE_CHECKING:
+    from orchestrator.watching import Picture
+
+_LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK: ("○", "o", "magenta"), LOST: ("✗", "X", "bold red")}
+_PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
+_SPARKS = "▁▂▃▄▅▆▇█"
+_CURVE = 48
+_BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
+
+
+def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -> Group:
+    """The picture in so many columns and rows; what does not fit is left out, the waterfall of the phases first."""
+    told = picture.move
+    bars = sorted(told.bars, key=lambda b: b.begin_ms) if told else []
+    parts = [b for b in bars if b.kind != "run"]
+    chart = draw(bars, width, unicode=unicode) if bars else []
+    small = draw(parts, width, unicode=unicode) if parts else chart
+    fixed = 4 + len(picture.lab.devices) // 6
+    room = height - fixed
+    hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
+    room -= hosts + 1 + (hosts < len(picture.lab.hosts))
+    fall = chart if len(chart) + 4 <= room else small if len(small) + 1 <= room else small[: max(0, room - 1)]
+    room -= len(fall) + 1
+    news = [e for e in picture.log if e.event in NEWS][-max(0, min(room - 1, 12)) :] if room > 1 else []
+    blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
+    blocks += [_hosts(picture, hosts, unicode=unicode), _devices(picture), *_curves(picture, unicode=unicode)]
+    if fall and told is not None:
+        title = f"{told.run}  " + ("running now" if picture.running and picture.running.id == told.run else "the last move")
+        blocks += [Text(title, style="bold"), *_coloured(fall)]
+    blocks += [Text(f"{clock(e.at)}  {printable(e.words, keep='')}", style="bright_black") for e in news]
+    for words in picture.trouble.values():
+        blocks.append(Text(f"! {printable(words, keep='')}", style="yellow"))
+    for block in blocks:
+        if isinstance(block, Text):
+            block.truncate(width, overflow="ellipsis" if unicode else "crop")
+    return Group(*blocks)
+
+
+def clock(at_ms: float) -> str:
+    """A wall time (ms), local."""
+    return time.strftime("%H:%M:%S", time.localtime(at_ms / 1e3))
+
+
+def rate_text(mbps: float) -> str:
+    """A rate with the unit that suits it."""
+    return f"{mbps / 1e3:.2f} Gb/s" if mbps >= 1000 else f"{mbps:.0f} Mb/s"
+
+
+def counts(picture: Picture) -> tuple[int, int]:
+    """Circuits lit, and how many there are; one that is moved is there once, though as two."""
+    states = list(picture.states.values())
+    lit, moved = states.count(LIT), max(states.count(DARK), states.count(MAKING))
+    return lit, lit + states.count(LOST) + moved
+
+
+def summary(picture: Picture) -> str:
+    """The figures in one line."""
+    lit, total = counts(picture)
+    words = [f"{lit}/{total} circuits lit"]
+    told = picture.move
+    if told is not None and "dark_ms" in told.figures:
+        words.append(f"last move dark {seconds_text(told.figures['dark_ms'] / 1e3)}")
+    sent = [r[0] for r in picture.rates.values() if r[0] is not None]
+    if sent:
+        words.append(f"traffic {rate_text(sum(sent))}")
+    took: Json = picture.job.get("iteration_ms")
+    if isinstance(took, float):
+        words.append(f"iteration {seconds_text(took / 1e3)} ({picture.job.get('name') or picture.job.get('of')})")
+    return ", ".join(words)
+
+
+def _head(picture: Picture) -> Text:
+    up = picture.standing.plans or {}
+    plans = ", ".join(p.plan_name if len(up) < 2 else f"{p.plan_name} ({owner})" for owner, p in up.items())
+    head = Text(picture.lab.name, style="bold")
+    head.append(f"   {plans or 'no plan is up: testbed up --topology PLAN'}", style="cyan")
+    run = picture.running or next(iter(picture.standing.runs), None)
+    if run is None:
+        return head.append("   no run yet", style="bright_black")
+    title = f"{run.verb} {run.plan_name}".rstrip()
+    if run.status == "running":
+        return head.append(f"   {title}: {picture.standing.doing or 'at work'}", style="bold magenta")
+    style = "bright_black" if run.status == "ok" else "bold red"
+    return head.append(f"   {title} {run.status}, {clock(run.started * 1e3)}", style=style)
+
+
+def _hosts(picture: Picture, most: int, *, unicode: bool) -> Table:
+    """A row per host: where the light of each of its ports goes, and how much it sends."""
+    lab = picture.lab
+    leaving = {str(w.sender): w for w in picture.ways.values()}
+    ports = sorted({n for h in lab.hosts.values() for n in h.ports})
+    table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)
+    table.add_column("host", no_wrap=True)
+    for n in ports:
+        table.add_column(f"p{n}, Mb/s", no_wrap=True, min_width=16)
+    table.add_column("sent", justify="right", no_wrap=True)
+    for host in list(lab.hosts.values())[:most]:
+        cells: list[Text] = []
+        total, known = 0.0, False
+        for n in ports:
+            port = f"{host.name}:p{n}"
+            rate = picture.rates.get(port, [None])[0]
+            if rate is not None:
+                total, known = total + rate, True
+            way = leaving.get(port)
+            if way is None:
+                cells.append(Text("·" if unicode else "-", style="bright_black"))
+                continue
+            mark, plain, style = _LOOK[picture.states[way.id]]
+            cell = (
+                Text().append(f"{mark if unicode else plain} ", style).append(str(way.receiver), "" if style == "green" else style)
+            )
+            cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
+        table.add_row(Text(host.name, style="bold"), *cells, Text(f"{total:.0f}" if known else ""))
+    if most < len(lab.hosts):
+        table.add_row(Text(f"and {len(lab.hosts) - most} more", style="bright_black"))
+    return table
+
+
+def _devices(picture: Picture) -> Text:
+    line = Text()
+    for name, device in picture.devices.items():
+        line.append(f"{name} ", style="bold")
+        line.append(
+            f"{device.phase}{f' {device.words}' if device.words else ''}   ", style=_PHASE.get(device.phase, "bold magenta")
+        )
+    return line
+
+
+def _curves(picture: Picture, *, unicode: bool) -> list[Text]:
+    if not unicode:
+        return []
+    found = []
+    for name, values, unit in (
+        (
+            "traffic",
+            [
+                v
+                for t, v in zip(picture.traffic.series.at, picture.traffic.series.values, strict=True)
+                if t <= picture.traffic.until
+            ],
+            rate_text,
+        ),
+        ("iteration", picture.iterations.values, lambda v: seconds_text(v / 1e3)),
+    ):
+        if values:
+            found.append(Text(f"{name:<10}").append(spark(values[-_CURVE:]), style="cyan").append(f"  {unit(values[-1])}"))
+    return found
+
+
+def spark(values: Sequence[float]) -> str:
+    """A curve of block characters, from zero to the largest."""
+    top = max(values, default=0.0) or 1.0
+    return "".join(_SPARKS[min(7, int(8 * max(0.0, v) / top))] for v in values)
+
+
+def _coloured(lines: Sequence[str]) -> list[Text]:
+    colours = phase_colours()
+    found = []
+    for line in lines:
+        text = Text(line)
+        words = line[2:].split("  ")[0].strip()
+        colour = colours.get(words.replace(" ", "_")) or colours.get("_".join(words.split()[1:])) or "bright_black"
+        for block in _BLOCKS.finditer(line):
+            text.stylize(colour, *block.span())
+        found.append(text)
+    return found

@@ -1,0 +1,245 @@
+// Follows the server's events and keeps the page as the lab is. Everything that was said by others goes in as text.
+import { Chart } from "./charts.js";
+import { Fabric } from "./fabric.js";
+import { waterfall } from "./waterfall.js";
+
+const $ = (id) => document.getElementById(id);
+const state = { ports: new Map(), colours: {}, marks: [], move: null, safe: null, job: null, plan: [], run: null };
+const fabric = new Fabric(document);
+const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+const short = (ms) => (ms >= 60_000 ? `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s` : ms >= 1000 ? `${(ms / 1000).toFixed(1)} s` : ms >= 10 ? `${Math.round(ms)} ms` : `${ms.toFixed(1)} ms`);
+
+// ---- light and dark
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+let theme = "system";
+try {
+  theme = localStorage.getItem("theme") ?? "system";
+} catch { /* a browser that keeps nothing */ }
+function dress() {
+  document.documentElement.dataset.theme = theme === "system" ? (system.matches ? "dark" : "light") : theme;
+  $("theme").textContent = { system: "Theme: system", dark: "Theme: dark", light: "Theme: light" }[theme];
+}
+dress();
+const traffic = new Chart($("traffic"), { gap: 3000, points: false, empty: "Nobody samples the ports now." });
+const iterations = new Chart($("iterations"), { gap: 8000, points: true, empty: "No iterations in this time.\nA plan with a job brings them: testbed up --topology PLAN" });
+const charts = [traffic, iterations];
+function redress() {
+  dress();
+  for (const chart of charts) chart.build();
+  if (fabric.devices) fabric.recolour();
+}
+system.addEventListener("change", redress);
+function turnTheme() {
+  theme = { system: document.documentElement.dataset.theme === "dark" ? "light" : "dark", dark: "light", light: "system" }[theme];
+  try {
+    localStorage.setItem("theme", theme);
+  } catch { /* then until the page is closed */ }
+  redress();
+}
+
+// ---- what the server says
+
+const takers = {
+  lab(lab) {
+    $("lab").textContent = lab.name;
+    fabric.lay(lab);
+  },
+  colours: (colours) => (state.colours = colours),
+  plan(plans) {
+    state.plan = plans;
+    $("plan").textContent = plans.length ? plans.map((p) => (plans.length > 1 ? `${p.name} (${p.owner})` : p.name)).join(", ") : "no plan is up";
+    $("nothing").textContent = "No circuits are up.\nIn a terminal: testbed up --topology PLAN";
+  },
+  run(run) {
+    $("run").dataset.status = run?.status ?? "";
+    if (!run) return void ($("run").textContent = "no run yet");
+    const title = `${run.verb} ${run.plan}`.trim();
+    const now = run.status === "running" ? `${title}: ${run.doing || "at work"}` : `${title} ${run.status}${run.seconds ? ` in ${short(run.seconds * 1000)}` : ""}, ${clock(run.started)}`;
+    $("run").textContent = run.message && run.status !== "ok" && run.status !== "running" ? `${now}: ${run.message.split("\n")[0]}` : now;
+  },
+  circuits: (list) => fabric.circuits(list, new Set(list.map((c) => c.owner))),
+  states: (changed) => fabric.states(changed),
+  devices: (devices) => fabric.phases(devices),
+  ports(changed) {
+    for (const [port, rates] of Object.entries(changed)) state.ports.set(port, rates);
+    fabric.rates(state.ports);
+  },
+  move: (move) => waterfall($("waterfall"), $("move-title"), (state.move = move), state.colours),
+  marks(marks) {
+    for (const chart of charts) {
+      chart.marks = marks;
+      chart.plot.redraw(false);
+    }
+  },
+  job: (job) => (state.job = job),
+  throughput: (points, whole) => traffic.add(points, whole),
+  iterations: (points, whole) => iterations.add(points, whole),
+  log(lines, whole) {
+    if (whole) $("news").replaceChildren();
+    for (const line of lines) tell(line, whole);
+  },
+  trouble: (words) => banner("trouble", words.join("\n")),
+  safe: showSafe,
+};
+const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "job", "throughput", "iterations", "log", "trouble", "safe"];
+
+function take(data, whole) {
+  for (const name of ORDER) if (name in data) takers[name](data[name], whole);
+  stats();
+}
+
+function stats() {
+  const { figures } = state.move ?? {};
+  $("stat-lit").textContent = fabric.total === undefined ? "–" : `${fabric.lit} / ${fabric.total}`;
+  $("stat-dark").textContent = figures?.dark_ms === undefined ? "–" : short(figures.dark_ms);
+  $("stat-total").textContent = figures?.total_ms === undefined ? "–" : short(figures.total_ms);
+  $("stat-traffic").textContent = traffic.latest === null ? "–" : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`;
+  const job = state.job;
+  $("stat-iteration").textContent = job?.iteration_ms === undefined ? "–" : short(job.iteration_ms);
+  $("stat-iteration").title = job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "";
+  document.title = `${$("lab").textContent}: ${$("plan").textContent}`;
+}
+
+function tell(line, old) {
+  const item = document.createElement("li"), time = document.createElement("time");
+  time.textContent = clock(line.at * 1000);
+  time.dateTime = new Date(line.at * 1000).toISOString();
+  const words = document.createElement("span");
+  words.textContent = line.words;
+  if (line.state === "lost" || line.phase === "fault" || ["failed", "hands-needed", "died"].includes(line.status)) words.className = "bad";
+  item.append(time, words);
+  $("news").prepend(item);
+  while ($("news").childElementCount > 100) $("news").lastElementChild.remove();
+  if (!old && (line.event === "run" || line.event === "reconfig" || line.state === "lost")) $("said").textContent = line.words;
+}
+
+const banners = new Map();
+function banner(name, words) {
+  if (words) banners.set(name, words);
+  else banners.delete(name);
+  $("banner").textContent = [...banners.values()].join("\n");
+  $("banner").hidden = banners.size === 0;
+}
+
+// ---- the stream: on again by itself, also after the server was started anew
+
+let stream = null, heard = 0, wait = 500, instance = null;
+function listen() {
+  stream?.close();
+  stream = new EventSource("events");
+  heard = performance.now();
+  const alive = () => {
+    heard = performance.now();
+    wait = 500;
+    $("link").dataset.state = "live";
+    $("link").textContent = "live";
+    banner("link", "");
+  };
+  stream.addEventListener("whole", (event) => {
+    alive();
+    const data = JSON.parse(event.data);
+    if (instance !== null && data.instance !== instance) dropKey();
+    instance = data.instance;
+    state.ports.clear();
+    take(data, true);
+  });
+  stream.addEventListener("change", (event) => {
+    alive();
+    take(JSON.parse(event.data), false);
+  });
+  stream.addEventListener("beat", alive);
+  stream.addEventListener("error", lost);
+}
+function lost() {
+  $("link").dataset.state = "lost";
+  $("link").textContent = "not connected";
+  banner("link", "The server does not answer; trying again. Is testbed ui still running?");
+  if (stream.readyState !== EventSource.CLOSED) return;
+  setTimeout(listen, wait); // the browser gave up: an answer that was no stream
+  wait = Math.min(5000, wait * 2);
+}
+setInterval(() => {
+  if (performance.now() - heard > 15_000 && stream.readyState !== EventSource.CLOSED) listen();
+  for (const chart of charts) chart.draw();
+  stats();
+}, 1000);
+
+// ---- the key and the safe state
+
+let key = null;
+try {
+  key = sessionStorage.getItem("key");
+} catch { /* then until the page is closed */ }
+function dropKey() {
+  key = null;
+  try {
+    sessionStorage.removeItem("key");
+  } catch { /* nothing was kept */ }
+}
+async function enter() {
+  const once = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
+  if (!once) return;
+  history.replaceState(null, "", location.pathname);
+  const answer = await fetch("enter", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ key: once }) });
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) return void banner("key", said.words ?? "The key was refused.");
+  key = said.token;
+  try {
+    sessionStorage.setItem("key", key);
+  } catch { /* then until the page is closed */ }
+  showSafe(state.safe);
+}
+
+function showSafe(safe) {
+  if (!safe) return;
+  const was = state.safe?.state;
+  state.safe = safe;
+  const button = $("safe");
+  button.dataset.state = safe.state;
+  button.disabled = safe.state === "none" || safe.state === "running" || key === null;
+  button.textContent = safe.state === "running" ? `To ${safe.plan} …` : safe.plan ? `Safe state: ${safe.plan}` : "Safe state";
+  button.title = safe.state === "none" ? "No safe plan is set: testbed ui --safe-plan PLAN"
+    : key === null ? "Only with a key: open the address with a key that testbed ui printed" : `Bring ${safe.plan} up (s)`;
+  banner("safe", safe.state === "failed" ? `The safe plan ${safe.plan} did not come up:\n${safe.words}` : "");
+  if (was && was !== safe.state && safe.state === "done") $("said").textContent = safe.words;
+}
+
+function askSafe() {
+  if ($("safe").disabled) return void ($("said").textContent = $("safe").title);
+  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up: what is up now is replaced, its job stopped. Whoever changes the lab now is waited for.`;
+  $("safe-dialog").showModal();
+  $("safe-yes").focus();
+}
+$("safe-dialog").addEventListener("close", async () => {
+  if ($("safe-dialog").returnValue !== "yes") return;
+  const answer = await fetch("safe", { method: "POST", headers: { authorization: `Bearer ${key}` } }).catch(() => null);
+  const said = await answer?.json().catch(() => ({}));
+  if (answer?.status === 401) dropKey();
+  if (!answer?.ok) banner("safe", said?.words ?? "The server did not answer.");
+  showSafe(state.safe && answer?.status === 401 ? { ...state.safe } : null);
+});
+
+// ---- keys
+
+$("theme").addEventListener("click", turnTheme);
+$("safe").addEventListener("click", askSafe);
+$("help").addEventListener("click", () => $("help-dialog").showModal());
+for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("cancel", () => (dialog.returnValue = "no"));
+const zoom = (step) => {
+  const seconds = charts.map((chart) => chart.zoom(step))[0];
+  $("said").textContent = `charts over ${seconds < 120 ? `${seconds} seconds` : `${seconds / 60} minutes`}`;
+};
+const keys = { t: turnTheme, s: askSafe, "?": () => $("help-dialog").showModal(), "+": () => zoom(-1), "=": () => zoom(-1), "-": () => zoom(1), b: () => document.body.toggleAttribute("data-big") };
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const device = /^[1-9]$/.test(event.key) ? fabric.devices?.[Number(event.key) - 1] : undefined;
+  const act = device ? () => fabric.single(device) : keys[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+
+listen();
+enter();
+addEventListener("hashchange", enter);

@@ -1,0 +1,99 @@
+// Two series over the same time, with a mark where light was moved. Drawn by uPlot.
+const WINDOWS = [60, 180, 600];
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export class Chart {
+  constructor(root, { unit, gap, points, empty }) {
+    Object.assign(this, { root, unit, gap, points });
+    this.values = new Map();
+    this.marks = [];
+    this.window = WINDOWS[1];
+    this.empty = document.createElement("p");
+    this.empty.className = "empty";
+    this.empty.textContent = empty;
+    this.root.append(this.empty);
+    this.build();
+    new ResizeObserver(() => this.plot.setSize(this.size())).observe(root);
+  }
+
+  size() {
+    return { width: Math.max(120, this.root.clientWidth), height: Math.max(60, this.root.clientHeight) };
+  }
+
+  build() {
+    this.plot?.destroy();
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `${Math.round(parseFloat(getComputedStyle(document.body).fontSize) * 0.82)}px system-ui, sans-serif` };
+    const line = css("--accent");
+    this.plot = new uPlot({
+      ...this.size(),
+      cursor: { y: false, points: { show: false } },
+      legend: { show: false },
+      scales: { x: { time: true, range: () => [this.now() - this.window, this.now()] }, y: { range: (_, low, high) => [0, (high || 1) * 1.12] } },
+      axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58 }],
+      series: [{}, { stroke: line, width: 2, fill: this.points ? undefined : `${line}33`, spanGaps: false, points: { show: this.points, size: 5, fill: line } }],
+      hooks: { drawClear: [(plot) => this.drawMarks(plot)] },
+    }, [[], []], this.root);
+    this.draw();
+  }
+
+  now() {
+    return Date.now() / 1000;
+  }
+
+  drawMarks(plot) {
+    const { ctx } = plot, { left, top, width, height } = plot.bbox;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    ctx.strokeStyle = ctx.fillStyle = css("--mark");
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+    for (const mark of this.marks) {
+      const x = plot.valToPos(mark.at / 1000, "x", true);
+      if (x < left || x > left + width) continue;
+      ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
+      ctx.stroke();
+      const words = mark.dark_ms == null ? "moved" : `dark ${mark.dark_ms.toFixed(0)} ms`;
+      const room = ctx.measureText(words).width + 10 * devicePixelRatio;
+      ctx.textAlign = x + room > left + width ? "right" : "left";
+      ctx.fillText(words, x + (ctx.textAlign === "left" ? 5 : -5) * devicePixelRatio, top + 13 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+
+  add(points, whole = false) {
+    if (whole) this.values.clear();
+    for (const [at, value] of points) this.values.set(at, value);
+    this.draw();
+  }
+
+  draw() {
+    const from = (this.now() - WINDOWS.at(-1)) * 1000;
+    const times = [...this.values.keys()].sort((a, b) => a - b);
+    for (const t of times) if (t < from - 60_000) this.values.delete(t);
+    const x = [], y = [];
+    let last = null, latest = null;
+    for (const t of times) {
+      if (last !== null && t - last > this.gap) {
+        x.push((last + 1) / 1000);
+        y.push(null);
+      }
+      x.push(t / 1000);
+      y.push(this.values.get(t));
+      [last, latest] = [t, this.values.get(t)];
+    }
+    this.latest = last !== null && this.now() * 1000 - last < 10_000 ? latest : null;
+    this.empty.hidden = last !== null && last > (this.now() - this.window) * 1000;
+    this.plot.setData([x, y]);
+  }
+
+  zoom(step) {
+    this.window = WINDOWS[Math.min(WINDOWS.length - 1, Math.max(0, WINDOWS.indexOf(this.window) + step))];
+    this.draw();
+    return this.window;
+  }
+}

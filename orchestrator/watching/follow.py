@@ -1,0 +1,136 @@
+"""Follow the journals of a lab's newest runs together: what stands in them, then what is added, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.telemetry.lineprotocol import Point, parse
+from orchestrator.telemetry.names import MEASUREMENTS
+from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.tail import Mark, Tail
+
+RUNS = 12
+"""So many of the newest runs are followed, and those that `keep` names besides."""
+RECENT_BYTES = 4 << 20
+"""Of samples (counters of ports) only what stands in the last so many bytes of a journal is read back: some minutes of a lab."""
+SAMPLED_RUNS = 3
+"""Samples of so many of the newest runs are read back, of the others events alone."""
+PARTS_BACK = 2
+"""Events are read back from so many parts of a journal (64 MB each) before its last one."""
+BATCHES = 8
+"""So many batches of a journal are taken at one look; the rest waits for the next, so that nobody else does."""
+SLOW_S = 0.5
+"""Where nothing seems to have been added, whether there is a next part, or a next run, is looked at this often (s)."""
+
+_EVENTS = tuple(f"{name},".encode() for name, known in MEASUREMENTS.items() if known.events or name == "iteration")
+
+
+class Journals:
+    """The newest runs below `state_dir`. ours: whether a run belongs to the lab, asked once for each."""
+
+    def __init__(self, state_dir: Path, ours: Callable[[str], bool]) -> None:
+        self._runs = state_dir / "runs"
+        self._ours = ours
+        self._asked: dict[str, bool] = {}
+        self._tails: dict[str, Tail] = {}
+        self._due: dict[str, float] = {}
+        self._listed = -1.0
+        self._stamp = -1
+        self.keep: frozenset[str] = frozenset()
+        self.unread = 0
+        """Lines that could not be read: a disk spoilt them."""
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The runs followed now, oldest first."""
+        return tuple(sorted(self._tails))
+
+    def take(self) -> Iterator[Point]:
+        """What was added since the last look; of runs that are new here what stands there. Oldest run first."""
+        now = time.monotonic()
+        fresh = self._list(now)
+        names = self.followed
+        for run in names:
+            tail = self._tails[run]
+            if run in fresh:
+                yield from self._back(tail, samples=run in names[-SAMPLED_RUNS:] or run in self.keep)
+            if self._grown(tail) or now >= self._due.get(run, 0.0):
+                self._due[run] = now + SLOW_S
+                yield from self._added(tail)
+
+    def close(self) -> None:
+        for tail in self._tails.values():
+            tail.close()
+
+    def _list(self, now: float) -> set[str]:
+        """Find new runs and return them; drop those that are too old or gone."""
+        try:
+            stamp = self._runs.stat().st_mtime_ns
+        except OSError:
+            stamp = 0  # no run yet
+        if stamp == self._stamp and self.keep <= self._tails.keys() and now < self._listed + 4 * SLOW_S:
+            return set()
+        self._stamp, self._listed = stamp, now
+        names: list[str] = []
+        with suppress(OSError):
+            names = sorted((p.name for p in self._runs.iterdir()), reverse=True)
+        wanted: set[str] = set()
+        for name in names:
+            if name in self.keep or (len(wanted) < RUNS and self._is_ours(name)):
+                wanted.add(name)
+        for name in self._tails.keys() - wanted:
+            self._tails.pop(name).close()
+            self._due.pop(name, None)
+        fresh = wanted - self._tails.keys()
+        self._tails |= {name: Tail(self._runs / name, Mark()) for name in fresh}
+        return fresh
+
+    def _is_ours(self, run: str) -> bool:
+        if run not in self._asked:
+            self._asked[run] = self._ours(run)
+        return self._asked[run]
+
+    def _grown(self, tail: Tail) -> bool:
+        try:
+            size = (tail.run_dir / "telemetry" / f"{tail.mark.part:03d}.lp").stat().st_size
+        except OSError:
+            return False
+        return size > tail.mark.offset
+
+    def _added(self, tail: Tail) -> Iterator[Point]:
+        for _ in range(BATCHES):
+            try:
+                data = tail.take()
+            except (OSError, EOFError):  # pruned or packed between two looks: the next one finds what there is
+                return
+            if not data:
+                return
+            tail.taken(data, 0)
+            yield from self._points(data.splitlines())
+
+    def _back(self, tail: Tail, *, samples: bool) -> Iterator[Point]:
+        """The events of the last parts, and every point near the end; moves the tail to where this ended."""
+        files = parts(tail.run_dir)[-PARTS_BACK - 1 :]
+        for path in files:
+            try:
+                data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            except (OSError, EOFError):
+                continue
+            end = data.rfind(b"\n") + 1
+            near = end  # up to here events alone
+            if samples and path == files[-1]:
+                near = 0 if end <= RECENT_BYTES else data.find(b"\n", end - RECENT_BYTES) + 1
+            yield from self._points(line for line in data[:near].splitlines() if line.startswith(_EVENTS))
+            yield from self._points(data[near:end].splitlines())
+            tail.mark = Mark(part=int(path.name.split(".")[0]), offset=end)
+
+    def _points(self, lines: Iterable[bytes]) -> Iterator[Point]:
+        for line in lines:
+            try:
+                yield parse(line.decode("utf-8"))
+            except ValueError:
+                self.unread += 1
