@@ -102,6 +102,7 @@ class Ledger:
         self.database = database
         self.answers: dict[str, Answer] = {}
         self.trouble: list[str] = []
+        self._read: set[tuple[Path, str]] = set()
 
     def ask(self, name: str, what: str, sql: str) -> Answer:
         cursor = self.database.execute(sql)
@@ -110,20 +111,29 @@ class Ledger:
         return answer
 
     def read_more(self, run_dir: Path, measurement: str) -> None:
-        """Read a measurement that is too large to be read of every run."""
-        load(self.database, run_dir, (measurement,), self.trouble)
+        """Read a measurement that is too large to be read of every run; a second time does nothing."""
+        if (run_dir, measurement) in self._read:
+            return
+        self._read.add((run_dir, measurement))
+        trouble: list[str] = []
+        load(self.database, run_dir, (measurement,), trouble)
+        self.told(run_dir, trouble)
+
+    def told(self, run_dir: Path, trouble: Sequence[str]) -> None:
+        """Keep what could not be read of a run, each line once."""
+        lines = (f"{run_dir.name}/{line}" for line in trouble)
+        self.trouble += [line for line in lines if line not in self.trouble]
 
 
 @contextmanager
 def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
     """A ledger over the journals of these runs; `wanted`: the measurements to read."""
-    trouble: list[str] = []
     with opened((), wanted) as database:
         book = Ledger(database)
         for run_dir in run_dirs:
+            trouble: list[str] = []
             load(database, run_dir, wanted, trouble)
-            book.trouble += [f"{run_dir.name}/{line}" for line in trouble]
-            trouble.clear()
+            book.told(run_dir, trouble)
         database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
         yield book
 

@@ -9,8 +9,8 @@ from typing import Any
 from orchestrator.report.gather import Campaign, Source
 from orchestrator.report.ledger import Answer, Ledger, quoted
 
-READ = ("reconfig", "reconfig_device", "phase", "verify", "circuit", "iteration")
-"""Measurements read of every run; `port` and others are read where they are drawn."""
+READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration")
+"""Measurements read of every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = 20
 """So many iterations before and after a move tell what it did to a job."""
@@ -136,17 +136,6 @@ def phases(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def phase_times(book: Ledger, campaign: Campaign) -> Answer:
-    """How long the phases of runs took, over runs."""
-    return book.ask(
-        "phase_times",
-        "phases over all runs",
-        "SELECT phase, COUNT(*) AS n, median(duration_ms) AS median_ms, percentile(duration_ms, 90) AS p90_ms,"
-        f" percentile(duration_ms, 99) AS p99_ms, MAX(duration_ms) AS most_ms FROM phase WHERE {mine(campaign)} AND kind = 'run'"
-        " GROUP BY phase ORDER BY MIN(begin_ns)",
-    )
-
-
 def hosts(book: Ledger, campaign: Campaign) -> Answer:
     """How long hosts waited for light and took to commit."""
     return book.ask(
@@ -185,6 +174,7 @@ def runs(book: Ledger, campaign: Campaign) -> Answer:
 
 def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
     """The circuits a run left behind, of those of its plan."""
+    book.read_more(source.folder, "circuit")
     name = "circuits" if campaign.single else f"circuits of {source.record.id}"
     return book.ask(
         name,
