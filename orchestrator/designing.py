@@ -23,7 +23,7 @@ from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
 from orchestrator.plan import WantedLink
 from planner.backend import orders
 from planner.demand import Demand
-from planner.predict import PairFlow, Prediction, RingFlow, Way, allreduce_s, pair_loads, spread, transfers_s
+from planner.predict import PairFlow, Prediction, RingFlow, Way, allreduce_s, pair_loads, ring_loads, spread, transfers_s
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
 from planner.workload import Workload, demand
@@ -280,7 +280,7 @@ def _predicted(
         took,
         mine / took if took else 0.0,
         sum(loads.values()) / moved if moved else 0.0,
-        loads,
+        Counter(loads) + ring_loads(rings),
     )
 
 

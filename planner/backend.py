@@ -26,10 +26,8 @@ def orders(demand: Demand, shape: Shape, backend: Backend) -> dict[str, tuple[Or
     found = {}
     for group in demand.groups:
         own = [ring.order for ring in rings_of(group, shape)] or [_along(group, shape)]
-        if backend == "single-order":
-            found[group.id] = _one_order(own)
-        else:
-            found[group.id] = tuple(way for order in own for way in ((order, order[::-1]) if _both(order, shape) else (order,)))
+        ways = tuple(way for order in own for way in ((order, order[::-1]) if _both(order, shape) else (order,)))
+        found[group.id] = _one_order(ways) if backend == "single-order" else ways
     return found
 
 

@@ -1,0 +1,214 @@
+"""What other tools get is right by their own rules: programs run, files read back, environments agree."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+from xml.etree import ElementTree
+
+import flatbuffers
+import flatbuffers.table
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.backend import orders
+from planner.demand import Demand, Group, Infeasible
+from planner.exporters import astra, graphviz, msccl, ranks, svg
+from planner.exporters.taskgraph import tables, taskgraph
+from planner.importers.taskgraph import demand as imported
+from planner.routing import even
+from planner.shape import Ring, Shape
+from planner.taskgraph import NOMINAL_COMM, read, write
+
+HOSTS = [f"gpu{k:02d}" for k in range(1, 13)]
+SHAPE = Shape(6, 4, True, (Ring("all", (0, 1, 2, 3, 4, 5), 1), Ring("all", (0, 5, 4, 3, 2, 1), 5)))
+
+
+def asked(n: int = 6) -> Demand:
+    mp = np.zeros((n, n))
+    mp[0, 3], mp[4, 1] = 700, 32
+    return Demand(n, (Group("dp", tuple(range(n)), 1200), Group("tp", (1, 2), 40)), mp, 0.02)
+
+
+def reduced(text: str) -> list[list[frozenset[int]]]:
+    """Run an MSCCL program: which ranks' parts each chunk of each rank is the sum of, at the end."""
+    root = ElementTree.fromstring(text)
+    chunks = int(root.attrib["nchunksperloop"])
+    held = [[frozenset({rank})] * chunks for rank in range(int(root.attrib["ngpus"]))]
+    wires: dict[tuple[int, int, str], deque[tuple[int, frozenset[int]]]] = {}
+    blocks = [(int(gpu.attrib["id"]), tb, deque(tb)) for gpu in root for tb in gpu]
+    while any(steps for _, _, steps in blocks):
+        moved = False
+        for rank, tb, steps in blocks:
+            if not steps:
+                continue
+            kind, chunk = steps[0].attrib["type"], int(steps[0].attrib["srcoff"])
+            incoming = wires.setdefault((int(tb.attrib["recv"]), rank, tb.attrib["chan"]), deque())
+            outgoing = wires.setdefault((rank, int(tb.attrib["send"]), tb.attrib["chan"]), deque())
+            if kind != "s" and not incoming:
+                continue
+            value = held[rank][chunk]
+            if kind != "s":
+                at, got = incoming.popleft()
+                assert at == chunk, "what is received is the chunk that is meant"
+                if kind.startswith("rr"):
+                    assert not got & value, "nothing is added twice"
+                    value = got | value
+                else:
+                    value = got
+            if kind in ("rrcs", "rcs", "r"):
+                held[rank][chunk] = value
+            if kind != "r":
+                outgoing.append((chunk, value))
+            steps.popleft()
+            moved = True
+        assert moved, "every step that waits is answered in the end"
+    assert not any(wires.values())
+    return held
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 9).flatmap(lambda n: st.lists(st.permutations(range(n)), min_size=1, max_size=4)))
+def test_an_msccl_program_sums_everything_everywhere(found: list[list[int]]) -> None:
+    everybody = frozenset(found[0])
+    assert all(chunk == everybody for rank in reduced(msccl.xml("a", [tuple(order) for order in found])) for chunk in rank)
+
+
+def test_an_msccl_program_is_for_all_ranks() -> None:
+    with pytest.raises(Infeasible, match="all ranks of a communicator"):
+        msccl.xml("a", [(0, 2)])
+
+
+def test_stock_nccl_gets_one_order_or_a_refusal() -> None:
+    parallel = orders(asked(), SHAPE, "single-order")
+    assert parallel["dp"] == ((0, 1, 2, 3, 4, 5),) * 2, "the rings run opposite ways, and links carry both"
+    assert ranks.nccl_environment(parallel, 6)["NCCL_MAX_NCHANNELS"] == "2"
+    assert ranks.rank_file(HOSTS, (2, 0, 1)) == "gpu03\ngpu01\ngpu02\n"
+    with pytest.raises(Infeasible, match="different orders of all 6"):
+        ranks.nccl_environment(orders(asked(), SHAPE, "ring-groups"), 6)
+
+
+def test_ring_groups_name_every_order_of_every_group() -> None:
+    found = json.loads(ranks.ring_groups(orders(asked(), SHAPE, "ring-groups")))
+    assert len(found["dp"]) == 4 and [sorted(order) for order in found["tp"]] == [[1, 2]]
+
+
+def plain(value: Any) -> Any:
+    """A table without what is nothing, numbers as a file of single precision keeps them."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items() if one not in (0, 0.0, [])}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def test_a_task_graph_comes_back_as_it_went() -> None:
+    given_tables = tables(asked(), SHAPE, even(SHAPE), 25.0)
+    found = read(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
+    assert found["nnode"] == 6 and found["netbw"] == 25 * 125_000
+    for name in ("conn", "tasks", "devices", "routes", "rings"):
+        assert [plain(one) for one in found[name]] == [plain(one) for one in given_tables[name]], name
+    assert found["tasks"][0]["runtime"] == pytest.approx(20.0) and found["rings"][0]["ringpaths"][1]["jumps"] == [5] * 6
+
+
+def test_the_flatbuffers_library_finds_the_fields_where_the_simulator_looks() -> None:
+    data = bytearray(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
+    root = flatbuffers.table.Table(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+    nnode = root.Offset(6)
+    assert root.Get(flatbuffers.number_types.Uint32Flags, root.Pos + nnode) == 6
+    tasks = root.Offset(20)
+    assert root.VectorLen(tasks) == 2 * 6 + 2 + 2
+    last = flatbuffers.table.Table(data, root.Indirect(root.Vector(tasks) + 4 * (root.VectorLen(tasks) - 1)))
+    assert last.Get(flatbuffers.number_types.Int16Flags, last.Pos + last.Offset(4)) == 6, "an all-reduce"
+    assert last.VectorLen(last.Offset(14)) == 2, "whose next tasks are its group"
+
+
+def test_a_demand_is_found_again_in_its_task_graph() -> None:
+    found = imported(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
+    assert np.array_equal(found.mp, asked().mp) and found.compute_s == pytest.approx(0.02)
+    assert {g.members: g.bytes for g in found.groups} == {g.members: g.bytes for g in asked().groups}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_spoilt_task_graphs_are_refused_or_read_and_never_worse(data: st.DataObject) -> None:
+    whole = bytearray(taskgraph(asked(), SHAPE, even(SHAPE), 25.0))
+    for _ in range(data.draw(st.integers(0, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        imported(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
+    except Infeasible as error:
+        assert error.alternative
+
+
+def test_a_task_graph_that_names_what_is_not_there_is_refused() -> None:
+    graph = {"nnode": 4, "tasks": [{"type": NOMINAL_COMM, "taskid": 1, "deviceid": 77, "xfersize": 9}]}
+    with pytest.raises(Infeasible, match="device 77, which is not there"):
+        imported(write(graph))
+
+
+def test_astra_knows_rings_and_full_connection_and_nothing_else() -> None:
+    ring = Shape(6, 4, True, (Ring("all", (0, 1, 2, 3, 4, 5), 1),) * 2)
+    assert astra.network(ring, 25.0).splitlines() == [
+        "topology: [ Ring ]", "npus_count: [ 6 ]", "bandwidth: [ 6.25 ]", "latency: [ 0 ]",
+    ]  # fmt: skip
+    with pytest.raises(Infeasible, match="rings, full connection and switches only"):
+        astra.network(Shape(6, 4, True, (Ring("a", (0, 1, 2, 3, 4, 5)), Ring("a", (0, 2, 4, 1, 3, 5)))), 25.0)
+
+
+def fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """A protobuf message's fields in their order, by the wire format alone."""
+    found: list[tuple[int, int | bytes]] = []
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        if key & 7 == 0:
+            found.append((key >> 3, varint()))
+        else:
+            size = varint()
+            found.append((key >> 3, data[at : at + size]))
+            at += size
+    return found
+
+
+def test_a_chakra_trace_says_what_a_rank_does_in_which_order() -> None:
+    data, messages = astra.trace(asked(), 1), []
+    while data:
+        size, at = 0, 0
+        while True:
+            size |= (data[at] & 0x7F) << 7 * at
+            at += 1
+            if data[at - 1] < 0x80:
+                break
+        messages.append(fields(data[at : at + size]))
+        data = data[at + size :]
+    kinds = [dict(message)[3] for message in messages[1:]]
+    assert kinds == [astra.COMPUTE, astra.RECEIVE, astra.COLLECTIVE, astra.COLLECTIVE]
+    assert [value for number, value in messages[3] if number == 5] == [1], "sums come after transfers"
+    attributes = [dict(fields(value)) for number, value in messages[4] if number == 10 and isinstance(value, bytes)]
+    assert {a[1]: a.get(9, a.get(29, a.get(27))) for a in attributes} == {
+        b"is_cpu_op": 0, b"comm_type": 0, b"comm_size": 40, b"pg_name": b"2",
+    }  # fmt: skip
+
+
+def test_drawings_are_well_formed_and_show_every_link() -> None:
+    shape = Shape(6, 5, True, SHAPE.rings, ((0, 3), (1, 4)))
+    text = svg.svg("a & b", shape, HOSTS, asked().mp, asked().mp)
+    paths = [e for e in ElementTree.fromstring(text).iter() if e.tag.endswith("path")]
+    assert len(paths) == len(shape.cables)
+    assert graphviz.dot(shape, HOSTS).count(" -- ") == len(shape.cables)
