@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +39,11 @@ def _less(a: float, b: float) -> bool:
     return a < b * (1 - 1e-6)
 
 
-def directed_rings(shape: Shape, group: str) -> tuple[tuple[int, ...], ...]:
-    """The orders a group's data can go round in at once: each ring, and in duplex shapes its reverse (two ranks have but one)."""
-    orders = [ring.order for ring in shape.rings if ring.group == group and len(ring.order) > 1]
+def directed_rings(shape: Shape, members: Collection[int]) -> tuple[tuple[int, ...], ...]:
+    """The orders in which data of these ranks can go round at once: of rings of just these, and in duplex shapes their reverse
+    (two ranks have but one)."""
+    same = frozenset(members)
+    orders = [ring.order for ring in shape.rings if len(ring.order) == len(same) > 1 and frozenset(ring.order) == same]
     return tuple(way for order in orders for way in ((order, order[::-1]) if shape.duplex and len(order) > 2 else (order,)))
 
 
@@ -51,25 +53,26 @@ def ring_bytes(group: Group, rings: int = 1) -> float:
     return 2 * (size - 1) / size * group.bytes / rings
 
 
-def allreduce_loads(shape: Shape, groups: Iterable[Group], alias: dict[str, str] | None = None) -> NDArray[np.float64]:
-    """Bytes from row to column while all groups reduce at once.
+def ring_steps(shape: Shape, groups: Iterable[Group]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bytes that all groups together pass from row to column: on rings of their own, and of groups that have none.
 
-    Groups whose rings the shape has use all of them, both ways round; others pass data on in the order of their members, half each
-    way round, over shortest paths. alias: the group whose rings another uses.
+    Groups use all rings there are of their ranks, whosever they are, both ways round; those without pass data on in the order of
+    their members, half each way round.
     """
-    loads = np.zeros((shape.n, shape.n))
-    others = np.zeros((shape.n, shape.n))
+    own, others = np.zeros((shape.n, shape.n)), np.zeros((shape.n, shape.n))
     for group in groups:
-        rings = directed_rings(shape, (alias or {}).get(group.id, group.id))
-        target = loads if rings else others
-        for order in rings or _both_ways(group.members):
+        rings = directed_rings(shape, group.members)
+        orders = rings or ((group.members, group.members[::-1]) if len(group.members) > 2 else (group.members,))
+        for order in orders:
             ranks = np.array(order)
-            target[ranks, np.roll(ranks, -1)] += ring_bytes(group, len(rings) or len(_both_ways(group.members)))
-    return loads + even_loads(shape, others) if others.any() else loads
+            (own if rings else others)[ranks, np.roll(ranks, -1)] += ring_bytes(group, len(orders))
+    return own, others
 
 
-def _both_ways(members: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    return (members, members[::-1]) if len(members) > 2 else (members,)
+def allreduce_loads(shape: Shape, groups: Iterable[Group]) -> NDArray[np.float64]:
+    """Bytes between neighbours while all groups reduce at once; groups without rings go evenly over shortest paths."""
+    own, others = ring_steps(shape, groups)
+    return own + even_loads(shape, others) if others.any() else own
 
 
 def drain_s(shape: Shape, loads: NDArray[np.float64], lab: Lab) -> float:
@@ -77,11 +80,11 @@ def drain_s(shape: Shape, loads: NDArray[np.float64], lab: Lab) -> float:
     return float((loads / np.maximum(shape.adjacency, 1)).max(initial=0.0)) / lab.port_bytes_per_s
 
 
-def allreduce_s(shape: Shape, groups: Iterable[Group], lab: Lab, alias: dict[str, str] | None = None) -> float:
+def allreduce_s(shape: Shape, groups: Iterable[Group], lab: Lab) -> float:
     """Time of all groups' all-reduces at once: the fullest link, and 2(k-1) steps of the largest group."""
     groups = tuple(groups)
     steps = max((2 * (len(group.members) - 1) for group in groups), default=0)
-    return drain_s(shape, allreduce_loads(shape, groups, alias), lab) + steps * lab.alpha_s
+    return drain_s(shape, allreduce_loads(shape, groups), lab) + steps * lab.alpha_s
 
 
 def mp_s(shape: Shape, mp: NDArray[np.float64], lab: Lab, *, exact: bool | None = None) -> float:
@@ -93,9 +96,9 @@ def mp_s(shape: Shape, mp: NDArray[np.float64], lab: Lab, *, exact: bool | None 
     return drain_s(shape, even_loads(shape, mp), lab)
 
 
-def iteration_s(shape: Shape, demand: Demand, lab: Lab, alias: dict[str, str] | None = None) -> float:
+def iteration_s(shape: Shape, demand: Demand, lab: Lab) -> float:
     """Compute, then traffic between pairs, then all-reduce, none of them overlapping: the analytical model."""
-    return demand.compute_s + mp_s(shape, demand.mp, lab) + allreduce_s(shape, demand.groups, lab, alias)
+    return demand.compute_s + mp_s(shape, demand.mp, lab) + allreduce_s(shape, demand.groups, lab)
 
 
 def score(shape: Shape, demand: Demand, lab: Lab, *, allreduce: float | None = None) -> Score:

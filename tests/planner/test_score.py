@@ -55,8 +55,8 @@ def test_every_step_round_a_ring_costs_alpha() -> None:
 
 def test_a_duplex_ring_is_two_rings_but_for_two_ranks() -> None:
     shape = Shape(4, 4, True, (Ring("dp", (0, 1, 2, 3), 1), Ring("pair", (0, 2), 1)))
-    assert directed_rings(shape, "dp") == ((0, 1, 2, 3), (3, 2, 1, 0))
-    assert directed_rings(shape, "pair") == ((0, 2),)
+    assert directed_rings(shape, range(4)) == ((0, 1, 2, 3), (3, 2, 1, 0))
+    assert directed_rings(shape, {2, 0}) == ((0, 2),)
 
 
 def test_a_group_without_rings_goes_half_each_way_over_the_links_of_others() -> None:

@@ -1,0 +1,225 @@
+"""TopoOpt's alternating optimisation: a strategy for a fixed topology, a topology for a fixed strategy, until nothing changes.
+
+A strategy is one option for each part of the model; parts add their traffic up. With the topology fixed, strategies are searched by
+Markov chain Monte Carlo with FlexFlow's rule (a worse one is taken with probability exp(-alpha * difference)), costed by the
+analytical model: compute, then the fullest link of traffic between pairs, then that of all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.demand import Demand, Group, Infeasible
+from planner.routing import even_loads
+from planner.score import allreduce_loads
+from planner.shape import Lab, Shape
+from planner.topofinder import Finding, find
+from planner.totient import Rules
+
+PER_MS = 1.0
+"""alpha, for differences in milliseconds: the released planner's value."""
+STALE = 50
+"""Steps without change after which the released planner finds a new topology."""
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """One way to spread a part of the model: what it moves and computes in an iteration. mp: bytes, shape (n, n), None for none."""
+
+    name: str
+    compute_s: float = 0.0
+    groups: tuple[Group, ...] = ()
+    mp: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of the model and the ways to spread it."""
+
+    name: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn: time of an iteration with its topology before and after the search, s; strategies tried and taken."""
+
+    before_s: float
+    after_s: float
+    tried: int
+    taken: int
+
+
+@dataclass(frozen=True, eq=False)
+class Alternation:
+    """The best strategy (an option's name for each part) with its topology. settled: the last round changed nothing."""
+
+    strategy: tuple[str, ...]
+    demand: Demand
+    finding: Finding
+    iteration_s: float
+    rounds: tuple[Round, ...]
+    settled: bool
+
+
+def together(n: int, parts: Sequence[Part], chosen: Sequence[int]) -> Demand:
+    """The demand of one option for each part; groups of the same ranks are summed."""
+    options = [part.options[index] for part, index in zip(parts, chosen, strict=True)]
+    mp = np.zeros((n, n))
+    sums: dict[frozenset[int], tuple[str, tuple[int, ...], int]] = {}
+    for option in options:
+        if option.mp is not None:
+            mp += option.mp
+        for group in option.groups:
+            key = frozenset(group.members)
+            name, members, size = sums.get(key, (group.id, group.members, 0))
+            sums[key] = (name, members, size + group.bytes)
+    names: dict[str, int] = {}
+    groups = []
+    for name, members, size in sums.values():
+        names[name] = names.get(name, 0) + 1
+        groups.append(Group(name if names[name] == 1 else f"{name}-{names[name]}", members, size))
+    return Demand(n, tuple(groups), mp, sum(option.compute_s for option in options))
+
+
+def alternate(
+    parts: Sequence[Part],
+    lab: Lab,
+    n: int,
+    *,
+    rules: Rules = "paper",
+    seed: int = 0,
+    budget: int = 1000,
+    rounds: int = 10,
+    start: Sequence[int] | None = None,
+) -> Alternation:
+    """Search strategies and topologies in turn; the answer is the best pair met, never worse than the first.
+
+    budget: strategies tried against one topology. artifact: a new topology whenever a strategy was taken or 50 in a row were not,
+    and back to the best every budget/100 steps, 1 to 1000. start: the first option of each part, 0 where it is left out.
+    Raises: Infeasible - a part without options, or no topology for the first strategy.
+    """
+    for part in parts:
+        if not part.options:
+            raise Infeasible(f"{part.name} has no option", "give each part of the model one way to spread it")
+    if not parts or budget < 1 or rounds < 1:
+        raise Infeasible(f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s)", "give 1 or more of each")
+    chosen = list(start) if start is not None else [0] * len(parts)
+    search = _Search(n, tuple(parts), lab, rules, np.random.default_rng(seed), seed)
+    best: tuple[float, list[int], Finding] | None = None
+    told: list[Round] = []
+    settled = False
+    while len(told) < rounds and not settled:
+        costs = search.costs(chosen)
+        before = costs.seconds(chosen)
+        if best is None or before < best[0]:
+            best = (before, list(chosen), costs.finding)
+        after, found, on, tried, taken = search.strategy(costs, chosen, budget)
+        told.append(Round(before, after, tried, taken))
+        if after < best[0] * (1 - 1e-12):
+            best = (after, list(found), on.finding)
+        settled = found == chosen
+        chosen = found
+    assert best is not None  # there was a first round
+    seconds, chosen, finding = best
+    names = tuple(part.options[index].name for part, index in zip(parts, chosen, strict=True))
+    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(told), settled)
+
+
+@dataclass(eq=False)
+class _Costs:
+    """Loads of every option on the links of one topology, so that a strategy is a sum."""
+
+    finding: Finding
+    lab: Lab
+    parts: tuple[Part, ...]
+    between: list[list[NDArray[np.float64]]] = field(default_factory=list)
+    reduce: list[list[NDArray[np.float64]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shape = self.finding.shape
+        links = shape.adjacency[shape.adjacency > 0] * self.lab.port_bytes_per_s
+        for part in self.parts:
+            self.between.append([self._load(shape, option.mp) / links for option in part.options])
+            self.reduce.append([self._sums(shape, option.groups) / links for option in part.options])
+
+    @staticmethod
+    def _load(shape: Shape, mp: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        loads = even_loads(shape, mp) if mp is not None and mp.any() else np.zeros((shape.n, shape.n))
+        return loads[shape.adjacency > 0]
+
+    @staticmethod
+    def _sums(shape: Shape, groups: tuple[Group, ...]) -> NDArray[np.float64]:
+        return allreduce_loads(shape, [group for group in groups if len(group.members) > 1])[shape.adjacency > 0]
+
+    def seconds(self, chosen: Sequence[int]) -> float:
+        """Of an iteration."""
+        steps = 0
+        compute = 0.0
+        for part, index in zip(self.parts, chosen, strict=True):
+            compute += part.options[index].compute_s
+            steps = max(steps, *(2 * (len(group.members) - 1) for group in part.options[index].groups), 0)
+        between = sum(loads[index] for loads, index in zip(self.between, chosen, strict=True))
+        reduce = sum(loads[index] for loads, index in zip(self.reduce, chosen, strict=True))
+        return compute + float(np.max(between, initial=0.0)) + float(np.max(reduce, initial=0.0)) + steps * self.lab.alpha_s
+
+
+@dataclass(eq=False)
+class _Search:
+    n: int
+    parts: tuple[Part, ...]
+    lab: Lab
+    rules: Rules
+    rng: np.random.Generator
+    seed: int
+    known: dict[tuple[int, ...], _Costs] = field(default_factory=dict)
+
+    def costs(self, chosen: Sequence[int]) -> _Costs:
+        """The topology for a strategy and what every option costs on it."""
+        key = tuple(chosen)
+        if key not in self.known:
+            finding = find(together(self.n, self.parts, chosen), self.lab, rules=self.rules, seed=self.seed)
+            if not finding.shape.connected:  # other strategies must be able to run on it
+                finding = find(self._joined(chosen), self.lab, rules=self.rules, seed=self.seed)
+            self.known[key] = _Costs(finding, self.lab, self.parts)
+        return self.known[key]
+
+    def _joined(self, chosen: Sequence[int]) -> Demand:
+        """The same demand and a byte round all ranks, which makes the topology connected."""
+        demand = together(self.n, self.parts, chosen)
+        mp = demand.mp.copy()
+        mp[np.arange(self.n), (np.arange(self.n) + 1) % self.n] += 1.0
+        return Demand(self.n, demand.groups, mp, demand.compute_s)
+
+    def strategy(self, costs: _Costs, chosen: Sequence[int], budget: int) -> tuple[float, list[int], _Costs, int, int]:
+        """The best strategy the chain meets: time, options, the topology it is of, tried, taken."""
+        here, now = list(chosen), costs.seconds(chosen)
+        best, least, on = list(here), now, costs
+        open_ = [place for place, part in enumerate(self.parts) if len(part.options) > 1]
+        taken = stale = 0
+        back = min(max(budget // 100, 1), 1000)
+        for step in range(budget if open_ else 0):
+            place = open_[int(self.rng.integers(len(open_)))]
+            options = len(self.parts[place].options)
+            old = here[place]
+            here[place] = (old + 1 + int(self.rng.integers(options - 1))) % options
+            then = costs.seconds(here)
+            worse_ms = (then - now) * 1e3
+            stale += 1
+            if worse_ms < 0 or self.rng.random() < exp(-min(PER_MS * worse_ms, 700.0)):
+                now, taken, stale = then, taken + 1, 0
+            else:
+                here[place] = old
+            if self.rules == "artifact" and stale in (0, STALE):
+                costs, stale = self.costs(here), 0
+                now = costs.seconds(here)
+            if now < least:
+                best, least, on = list(here), now, costs
+            if self.rules == "artifact" and (step + 1) % back == 0:
+                here, now, costs = list(best), least, on
+        return least, best, on, budget if open_ else 0, taken

@@ -1,0 +1,194 @@
+"""What a topology is compared with: regular graphs that take no notice of traffic, and electrical switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner import direct
+from planner.demand import Demand, Group, Infeasible
+from planner.score import ring_bytes
+from planner.shape import Lab, Ring, Shape
+from planner.topofinder import BASE
+
+MIXING = 20
+"""Exchanges tried for each link before a graph counts as random."""
+
+
+def rings(lab: Lab, group: str = BASE) -> Shape:
+    """The same ring in rank order on all ports: parallel links, all that a back-end with one order can use."""
+    each = 2 if lab.duplex and lab.n > 2 else 1
+    if lab.degree < each:
+        raise Infeasible(
+            f"degree {lab.degree}: a duplex ring takes {each} ports", f"give hosts {each} ports, or take simplex links"
+        )
+    return Shape(lab.n, lab.degree, lab.duplex, tuple(Ring(group, tuple(range(lab.n)), 1) for _ in range(lab.degree // each)))
+
+
+def torus(lab: Lab) -> Shape:
+    """The torus of degree / 2 dimensions whose sides are nearest to equal. Raises: Infeasible - the ranks do not divide so."""
+    dimensions = lab.degree // 2
+    sides = _sides(lab.n, dimensions, 3) if dimensions else None
+    if sides is None or not lab.duplex:
+        raise Infeasible(
+            f"{lab.n} ranks make no duplex torus of {dimensions} sides of 3 or more",
+            f"take {3 ** max(dimensions, 1)} ranks, or degree 2",
+        )
+    return direct.torus(*sides)
+
+
+def _sides(n: int, dimensions: int, least: int) -> tuple[int, ...] | None:
+    if dimensions == 1:
+        return (n,) if n >= least else None
+    found = [
+        (side, *rest)
+        for side in range(least, n + 1)
+        if side**dimensions <= n and n % side == 0 and (rest := _sides(n // side, dimensions - 1, side)) is not None
+    ]
+    return min(found, key=lambda sides: sides[-1] / sides[0], default=None)
+
+
+def random_regular(lab: Lab, *, seed: int = 0) -> Shape:
+    """A connected graph of this degree, by random exchanges of links, without parallel ones.
+
+    Raises: Infeasible - an odd number of ports in all, or more ports than other ranks.
+    """
+    n, degree = lab.n, lab.degree
+    if degree >= n:
+        raise Infeasible(f"degree {degree} among {n} ranks without parallel links", f"take degree {n - 1}")
+    if lab.duplex and n * degree % 2:
+        raise Infeasible(f"{n} ranks of degree {degree} have an odd number of ports", f"take degree {degree - 1} or {degree + 1}")
+    if degree < 2:
+        raise Infeasible(f"degree {degree} joins no more than pairs", "take degree 2 or more")
+    half = (n // 2,) if lab.duplex and degree % 2 else ()
+    steps = range(1, (degree // 2 if lab.duplex else degree) + 1)
+    start = direct.circulant(n, (*steps, *half), duplex=lab.duplex)
+    rng = np.random.default_rng(seed)
+    while True:
+        shape = direct.graph(n, _mixed(start.cables.tolist(), lab.duplex, rng), duplex=lab.duplex)
+        if shape.connected:
+            return shape
+
+
+def _mixed(links: list[list[int]], duplex: bool, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Exchange ends of two links drawn by chance, many times over; never a loop or a link twice."""
+
+    def key(a: int, b: int) -> tuple[int, int]:
+        return (a, b) if not duplex or a < b else (b, a)
+
+    there = {key(a, b) for a, b in links}
+    order = sorted(there)
+    for first, second, turn in zip(
+        rng.integers(len(order), size=MIXING * len(order)).tolist(),
+        rng.integers(len(order), size=MIXING * len(order)).tolist(),
+        rng.integers(2, size=MIXING * len(order)).tolist(),
+        strict=True,
+    ):
+        (a, b), (c, d) = order[first], order[second]
+        if duplex and turn:
+            c, d = d, c
+        new = key(a, d), key(c, b)
+        if len({a, b, c, d}) == 4 and new[0] not in there and new[1] not in there:
+            there -= {order[first], order[second]}
+            there |= {*new}
+            order[first], order[second] = new
+    return order
+
+
+def expander(lab: Lab, *, seed: int = 0, tries: int = 16) -> Shape:
+    """Of some random regular graphs the one with the widest spectral gap."""
+    return max((random_regular(lab, seed=seed * tries + number) for number in range(tries)), key=spectral_gap)
+
+
+def spectral_gap(shape: Shape) -> float:
+    """The degree less the largest other eigenvalue (modulus); Ramanujan graphs have at least degree - 2 sqrt(degree - 1)."""
+    adjacency = shape.adjacency.astype(float)
+    values = np.linalg.eigvalsh(adjacency) if shape.duplex else np.linalg.svd(adjacency, compute_uv=False)
+    sizes = np.sort(np.abs(values))[::-1]
+    return float(sizes[0] - sizes[1])
+
+
+def round_robin(n: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Matchings that join every pair once: n - 1 of them for even n, n with one rank idle in each for odd n (circle method)."""
+    seats = n + n % 2
+    rounds = []
+    for turn in range(seats - 1):
+        circle = [(place + turn) % (seats - 1) for place in range(seats - 1)]
+        pairs = [(seats - 1, circle[0])] + [(circle[i], circle[seats - 1 - i]) for i in range(1, seats // 2)]
+        rounds.append(tuple(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < n)))
+    return tuple(rounds)
+
+
+def round_robin_slots(lab: Lab) -> tuple[Shape, ...]:
+    """A schedule in which every pair meets: ceil((n-1)/d) slots of d matchings, the last filled up from the first."""
+    matchings = round_robin(lab.n)
+    slots = ceil(len(matchings) / lab.degree)
+    width = min(lab.degree, len(matchings))
+    dealt = [[matchings[(slot * width + port) % len(matchings)] for port in range(width)] for slot in range(slots)]
+    ways = [[pair for matching in slot for pair in matching] for slot in dealt]
+    if not lab.duplex:
+        ways = [[way for a, b in pairs for way in ((a, b), (b, a))] for pairs in ways]
+    return tuple(Shape(lab.n, lab.degree, lab.duplex, (), tuple(pairs)) for pairs in ways)
+
+
+@dataclass(frozen=True)
+class Electrical:
+    """Packet switches as rates: of a host, each way, and of each rack's uplinks together (None: one switch without racks)."""
+
+    name: str
+    host_bytes_per_s: float
+    racks: tuple[tuple[int, ...], ...] = ()
+    uplink_bytes_per_s: float | None = None
+
+    def seconds(self, loads: NDArray[np.float64]) -> float:
+        """Time to carry bytes from row to column: the fullest host or uplink, out or in."""
+        busiest = float(max(loads.sum(axis=0).max(initial=0), loads.sum(axis=1).max(initial=0))) / self.host_bytes_per_s
+        if self.uplink_bytes_per_s is None:
+            return busiest
+        for rack in self.racks:
+            inside = np.zeros(len(loads), dtype=bool)
+            inside[list(rack)] = True
+            crossing = max(float(loads[inside][:, ~inside].sum()), float(loads[~inside][:, inside].sum()))
+            busiest = max(busiest, crossing / self.uplink_bytes_per_s)
+        return busiest
+
+    def allreduce_s(self, n: int, groups: tuple[Group, ...], alpha_s: float = 0.0) -> float:
+        """All groups at once, each round one ring that visits rack after rack."""
+        place = {rank: number for number, rank in enumerate(rank for rack in self.racks for rank in rack)}
+        loads = np.zeros((n, n))
+        for group in groups:
+            order = np.array(sorted(group.members, key=lambda rank: place.get(rank, rank)))
+            loads[order, np.roll(order, -1)] += ring_bytes(group)
+        steps = max((2 * (len(group.members) - 1) for group in groups), default=0)
+        return self.seconds(loads) + steps * alpha_s
+
+    def iteration_s(self, demand: Demand, alpha_s: float = 0.0) -> float:
+        """As `score.iteration_s`: compute, then traffic between pairs, then all-reduce."""
+        return demand.compute_s + self.seconds(demand.mp) + self.allreduce_s(demand.n, demand.groups, alpha_s)
+
+
+def ideal_switch(lab: Lab) -> Electrical:
+    """One switch with all ports of all hosts at full rate: nothing that uses these ports is faster."""
+    return Electrical("ideal switch", lab.degree * lab.port_bytes_per_s)
+
+
+def fat_tree(lab: Lab, host_gbps: float) -> Electrical:
+    """Full bisection at a host rate of its own, which a comparison of equal cost sets below that of all optical ports."""
+    if not (np.isfinite(host_gbps) and host_gbps > 0):
+        raise Infeasible(f"a fat-tree of {host_gbps} Gb/s for a host", "give a rate above 0 Gb/s")
+    return Electrical(f"fat-tree of {host_gbps:g} Gb/s", host_gbps * 1e9 / 8)
+
+
+def oversubscribed(lab: Lab, factor: float, rack: int) -> Electrical:
+    """Racks of `rack` hosts whose uplinks carry 1/factor of what the hosts could send. Raises: Infeasible - racks do not divide."""
+    if rack < 1 or lab.n % rack:
+        near = min((k for k in range(1, lab.n + 1) if lab.n % k == 0), key=lambda k: (abs(k - rack), k))
+        raise Infeasible(f"racks of {rack} do not divide {lab.n} hosts", f"take racks of {near}")
+    if not (np.isfinite(factor) and factor >= 1):
+        raise Infeasible(f"oversubscribed {factor} to 1", "give a factor of 1 or more")
+    host = lab.degree * lab.port_bytes_per_s
+    racks = tuple(tuple(range(first, first + rack)) for first in range(0, lab.n, rack))
+    return Electrical(f"{factor:g}:1 oversubscribed fat-tree", host, racks, rack * host / factor)
