@@ -70,6 +70,8 @@ def demo() -> None:
     print("\nRecorded (plan, journal in line protocol, Ansible's output, iterations):")
     for r in history[:2]:
         print(f"  {r['id']}  {r['plan_name']}  {ask('show', str(r['id']))['journal']}")
+    print("\nThe second change on one page, before and after; open it in a browser:")
+    run("report", str(history[0]["id"]))
 
 
 def main() -> int:

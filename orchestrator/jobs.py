@@ -21,6 +21,7 @@ from orchestrator.hosts.launch import backend
 from orchestrator.lab import Lab
 from orchestrator.plan import Job, Traffic
 from orchestrator.recorder import Recorder
+from orchestrator.report import environment
 from orchestrator.reports import JobLogs, JobStatus, to_json
 from orchestrator.scope import reach
 from orchestrator.session import Session, deadline, load_lab, open_session, slice_of
@@ -434,6 +435,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
             await session.hosts.fence(run.token, job.ranks)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
+                environment.note(run_dir, session.lab, inventory)
                 record = store.latest_job(key)
                 if record is not None and record.ended is None:
                     await halt(session, store, record, run_dir.parent / record.run, "launched again")

@@ -230,15 +230,8 @@ def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure
             marks += [("route", max(x for x in (ms["link_up_ms"], ms["dark_end_ms"], 0.0) if x is not None), ms["route_ms"])]
             for k, (name, begin, end) in enumerate(marks):
                 if begin is not None and end is not None and end > begin:
-                    thin = name == "command"
-                    axes.barh(
-                        y - (0.28 if thin else -0.1),
-                        end - begin,
-                        left=begin,
-                        height=0.2 if thin else 0.5,
-                        color=PHASE_COLOURS[name],
-                        zorder=2 + k,
-                    )
+                    at, height = {"command": (y - 0.3, 0.16), "power": (y + 0.38, 0.16)}.get(name, (y + 0.04, 0.46))
+                    axes.barh(at, end - begin, left=begin, height=height, color=PHASE_COLOURS[name], zorder=2 + k)
         offset = _first_command(rows, phases)
         for y, (_, colour, begin, end, said) in enumerate(hosts, len(rows)):
             axes.barh(y, end - begin, left=begin - offset, height=0.5, color=colour)
@@ -318,7 +311,7 @@ def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure
         axes.set_xlabel(label)
         axes.set_ylabel("share of all")
         axes.grid(True)
-        axes.legend(loc="lower right")
+        axes.legend(loc="best")
     return figure
 
 

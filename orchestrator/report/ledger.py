@@ -46,6 +46,8 @@ def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
     """A value with its unit, as a person reads it."""
     if not isinstance(value, (int, float)):
         return str(value)
+    if unit == "ms" and value < 0:
+        return f"-{number_text(-value, unit, scale)}"
     if unit == "ms":
         return scaled_text(value / 1e3, scale) if scale != 1 else seconds_text(value / 1e3)
     if isinstance(value, int):

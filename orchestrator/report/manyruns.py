@@ -172,7 +172,8 @@ def comparison(c: Context, kept: Mapping[str, Any]) -> None:
         numbers = [line[f"{c}{suffix}"].show() for c in ("value", "low", "high")]
         rows.append((names[of], *numbers))
     section.tables.append(Table(("iteration", "median", f"{done.level} % from", "to"), rows))
-    section.notes.append(done.words(arms) + ".")
+    found = done.words(arms)
+    section.intro = f"{found[0].upper()}{found[1:]}. {section.intro}"
     section.notes.append(
         f"Intervals: bootstrap in two stages (measurements, then iterations in each), {done.resamples} resamples, seed {done.seed};"
         f" {done.measured[0]} and {done.measured[1]} measurements, {done.iterations[0]} and {done.iterations[1]} iterations."
