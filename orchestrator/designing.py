@@ -84,7 +84,9 @@ class Design:
 
 
 def read_workload(path: Path) -> Read:
-    """Read a workload file. Raises: BadFile - everything wrong with it; Infeasible - it contradicts itself."""
+    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
+    if path.suffix == ".fbuf":
+        return _read_graph(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -95,6 +97,19 @@ def read_workload(path: Path) -> Read:
     if found is None:
         raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
     return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
+
+
+def _read_graph(path: Path) -> Read:
+    from planner.importers import taskgraph
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadFile([f"{path}: {error.strerror}"]) from error
+    found = taskgraph.demand(data)
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
+    given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
+    return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
 
 
 def chosen_hosts(lab: Lab, count: int, named: Sequence[HostName]) -> tuple[HostName, ...]:
@@ -272,6 +287,8 @@ def _predicted(
         for rank in group.members:
             sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
     moved = sum(flow.bytes for flow in pairs)
+    every = Counter(loads) + ring_loads(rings)
+    sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
     # rank 0 is the one whose iterations are recorded
     mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
     return Prediction(
@@ -279,8 +296,9 @@ def _predicted(
         transfers_s(loads, bytes_per_s, alpha_s, hops),
         took,
         mine / took if took else 0.0,
+        sum(every.values()) / sent_in_all if sent_in_all else 1.0,
         sum(loads.values()) / moved if moved else 0.0,
-        Counter(loads) + ring_loads(rings),
+        every,
     )
 
 

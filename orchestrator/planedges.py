@@ -86,7 +86,7 @@ class PredictedEdge(Edge):
     link_mbps: Annotated[Figure | None, Field(description="rate of a port that is reckoned with, megabits per second")] = None
     diameter: Figure | None = None
     mean_hops: Figure | None = None
-    bandwidth_tax: Annotated[Figure | None, Field(description="bytes on all links per byte of transfers")] = None
+    bandwidth_tax: Annotated[Figure | None, Field(description="bytes on all links per byte that is sent")] = None
 
 
 class ProducerEdge(Edge):

@@ -39,14 +39,15 @@ class PairFlow:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one iteration's phases. busbw: bytes/s one rank sends for sums, largest over ranks. tax: mean hops of a byte
-    of transfers. fullest: the link that each phase waits for, and the share of its bytes."""
+    """Seconds of one iteration's phases. busbw: bytes/s rank 0 sends for sums (another, where it has none). tax: bytes on all links
+    per byte that is sent. hops: of an average byte of transfers. loads: bytes on each link, of both phases."""
 
     compute_s: float
     transfers_s: float
     allreduce_s: float
     busbw: float = 0.0
-    tax: float = 0.0
+    tax: float = 1.0
+    hops: float = 0.0
     loads: Mapping[Hashable, float] = field(default_factory=dict)
 
     @property

@@ -59,6 +59,7 @@ def register(root: typer.Typer) -> None:
 testbed compare examples/topoopt-12.json examples/parallel-ring-12.json --repeats 3 --yes
 testbed compare a.json b.json --job job.json --iterations 40    both run this job
 testbed compare --resume compare-2026-11-21-0001                go on with one that was stopped
+testbed compare --predicted last                                a designed job: prediction beside measurement
 """,
         more="""
 The order is A B B A A B B A ..., so that a slow drift meets both alike. Each measurement brings the plan up, launches the job anew,
@@ -86,7 +87,17 @@ lets it make its iterations and stops it. Then the lab is as it was before, or a
         out: Annotated[
             Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)
         ] = None,
+        predicted: Annotated[
+            str | None,
+            typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.", show_default=False),
+        ] = None,
     ) -> Result:
+        if predicted is not None:
+            from orchestrator.cli import design
+
+            if a is not None or resume is not None:
+                raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
+            return design.predicted(call, predicted)
         from orchestrator.report import comparison as c
         from orchestrator.session import load_lab
 

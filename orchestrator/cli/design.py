@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
     from orchestrator.designing import Design
+    from orchestrator.profiling import Versus
 
 Workload = Annotated[
     Path | None,
@@ -39,6 +40,13 @@ Scale = Annotated[
 Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
 Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
+Svg = Annotated[
+    Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.", show_default=False)
+]
+Export = Annotated[
+    Path | None,
+    typer.Option("--export", metavar="DIR", help="Also write it for NCCL, MSCCL, ASTRA-sim, GraphViz, ...", show_default=False),
+]
 Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration will take, part by part.")]
 
 SHORT = {
@@ -89,6 +97,50 @@ def register(root: typer.Typer) -> None:
     for method, short in SHORT.items():
         _method(app, method, short)
 
+    @verb(
+        app,
+        "compare",
+        "Prediction beside measurement, of the job a run launched.",
+        examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
+    )
+    def compare(
+        call: Call,
+        run: Annotated[
+            str,
+            typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: the run of the latest job.", show_default=False),
+        ] = "last",
+    ) -> Result:
+        return predicted(call, run)
+
+
+def predicted(call: Call, run: str) -> Result:
+    """What was predicted of a run's job beside what was measured. Raises: Usage - no such run; Missing - nothing to compare."""
+    from optics.errors import TestbedError
+    from orchestrator.cli import designtext
+    from orchestrator.cli.call import engine
+    from orchestrator.profiling import versus
+    from orchestrator.session import load_lab, slice_of
+
+    with call.store() as store:
+        job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+        record = store.get(job.run if run == "last" and job is not None else run)
+    if record is None:
+        raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
+    if job is not None and job.run == record.id:
+        try:
+            call.work(engine().job_status)  # brings the newest iterations home
+        except TestbedError as error:
+            call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
+    found = versus(record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id))
+    data = found.to_json() | {"figures": [{**row, "off": one.off} for row, one in _rows(found)]}
+    return Result(data, designtext.versus(found))
+
+
+def _rows(found: Versus) -> list[tuple[dict[str, Any], Any]]:
+    from orchestrator.reports import to_json
+
+    return [(cast(dict[str, Any], to_json(one)), one) for one in found.figures]
+
 
 def _method(app: typer.Typer, method: str, short: str) -> None:
     @verb(
@@ -98,7 +150,8 @@ def _method(app: typer.Typer, method: str, short: str) -> None:
         examples=f"""
 testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json
 testbed up --topology plan.json
-testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain
+testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain --svg design.svg
+testbed design {method} -w examples/workloads/dlrm.yaml --export design     for NCCL, MSCCL, ASTRA-sim, ...
 """,
         more="Nothing touches the lab. The plan's job replays the workload's traffic; `up` shows prediction beside measurement.",
     )
@@ -118,6 +171,8 @@ testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain
         name: Name = "",
         explain: Explain = False,
         predict: Predict = False,
+        svg: Svg = None,
+        export: Export = None,
     ) -> Result:
         import json
 
@@ -140,8 +195,20 @@ testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain
         )
         plan = document(found, name)
         data = {"plan": plan, **designtext.data(found)}
+        lines = [designtext.text(found, plan["name"], explain=explain, predict=predict)]
+        if svg is not None or export is not None:
+            from orchestrator import exporting
+
+            if svg is not None:
+                svg.write_text(exporting.picture(found, plan["name"]), encoding="utf-8")
+                data["svg"] = str(svg)
+            if export is not None:
+                written, refused = exporting.export(found, export)
+                data |= {"exported": written, "not_exported": refused}
+                lines.insert(0, f"  exported   {len(written)} files to {export}")
+                lines[1:1] = [f"             not {line}" for line in refused]
         hint = ""
         if out is not None:
             out.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
             hint = f"testbed up --topology {out}"
-        return Result(data, designtext.text(found, plan["name"], explain=explain, predict=predict), hint=hint)
+        return Result(data, "\n".join(lines), hint=hint)

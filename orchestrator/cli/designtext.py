@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.cli.text import columns, ms_text
 from orchestrator.designing import Design
+from orchestrator.profiling import Profile, Versus
 from orchestrator.reports import to_json
 from planner.predict import Prediction
 
@@ -33,7 +34,7 @@ def _prediction(given: Prediction) -> dict[str, float]:
 def text(found: Design, name: str, *, explain: bool, predict: bool) -> str:
     """What was found; with `explain` why, with `predict` each part of an iteration."""
     shape, workload = found.shape, found.read.workload
-    tax = f", {found.here.tax:.2f} hops a byte of transfers" if found.transfers else ""
+    tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
     lines = [
         f"  topology   {len(shape.cables)} links on {shape.n} hosts, {shape.degree} ports each: "
         f"diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops{tax}"
@@ -45,6 +46,8 @@ def text(found: Design, name: str, *, explain: bool, predict: bool) -> str:
         lines.append(f"             and {len(found.read.demand.groups) - 8} more groups")
     if explain:
         lines += [f"  why        {line}" for line in found.found.why]
+        others = ", ".join(f"{name} {ms_text(seconds * 1e3)}" for name, seconds in found.others)
+        lines += [f"  reckoned   also {others}"] if others else []
     rate = f"{workload.rate_gbps:g} Gb/s"
     lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on links of {rate}")
     if found.time_scale != 1:
@@ -67,3 +70,31 @@ def _bytes(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} GB"
+
+
+def versus(report: Versus) -> str:
+    """Prediction beside measurement."""
+    rows: list[tuple[str, ...]] = [("figure", "predicted", "measured", "off")]
+    for one in report.figures:
+        cells = (_figure(one.predicted, one.unit), _figure(one.measured, one.unit), "" if one.off is None else f"{one.off:+.1%}")
+        rows.append((one.figure, *cells))
+    lines = [f"  {line}" for line in columns(rows)]
+    if report.time_scale != 1:
+        lines.append(f"  times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links")
+    return "\n".join([*lines, f"Compared: {report.plan}, job {report.job}, {report.iterations} iterations, run {report.run}"])
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "-" if value is None else ms_text(value) if unit == "ms" else f"{value:.4g} {unit}".rstrip()
+
+
+def profile(report: Profile) -> str:
+    """What went over each link."""
+    rows: list[tuple[str, ...]] = [("link", "bytes an iteration")]
+    rows += [(f"{link.src}:p{link.port} -> {link.dst}", _bytes(link.bytes)) for link in report.links]
+    lines = [f"  {line}" for line in columns(rows)]
+    total = sum(link.bytes for link in report.links)
+    tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links for each that is sent"
+    took = "" if report.iteration_ms is None else f", iteration {ms_text(report.iteration_ms)}"
+    words = f"{report.job}, {report.iterations} iterations{took}: {_bytes(total)} an iteration{tax}"
+    return "\n".join([*lines, f"Measured: {words}   run {report.run}"])

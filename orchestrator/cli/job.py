@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,3 +51,29 @@ def register(root: typer.Typer) -> None:
     @verb(app, "stop", "Stop the job.", examples="testbed job stop")
     def stop(call: Call) -> Result:
         return _result(call.work(engine().job_stop))
+
+    @verb(
+        app,
+        "profile",
+        "Measure what an iteration of the running job moves, by its hosts' port counters.",
+        examples="testbed job profile\ntestbed job profile --iterations 20 --out measured.yaml    a workload to design for",
+        more="What a host forwards counts once for each link it takes: counters do not tell for whom bytes are.",
+    )
+    def profile(
+        call: Call,
+        iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Over so many iterations.")] = 5,
+        out: Annotated[
+            Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it as a workload.", show_default=False)
+        ] = None,
+    ) -> Result:
+        from orchestrator.cli import designtext
+        from orchestrator.profiling import as_workload, job_profile
+
+        report = call.work(job_profile, iterations=iterations)
+        if out is not None:
+            import yaml
+
+            out.write_text(yaml.safe_dump(as_workload(report), sort_keys=False), encoding="utf-8")
+        return Result(
+            report.to_json(), designtext.profile(report), hint="" if out is None else f"testbed design topoopt --workload {out}"
+        )

@@ -29,7 +29,7 @@ def network(shape: Shape, rate_gbps: float, alpha_s: float = 0.0) -> str:
     orders = {ring.order for ring in shape.rings if len(ring.order) == shape.n}
     if even and len(arcs) == shape.n * (shape.n - 1):
         name, width = "FullyConnected", rate_gbps / 8 * parallel * (shape.n - 1)
-    elif even and len(orders) == 1 and not shape.matched:
+    elif even and len(orders) == 1 and not shape.matched and all(len(ring.order) == shape.n for ring in shape.rings):
         name, width = "Ring", rate_gbps / 8 * parallel
     else:
         raise Infeasible(

@@ -59,7 +59,7 @@ def _heading(x: float, words: str) -> str:
 
 
 def _circle(shape: Shape, hosts: Sequence[str], x: float, y: float) -> list[str]:
-    radius = SIDE / 2 - 34
+    radius = SIDE / 2 - 40
     at = [(x + radius * sin(2 * pi * k / shape.n), y - radius * cos(2 * pi * k / shape.n)) for k in range(shape.n)]
     parts = []
     for a, b in shape.matched:
@@ -72,8 +72,9 @@ def _circle(shape: Shape, hosts: Sequence[str], x: float, y: float) -> list[str]
         name = f"<title>{escape(hosts[rank])}</title>"
         parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{size:.1f}" fill="white" stroke="{_INK}">{name}</circle>')
         if shape.n <= 32:
-            lx, ly = x + (px - x) * 1.12, y + (py - y) * 1.12
-            parts.append(f'<text x="{lx:.1f}" y="{ly + 4:.1f}" text-anchor="middle" font-size="10">{escape(hosts[rank])}</text>')
+            lx, ly = px + (px - x) / radius * (size + 4), py + (py - y) / radius * (size + 9)
+            anchor = "middle" if abs(px - x) < radius / 8 else "start" if px > x else "end"
+            parts.append(f'<text x="{lx:.1f}" y="{ly + 4:.1f}" text-anchor="{anchor}" font-size="10">{escape(hosts[rank])}</text>')
     return parts
 
 

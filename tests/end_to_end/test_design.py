@@ -1,0 +1,46 @@
+"""A designed topology on the lab: the job moves the workload's traffic, and what was predicted stands beside what is measured."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.end_to_end.conftest import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+WORKLOAD = """\
+schema: testbed.workload/1
+name: small
+ranks: 6
+batch: 4
+layers:
+  - {kind: dense, parameters: 30000000}
+  - {kind: embedding, tables: 6, rows: 1000, width: 65536}
+compute_s: 0.004
+"""
+
+
+def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(lab: Lab) -> None:
+    workload, plan = lab.folder / "small.yaml", lab.folder / "small.json"
+    workload.write_text(WORKLOAD)
+    designed = lab.testbed("design", "topoopt", "--workload", workload, "--out", plan, "--iterations", "5").must()
+    assert designed["plan"] == json.loads(plan.read_text())
+    job = lab.up(plan).must()["job"]
+    predicted = json.loads(plan.read_text())["predicted"]
+    assert job["state"] in ("running", "finished") and job["workload"] == "replay"
+    assert (job["iteration_expected_ms"], job["busbw_expected_mbps"]) == (predicted["iteration_ms"], predicted["busbw_mbps"])
+    assert job["iteration_ms"] >= predicted["iteration_ms"] * 0.9, "nothing is faster than the links"
+    while job["state"] == "running":
+        job = lab.testbed("job", "status").must()
+    assert job["state"] == "finished"
+    logs = lab.testbed("job", "logs").must()["lines"]
+    assert not [line for lines in logs.values() for line in lines if "Traceback" in line]
+    told = lab.testbed("design", "compare").must()
+    figures = {row["figure"]: row for row in told["figures"]}
+    assert told["run"] == job["run"] and figures["iteration"]["measured"] == pytest.approx(job["iteration_ms"], rel=0.01)
+    assert figures["all-reduce"]["off"] == pytest.approx(
+        figures["all-reduce"]["measured"] / predicted["allreduce_ms"] - 1, abs=1e-3
+    )
