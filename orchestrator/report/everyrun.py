@@ -56,7 +56,8 @@ def throughput(c: Context) -> None:
     ranked = sorted(c.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:MOVES_DRAWN]
     chosen = sorted(ranked, key=lambda m: m.t0)
     for folder in dict.fromkeys(move.source.folder for move in chosen):
-        c.book.read_more(folder, "port")
+        near = [questions.near(move) for move in chosen if move.source.folder == folder]
+        c.book.read_more(folder, "port", near)
     answer = questions.throughput(c.book, chosen)
     if answer is None:
         section.notes.append("No port counters were sampled around a move, so nothing can be said of the throughput.")

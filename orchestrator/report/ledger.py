@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from orchestrator.telemetry.progress import scaled_text, seconds_text
 from orchestrator.telemetry.tables import load, opened
 
 MISSING = "not recorded"
+_SHORT = 16
+"""A number with its unit that is no longer than this stays on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,10 @@ class Cell:
         """As the page shows it; a time of a device that runs faster than a real one also in that one's time."""
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
-        return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, self.text(scale))
+        text = self.text(scale)
+        if len(text) < _SHORT and isinstance(self.value, (int, float)):
+            text = text.replace(" ", "\N{NO-BREAK SPACE}")
+        return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, text)
 
     def text(self, scale: float = 1.0) -> str:
         return MISSING if self.value is None else number_text(self.value, self.unit, scale)
@@ -112,13 +117,13 @@ class Ledger:
         answer = self.answers[name] = Answer(name, what, sql, columns, tuple(map(tuple, cursor.fetchall())))
         return answer
 
-    def read_more(self, run_dir: Path, measurement: str) -> None:
-        """Read a measurement that is too large to be read of every run; a second time does nothing."""
+    def read_more(self, run_dir: Path, measurement: str, near: Collection[tuple[int, int]] | None = None) -> None:
+        """Read a measurement that is too large to be read of every run, or all the time; a second time does nothing."""
         if (run_dir, measurement) in self._read:
             return
         self._read.add((run_dir, measurement))
         trouble: list[str] = []
-        load(self.database, run_dir, (measurement,), trouble)
+        load(self.database, run_dir, (measurement,), trouble, near)
         self.told(run_dir, trouble)
 
     def told(self, run_dir: Path, trouble: Sequence[str]) -> None:

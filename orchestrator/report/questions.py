@@ -225,7 +225,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     """What the hosts sent around each move, None where nothing was sampled."""
     if not found:
         return None
-    near = f"{WINDOW_S:g} * 1000000000"
+    window = f"{WINDOW_S:g} * 1000000000"
 
     def rate(inner: str, when: str = "") -> str:
         ports = f"SELECT {inner} AS rate FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
@@ -234,11 +234,12 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     whole = "(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
     first, last = "MIN(CASE WHEN time_ns >= back THEN {} END)", "MAX(CASE WHEN time_ns < t0 THEN {} END)"
     sent, took = (f"({first.format(x)} - {last.format(x)})" for x in ("tx_bytes", "time_ns"))
+    around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
     sql = _windows(found, "{0}", "run") + (
         "SELECT id AS reconfig_id,"
-        f" {rate(whole, f' AND time_ns < t0 AND time_ns >= t0 - {near}')} AS before_mbps,"
-        f" {rate(f'{sent} * 8000.0 / NULLIF({took}, 0)')} AS across_mbps,"
-        f" {rate(whole, f' AND time_ns >= back AND time_ns <= back + {near}')} AS after_mbps"
+        f" {rate(whole, f' AND time_ns < t0 AND time_ns >= t0 - {window}')} AS before_mbps,"
+        f" {rate(f'{sent} * 8000.0 / NULLIF({took}, 0)', around)} AS across_mbps,"
+        f" {rate(whole, f' AND time_ns >= back AND time_ns <= back + {window}')} AS after_mbps"
         " FROM move ORDER BY t0"
     )
     what = (
@@ -254,19 +255,25 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
 
 def samples(book: Ledger, move: Move) -> list[tuple[str, int, int]]:
     """What was counted at each port near a move: port, wall ns, bytes sent; for drawing."""
-    near = round(5 * WINDOW_S * 1e9)
+    begin, end = near(move)
     return book.database.execute(
         "SELECT host || ':' || port, time_ns, tx_bytes FROM port WHERE run = ? AND layer = 'nic' AND tx_bytes IS NOT NULL"
         " AND time_ns BETWEEN ? AND ? ORDER BY time_ns",
-        (move.source.record.id, move.t0 - near, move.t1 + near),
+        (move.source.record.id, begin, end),
     ).fetchall()
+
+
+def near(move: Move) -> tuple[int, int]:
+    """The time around a move whose port counters are of interest, wall ns."""
+    more = round(5 * WINDOW_S * 1e9)
+    return move.t0 - more, move.t1 + more
 
 
 def iterations(book: Ledger, move: Move, around_s: float) -> list[tuple[int, float, str]]:
     """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for drawing."""
-    near = round(around_s * 1e9)
+    more = round(around_s * 1e9)
     return book.database.execute(
         "SELECT time_ns, iter_ms, run FROM iteration WHERE run IN (?, ?) AND iter_ms IS NOT NULL"
         " AND time_ns BETWEEN ? AND ? ORDER BY time_ns",
-        (move.source.was, move.source.now, move.t0 - near, move.t1 + near),
+        (move.source.was, move.source.now, move.t0 - more, move.t1 + more),
     ).fetchall()

@@ -18,8 +18,13 @@ def parts(run_dir: Path) -> list[Path]:
     return list(found.values())
 
 
-def read(run_dir: Path, only: Collection[str] = (), trouble: list[str] | None = None) -> Iterator[Point]:
-    """Yield the points of a run in file order, of the measurements in `only` if given.
+def read(
+    run_dir: Path,
+    only: Collection[str] = (),
+    trouble: list[str] | None = None,
+    near: Collection[tuple[int, int]] | None = None,
+) -> Iterator[Point]:
+    """Yield the points of a run in file order, of the measurements in `only` if given, of these spans of wall time (ns) if given.
 
     A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. An unended last line is always skipped:
     with half a timestamp it would parse and lie.
@@ -32,7 +37,7 @@ def read(run_dir: Path, only: Collection[str] = (), trouble: list[str] | None = 
                     if trouble is not None:
                         trouble.append(f"{path.name}:{count}: torn last line")
                     break
-                if wanted and not line.startswith(wanted):
+                if (wanted and not line.startswith(wanted)) or (near is not None and not _within(line, near)):
                     continue
                 try:
                     point = parse(line[:-1].decode("utf-8"))
@@ -41,3 +46,12 @@ def read(run_dir: Path, only: Collection[str] = (), trouble: list[str] | None = 
                         trouble.append(f"{path.name}:{count}: {error}")
                     continue
                 yield point
+
+
+def _within(line: bytes, near: Collection[tuple[int, int]]) -> bool:
+    """Whether a line's time is in one of these spans; what has no time is left to the parser to complain of."""
+    try:
+        at = int(line.rpartition(b" ")[2])
+    except ValueError:
+        return True
+    return any(begin <= at <= end for begin, end in near)

@@ -6,7 +6,7 @@ import csv
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,12 +96,18 @@ def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] |
         database.close()
 
 
-def load(database: sqlite3.Connection, run_dir: Path, wanted: Sequence[str], trouble: list[str] | None = None) -> None:
-    """Fill tables of an `opened` database with a run's points of these measurements."""
+def load(
+    database: sqlite3.Connection,
+    run_dir: Path,
+    wanted: Sequence[str],
+    trouble: list[str] | None = None,
+    near: Collection[tuple[int, int]] | None = None,
+) -> None:
+    """Fill tables of an `opened` database with a run's points of these measurements, `near` as in `read`."""
     if not wanted:
         return
     rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in wanted}
-    for point in read(run_dir, wanted, trouble):
+    for point in read(run_dir, wanted, trouble, near):
         if INT_MIN <= point.time_ns <= INT_MAX:
             found = rows[point.measurement]
             found.append(_row(point, MEASUREMENTS[point.measurement]))

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.report.ledger import number_text
 from orchestrator.report.words import ending
-from orchestrator.telemetry import Journal
+from orchestrator.telemetry import Journal, read
 from tests.report.conftest import Typed
 from tests.report.page import Page, from_csv
 from tests.report.recorded import CROSSED, RING, Lab
@@ -288,3 +288,17 @@ def test_nothing_is_written_where_the_page_cannot_be(typed: Typed, lab: Lab) -> 
     (typed.home / "kept.html").mkdir()
     assert typed("report", run, "--out", typed.home / "kept.html").code == 0
     assert [path.name for path in (typed.home / "kept.html").iterdir()] == ["report.html"]
+
+
+def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING, job_ms=None)
+    before = report(typed, run)[0].numbers["answers"]["throughput"]
+    with Journal(lab.settings.run_dir(run), run, "emulated", clock=lab.clock) as journal:
+        tags = {"host": "gpu01", "port": "p1", "layer": "nic"}
+        journal.point("port", tags, {"tx_bytes": 10**12}, lab.clock.now_ns + 3600 * 10**9)
+    folder = lab.settings.run_dir(run)
+    times = [point.time_ns for point in read(folder, ("port",))]
+    assert [p.time_ns for p in read(folder, ("port",), near=[(times[0], times[0] + 10**8)])] == times[:16]
+    assert len([*read(folder, ("port",), near=[])]) == 0
+    page, _ = report(typed, run)
+    assert page.numbers["answers"]["throughput"] == before and recomputed(typed, page) > 100
