@@ -35,6 +35,7 @@ _PROGRAMS = {
     "nsenter": ("util-linux", "hardware labs"),
 }
 _FREE_MB = 500
+_WITHOUT = "everything; what is measured is kept in the run's journal"
 
 # Tried in a network namespace of its own, which vanishes with the process. Each line: what it is for, kernel option, command.
 _KERNEL = (
@@ -57,11 +58,11 @@ _KERNEL = (
 
 def examine(settings: Settings) -> list[Check]:
     """Make all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
-    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel, _services)
+    machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
-        ours = [threads.submit(check, settings) for check in (_disk, _modes, _store)]
+        ours = [threads.submit(check, settings) for check in (_services, _disk, _modes, _store)]
         return [c for future in (*found, *ours, lab) for c in future.result()]
 
 
@@ -119,12 +120,18 @@ def _path() -> list[Check]:
     return [Check("PATH", "ok", f"`testbed` is {found}")]
 
 
-def _services() -> list[Check]:
-    """InfluxDB and Grafana, where the environment names them; nothing waits for them, so nothing fails without."""
+def _services(settings: Settings) -> list[Check]:
+    """InfluxDB and Grafana, where they are named; nothing waits for them, so nothing fails without."""
     checks = []
-    for name, variable, path in (("InfluxDB", "INFLUXDB_V2_URL", "/health"), ("Grafana", "GRAFANA_URL", "/api/health")):
-        url = os.environ.get(variable, "")
-        if not url:
+    influx, grafana = settings.influx.url, os.environ.get("TESTBED_GRAFANA_URL", "")
+    if influx == "auto":
+        if _find("influxd") is None:
+            fix = "apt-get install -y --no-install-recommends influxdb"
+            checks.append(Check("InfluxDB", "warn", "telemetry.influx.url is auto, and influxd is not installed", fix, _WITHOUT))
+        influx = ""
+    asked = (("InfluxDB", influx, "telemetry.influx.url", "/ping"), ("Grafana", grafana, "TESTBED_GRAFANA_URL", "/api/health"))
+    for name, url, variable, path in asked:
+        if url in ("", "none"):
             continue
         try:
             if urlsplit(url).scheme not in ("http", "https"):
@@ -133,7 +140,7 @@ def _services() -> list[Check]:
                 checks.append(Check(name, "ok", f"{url}: HTTP {answer.status}"))
         except (OSError, ValueError, http.client.HTTPException) as error:
             fix = f"start it, or correct {variable}"
-            checks.append(Check(name, "warn", f"{url}: {error}", fix, "everything; what is measured is kept in the run's journal"))
+            checks.append(Check(name, "warn", f"{url}: {error}", fix, _WITHOUT))
     return checks
 
 
@@ -274,7 +281,7 @@ def _store(settings: Settings) -> list[Check]:
         return [Check("store", "ok", "no runs yet", area="store")]
     try:
         with Store(settings.store_path, shared=settings.store is not None) as store:
-            died = [r for r in store.history(limit=50) if r.status == "died"]
+            died = [r for r in store.history(limit=50) if r.status == "died" and r.verb != "sample"]
     except (TestbedError, OSError) as error:
         return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`status`, `lab`", "store")]
     checks = [Check("store", "ok", str(settings.store_path), area="store")]

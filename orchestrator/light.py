@@ -177,12 +177,19 @@ def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", jou
     if found:
         store.add_light(lab, run, (point_of(r, now) for r in found))
     if journal is not None:
-        for port, fields in sorted(_by_port(found).items()):
-            journal.point(
-                "optical",
-                {"device": port.device, "port": port.label},
-                {"rx_dbm": fields.get("in"), "tx_dbm": fields.get("out")},
-            )
+        tell_light(found, journal)
+
+
+def tell_light(readings: Iterable[Reading], journal: Journal) -> int:
+    """Write one `optical` point per port that was read; return how many."""
+    ports = _by_port(readings)
+    for port, fields in sorted(ports.items()):
+        journal.point(
+            "optical",
+            {"device": port.device, "port": port.label},
+            {"rx_dbm": fields.get("in"), "tx_dbm": fields.get("out")},
+        )
+    return len(ports)
 
 
 def point_of(reading: Reading, at: float) -> LightPoint:

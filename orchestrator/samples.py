@@ -30,7 +30,7 @@ class Counters:
         self._journal = journal
         self.circuits = tuple(circuits)
         self.latest: dict[HostPort, tuple[int, ...]] = {}
-        self.rows = 0
+        self.rows = self.missed = 0
         self._second: dict[HostPort, tuple[int, ...]] = {}
         self._told_ns = 0
 
@@ -42,6 +42,7 @@ class Counters:
                 self.latest[port] = rows[-1]
                 self._second.setdefault(port, rows[0])
                 self.rows += len(rows)
+        self.missed += int(event.values.get("missed", 0))
         now = self._journal.now_ns()
         if now - self._told_ns >= 1_000_000_000:
             self._told_ns = now
@@ -121,8 +122,8 @@ def _heard(event: HostEvent, counters: Counters) -> None:
             counters.hear(event)
 
 
-def record_gpus(journal: Journal, event: HostEvent) -> None:
-    """Write what a host said of its GPUs, one `gpu` point each."""
+def record_gpus(journal: Journal, event: HostEvent) -> int:
+    """Write what a host said of its GPUs, one `gpu` point each; return how many."""
     for gpu in event.values["gpus"]:
         journal.point(
             "gpu",
@@ -137,6 +138,7 @@ def record_gpus(journal: Journal, event: HostEvent) -> None:
             },
             event.at_ns,
         )
+    return len(event.values["gpus"])
 
 
 def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:

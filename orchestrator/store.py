@@ -299,7 +299,7 @@ class Store:
         rows = self._read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
             # What a guard did not confirm the hosts take back, and it looks anew; of the others `status` tells by itself.
-            " AND verb NOT IN ('guard','confirm','job launch') ORDER BY rowid DESC",
+            " AND verb NOT IN ('guard','confirm','job launch','sample') ORDER BY rowid DESC",
             (lab, owner),
         )
         return [record for record in map(_run, rows) if record.unfinished]

@@ -72,8 +72,11 @@ def _live(settings: Settings, target: Target) -> Target:
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    root.add_typer(group, name="telemetry", help="Copies of the journals in InfluxDB; journals as tables and files.")
+    root.add_typer(
+        group, name="telemetry", help="Samples on demand; copies of the journals in InfluxDB; journals as tables and files."
+    )
     _register_sink(group)
+    _register_sampling(group)
     _register_tables(group)
 
 
@@ -229,6 +232,43 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
         words = f"{written.refused} points were refused and stay in the journal only; the first: {written.words}"
         return Result(data, text, "E-REFUSED", 7, words, "another database has no old types: TESTBED_INFLUX_DB=testbed2", ok=False)
     return Result(data, text)
+
+
+def _register_sampling(group: typer.Typer) -> None:
+    @verb(
+        group,
+        "sample",
+        "Look closely: sample ports, light, GPUs and clocks into a run of its own.",
+        examples="""
+testbed telemetry sample                          until Ctrl-C, as often as telemetry.sample_hz says
+testbed telemetry sample --hz 1000 --for 10s
+testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY host, port"
+""",
+        more="It changes nothing and holds no lock. Hosts need one `testbed up` before.",
+    )
+    def sample(
+        call: Call,
+        hz: Annotated[
+            str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.", show_default=False)
+        ] = None,
+        span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
+    ) -> Result:
+        from orchestrator.sampling import sample as work
+        from orchestrator.settings import duration, frequency
+
+        try:
+            seconds = duration(span) if span is not None else None
+            rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
+        except ValueError as error:
+            raise Usage(f"sample: {error}") from None
+        if not rate:
+            raise Usage("sample: --hz 0 is no rate", hint="testbed telemetry sample --hz 10")
+        report = call.work(work, hz=rate, seconds=seconds)
+        missed = f", {report.missed} missed by busy hosts" if report.missed else ""
+        more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
+        text = f"{report.samples} samples of {report.ports} ports on {report.hosts} hosts in {report.seconds:.1f} s{missed}"
+        lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
+        return Result(report.to_json(), "\n".join(lines))
 
 
 def _register_tables(group: typer.Typer) -> None:

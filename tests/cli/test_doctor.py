@@ -167,28 +167,31 @@ def test_a_testbed_that_is_not_on_the_path_or_another_one_is_told(monkeypatch: p
 def test_services_are_asked_where_the_environment_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     class Health(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/health" else 503)
+            self.send_response(200 if self.path == "/ping" else 503)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
 
-    for name in ("INFLUXDB_V2_URL", "GRAFANA_URL"):
+    for name in ("TESTBED_INFLUX_URL", "TESTBED_GRAFANA_URL"):
         monkeypatch.delenv(name, raising=False)
-    assert doctor._services() == []
+    assert doctor._services(load({})) == []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setenv("INFLUXDB_V2_URL", url)
-        monkeypatch.setenv("GRAFANA_URL", url + "/")
-        influx, grafana = doctor._services()
+        monkeypatch.setenv("TESTBED_INFLUX_URL", url)
+        monkeypatch.setenv("TESTBED_GRAFANA_URL", url + "/")
+        influx, grafana = doctor._services(load({}))
         server.shutdown()
         thread.join()
     assert influx.state == "ok" and grafana.state == "warn" and "503" in grafana.detail
-    assert doctor._services()[0].state == "warn", "it was stopped"
-    monkeypatch.setenv("GRAFANA_URL", "file:///etc/passwd")
-    assert "wanted http" in doctor._services()[1].detail
+    assert doctor._services(load({}))[0].state == "warn", "it was stopped"
+    monkeypatch.setenv("TESTBED_GRAFANA_URL", "file:///etc/passwd")
+    assert "wanted http" in doctor._services(load({}))[1].detail
+    monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
+    monkeypatch.setattr(doctor, "_find", lambda program: None)
+    assert "influxd is not installed" in doctor._services(load({}))[0].detail
 
 
 def test_little_room_on_a_disk_is_told(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

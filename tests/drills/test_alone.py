@@ -32,7 +32,7 @@ async def test_a_change_talks_to_the_lab_alone_and_every_point_is_in_its_own_jou
 
         monkeypatch.setattr(socket.socket, "connect", connecting)
         monkeypatch.setattr(type(bench.servers["ocs1"].loop), "sock_connect", loop_connecting)
-        for name in ("INFLUX_URL", "INFLUXDB_URL", "INFLUXDB_V2_URL", "GRAFANA_URL"):
+        for name in ("TESTBED_INFLUX_URL", "TESTBED_GRAFANA_URL", "INFLUXDB_V2_URL", "GRAFANA_URL"):
             monkeypatch.setenv(name, "http://127.0.0.1:9/")
         report = await bench.up(plan_text("here", HERE))
         assert called == {server.port for server in bench.servers.values()}

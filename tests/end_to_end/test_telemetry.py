@@ -32,6 +32,7 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
     plans = [lab.plan("ring", ring((1, 2)), job=JOB), lab.plan("moved", [*ring((1, 2))[1:], ("gpu01:p3", "gpu02:p3")], job=JOB)]
     try:
         reports = [lab.up(plan, **env).must() for plan in plans]
+        looked = lab.testbed("telemetry", "sample", "--hz", "200", "--for", "1200ms").must()
         lab.testbed("job", "stop").must()
         points = written(reports)
         found: dict[str, set[str]] = defaultdict(set)
@@ -46,6 +47,13 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
         dark = range(moved.time_ns, moved.time_ns + int(moved.fields["total_ns"]))
         samples = Counter(p.tags["host"] for p in points if p.measurement == "port" and p.time_ns in dark)
         assert set(samples) == {f"gpu{n:02d}" for n in range(1, 7)}, "the dark interval is sampled, too"
+
+        assert (looked["hosts"], looked["ports"], looked["notes"]) == (6, 24, [])
+        assert looked["samples"] + 24 * looked["missed"] >= 24 * 200 and looked["light"] > 0
+        closely = Counter(p.measurement for p in written([looked]))
+        assert closely["port"] == looked["samples"] and closely["clock"] >= 6 and closely["circuit"] >= 12
+        listed = {run["id"]: run["status"] for run in lab.testbed("history").must()["runs"]}
+        assert listed[looked["run"]] == "ok" and lab.testbed("telemetry", "sample", "--hz", "5000").exit_code == 2
 
         server = influxd.found(lab.folder / "state" / "influx")
         assert server is not None, "nobody started the private influxd"

@@ -28,7 +28,7 @@ typedef union { double d; unsigned long long ull; } number;
 typedef struct { uint32_t field, scope; int64_t at, latency; int kind, result; number value; } field;
 static int handles[2];
 int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = GPUS; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = &handles[i]; return 0; }
 int nvmlDeviceGetUtilizationRates(void *h, utilization *u) { u->gpu = 93; u->memory = 40; return 0; }
 int nvmlDeviceGetPowerUsage(void *h, unsigned *mw) { *mw = 412500; return 0; }
@@ -44,16 +44,22 @@ int nvmlDeviceGetFieldValues(void *h, int n, field *f) {
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(folder: Path, gpus: int) -> Path:
     """A folder with such a library."""
     compiler = shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler here: what NVML answers is not tried")
-    folder = tmp_path_factory.mktemp("nvml")
+        pytest.skip("cc is not installed: what NVML answers is not tried")
     (folder / "nvml.c").write_text(LIBRARY)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", folder / "nvml.c"], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", f"-DGPUS={gpus}", "-o", folder / "libnvidia-ml.so.1", folder / "nvml.c"], check=True
+    )
     return folder
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that finds two GPUs."""
+    return compiled(tmp_path_factory.mktemp("nvml"), 2)
 
 
 def look(env: dict[str, str]) -> str:
@@ -81,9 +87,9 @@ def test_every_reading_of_every_gpu_reaches_the_journal_and_what_one_does_not_gi
 
 
 def test_a_host_without_gpus_stays_silent(tmp_path: Path) -> None:
-    if Path("/proc/driver/nvidia").exists():
-        pytest.skip("this machine has GPUs")
-    assert look(ENV) == ""
+    assert look(ENV | {"LD_LIBRARY_PATH": str(compiled(tmp_path, 0))}) == ""
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library")
+    assert look(ENV | {"LD_LIBRARY_PATH": str(tmp_path)}) == ""
 
 
 @pytest.mark.lab
