@@ -81,6 +81,8 @@ carriers, counters and iterations from the hosts (not with --passive). No device
                     asyncio.run(_watch(watcher, looker, seconds, passive))
                 except (KeyboardInterrupt, asyncio.CancelledError):
                     pass
+                except BrokenPipeError:  # whoever read has seen enough
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 finally:
                     looker.close()
                 return Result(watcher.picture.whole() if call.json else {}, looker.last)

@@ -1,0 +1,202 @@
+"""What is shown of a lab: circuits, devices, carriers, moves, news; from points and from the store."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from optics import CrossConnect, Port
+from orchestrator.telemetry import Point
+from orchestrator.watching import Picture, Watcher
+from orchestrator.watching.fabric import ways
+from orchestrator.watching.standing import Moving, Standing, standing
+from tests.ui.conftest import Told
+
+
+def now_ms() -> float:
+    return time.time() * 1e3
+
+
+def words(watcher: Watcher) -> list[str]:
+    return [e.words for e in watcher.picture.log]
+
+
+def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_ms: float) -> Point:
+    return Point(measurement, {"testbed": "emulated", "run": "r", **tags}, fields, int(at_ms * 1e6))  # type: ignore[arg-type]
+
+
+def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> None:
+    with told.watcher() as watcher:
+        whole = watcher.picture.whole()
+    assert whole["run"] is None and whole["circuits"] == [] and whole["plan"] == [] and whole["move"] is None
+    assert {d["phase"] for d in whole["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
+    assert len(json.dumps(whole)) < 4000
+
+
+def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        assert len(picture.ways) == 48 and set(picture.states.values()) == {"lit"}
+        assert picture.ways["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
+        assert {d.phase for d in picture.devices.values()} == {"up"}
+        assert picture.changes() == {} and not picture.log, "what was is no news"
+
+
+def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        ports = [Port("ocs1", label) for label in ("1", "18", "19")]
+        old, new = CrossConnect(ports[0], ports[1]), CrossConnect(ports[0], ports[2])
+        held = told.store.owned(told.slice)
+        assert old in held
+        step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [new])
+        watcher.look()
+        states = watcher.picture.states
+        assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
+        assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
+        changed = watcher.picture.changes()
+        assert {"circuits", "devices", "run", "marks"} <= changed.keys()
+        told.store.disown(told.slice, [old])
+        step.end()
+        watcher.look()
+        assert "gpu01:p1->gpu02:p1" not in states and states["gpu01:p1->gpu03:p1"] == "lit"
+        assert watcher.picture.devices["ocs1"].phase == "up"
+        run.finish("failed", 5, "ocs2 does not answer\nmore")
+        watcher.look()
+    told_words = words(watcher)
+    assert any("up next begins (ann)" in w for w in told_words)
+    assert any(w == "ocs1: gpu01:p1->gpu02:p1 goes dark" for w in told_words)
+    assert any(w == "ocs1: gpu01:p1->gpu03:p1 carries light" for w in told_words)
+    assert told_words[-1] == f"run {run.id}: up next failed: ocs2 does not answer"
+
+
+def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(told: Told) -> None:
+    told.up()
+    run = told.run(plan="next")
+    step = run.plan("device", "ocs3", "-1 +1", {"remove": [], "add": []})
+    step.begin()
+    step.end("TimedOut: ocs3: no answer")
+    run.finish("failed", 5, "x")
+    with told.watcher() as watcher:
+        assert watcher.picture.devices["ocs3"].phase == "fault"
+        assert watcher.picture.devices["ocs3"].words == "TimedOut: ocs3: no answer"
+        told.run().finish("ok")
+        watcher.look()
+        assert watcher.picture.devices["ocs3"].phase == "up"
+
+
+def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        picture.changes()
+        at = now_ms() + 1
+        picture.carrier("gpu02:p1", at, False)
+        assert picture.changes()["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
+        assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
+        picture.carrier("gpu02:p1", at - 5, True)  # older news
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lost"
+        picture.carrier("gpu02:p1", at + 1, True)
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+        picture.carrier("gpu02:p1", at + 2, False)
+        picture.tick(at + 20_000)
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
+
+
+def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        watcher.picture.around(["gpu01:p1--gpu02:p1"], now_ms())
+        states = watcher.picture.states
+        assert states["gpu01:p1->gpu02:p1"] == states["gpu02:p1->gpu01:p1"] == "lost"
+        watcher.picture.around([], now_ms())
+        assert set(states.values()) == {"lit"}
+
+
+def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture, at = watcher.picture, now_ms() + 5
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, 1000.0))
+        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0))
+        assert set(picture.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, at))
+        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"}, at))
+        assert picture.states["gpu01:p1->gpu02:p1"] == "dark" and picture.devices["ocs1"].phase == "dark"
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "up"}, at + 1))
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+
+
+def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        other = point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, now_ms() + 5)
+        watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
+        watcher.picture.feed(point("device_phase", {"device": "gone", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
+        watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
+        assert watcher.picture.changes() == {}
+
+
+def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(told: Told) -> None:
+    moved = told.run()
+    told.move(moved)
+    moved.finish("ok")
+    with told.watcher() as watcher:
+        later = told.run("down", "")
+        journal = told.journal(later)
+        watcher.look()
+        assert watcher.picture.move is not None and watcher.picture.move.run == moved.id
+        now = journal.now_ns()
+        journal.phase("observe", now, now + 10**9)
+        watcher.look()
+        assert watcher.picture.move.run == later.id
+        later.finish("ok")
+        watcher.look()
+        move = watcher.picture.whole()["move"]
+    assert isinstance(move, dict) and move["run"] == moved.id and move["figures"]["dark_ms"] == 64.0  # type: ignore[index,call-overload]
+    assert [r["name"] for r in move["phases"]] == ["stage", "switch"]  # type: ignore[union-attr,index,call-overload]
+    assert [r["name"] for r in move["parts"]] == ["ocs1 switch"]  # type: ignore[union-attr,index,call-overload]
+    marks = watcher.picture.whole()["marks"]
+    assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
+
+
+def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        picture.changes()
+        for n in range(3000):
+            picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
+            picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
+        first, second = picture.changes(), picture.changes()
+        assert len(picture.log) == 200 and "log" in first and second == {}
+        assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
+        for n in range(40):
+            picture.feed(
+                point(
+                    "phase",
+                    {"phase": "stage", "kind": "run", "subject": "none", "run": f"r{n:02}"},
+                    {"begin_ns": 0, "duration_ns": 1},
+                    1.0,
+                )
+            )
+        assert len(picture.runs) <= 12
+
+
+def test_light_that_ends_nowhere_is_no_circuit_and_a_pass_over_two_devices_is_one(told: Told) -> None:
+    lone = {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): None}
+    assert ways(told.lab, lone) == {}  # type: ignore[arg-type]
+
+
+def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
+    told.up()
+    first = standing(told.store, told.lab, told.settings.owner)
+    assert standing(told.store, told.lab, told.settings.owner) == first
+    assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
+    picture = Picture(told.lab)
+    picture.stand(first, 0.0)
+    assert len(picture.ways) == 48
