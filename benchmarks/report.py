@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import spread, verdict
+from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.settings import load
 from orchestrator.store import Store, slice_key
 from orchestrator.telemetry import Journal
@@ -152,6 +152,7 @@ def main() -> int:
             os.environ[f"TESTBED_{name}_DIR"] = str(Path(home, name.lower()))
         os.environ["XDG_CONFIG_HOME"], os.environ["XDG_CACHE_HOME"] = f"{home}/config", f"{home}/cache"
         points = fill(RUNS)
+        undisturbed()
         timed("last")  # matplotlib makes its list of fonts once in a machine's life
         times = []
         for _ in range(ROUNDS):
