@@ -160,8 +160,9 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
 
 def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
     """Find the topology and reckon with it. Raises: Infeasible - the condition that is not met, and the nearest that would be."""
-    hosts = chosen_hosts(lab, read.workload.ranks, wanted.hosts)
+    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts)
     planner_lab = offered(lab, hosts, wanted)
+    read, searched = _searched(read, planner_lab, wanted) if wanted.search else (read, ())
     designs: list[Design] = []
     refused: Infeasible | None = None
     for found in METHODS[wanted.method](read.demand, planner_lab, wanted):
@@ -172,7 +173,21 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
     if refused is not None and not designs:
         raise refused
     best = min(designs, key=lambda found: found.home.iteration_s)
-    return replace(best, others=tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best))
+    others = tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best)
+    return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others)
+
+
+def _searched(read: Read, lab: PlannerLab, wanted: Wanted) -> tuple[Read, tuple[str, ...]]:
+    """The demand of the best way to spread the model that the alternating search found, and what it did, in words."""
+    from planner.alternating import alternate
+    from planner.strategies import parts
+
+    at_home = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
+    ways = parts(read.workload)
+    found = alternate(ways, at_home, lab.n, rules=wanted.rules, seed=wanted.seed, budget=wanted.search)
+    spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
+    told = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
+    return replace(read, demand=found.demand), (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}")
 
 
 def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
@@ -192,7 +207,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     link_mbps = rate_mbps(lab, hosts)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
     home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
-    home = _predicted(read.demand, flows, pairs, shares, home_rate, 0.0, read.demand.compute_s)
+    home = predicted(read.demand, flows, pairs, shares, home_rate, 0.0, read.demand.compute_s)
     scale = wanted.scale or _scale(_ideal_s(read.demand, offer, home_rate), ratio)
     moved = tuple(
         Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
@@ -203,7 +218,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
     least = [PairFlow(t.bytes, (t.way,)) for t in moved]
     rate = link_mbps * 1e6 / 8 * PAYLOAD
-    here = _predicted(
+    here = predicted(
         _scaled(read.demand, scale),
         scaled,
         least,
@@ -235,7 +250,8 @@ def _scaled(given: Demand, scale: float) -> Demand:
     return Demand(given.n, groups, given.mp * scale, given.compute_s)
 
 
-def _way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+    """The links traffic of a lane takes. Raises: Infeasible - there is no path."""
     path = follow(chosen, lab, src, dst, lane)
     if not path:
         raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
@@ -248,12 +264,15 @@ def _ring_flows(
     lanes, number, found = lanes_of(lab), 0, []
     for group in given.groups:
         for order in ways[group.id]:
-            steps = ring_steps([hosts[rank] for rank in order])
-            found.append(
-                RingFlow(group.bytes / len(ways[group.id]), tuple(_way(chosen, lab, a, b, number % lanes) for a, b in steps))
-            )
+            order_of_hosts = [hosts[rank] for rank in order]
+            found.append(ring_flow(group.bytes / len(ways[group.id]), order_of_hosts, chosen, lab, number % lanes))
             number += 1
     return found
+
+
+def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
+    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
+    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
 
 
 def _pair_flows(
@@ -264,13 +283,13 @@ def _pair_flows(
     for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
         ways: dict[Way, int] = {}
         for lane in range(lanes_of(lab)):
-            ways.setdefault(_way(chosen, lab, hosts[src], hosts[dst], lane), lane)
+            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
         flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
         lanes.append((src, dst, list(ways.values())))
     return flows, lanes
 
 
-def _predicted(
+def predicted(
     given: Demand,
     rings: Sequence[RingFlow],
     pairs: Sequence[PairFlow],
@@ -279,6 +298,7 @@ def _predicted(
     alpha_s: float,
     compute_s: float,
 ) -> Prediction:
+    """An iteration of rings and pairs, each pair's bytes by its ways in `shares`."""
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
     hops = max((len(way) for flow in pairs for way in flow.ways), default=0)
     took = allreduce_s(rings, bytes_per_s, alpha_s)

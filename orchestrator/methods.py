@@ -8,7 +8,7 @@ from typing import Literal
 
 from optics import HostName
 from planner.backend import Backend, single_order
-from planner.demand import Demand, Infeasible
+from planner.demand import Demand
 from planner.shape import Lab, Ring, Shape
 
 TRIED = 4
@@ -17,7 +17,8 @@ TRIED = 4
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab."""
+    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab. domain: hosts of a
+    rail-only domain. search: ways to spread the model that are tried, 0 for the workload's own alone."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
@@ -29,6 +30,8 @@ class Wanted:
     alpha_s: float = 0.0
     scale: float | None = None
     iterations: int = 20
+    domain: int = 2
+    search: int = 0
 
 
 @dataclass(frozen=True)
@@ -91,13 +94,48 @@ def direct(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
 
 
 def ring(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
-    """Parallel links along one ring in rank order. Raises: Infeasible - too few ports."""
-    each = 2 if lab.duplex and demand.n > 2 else 1
-    count = lab.degree // each
-    if not count:
-        raise Infeasible(f"degree {lab.degree}: a ring takes {each} ports of each host", f"use {each} ports")
-    rings = tuple(Ring("all", tuple(range(demand.n)), 1) for _ in range(count))
-    return [Found(Shape(demand.n, lab.degree, lab.duplex, rings), "ring", (f"{count} parallel ring(s) in rank order",))]
+    """Parallel links along one ring in rank order."""
+    from planner.baselines import rings
+
+    shape = rings(lab)
+    return [Found(shape, "ring", (f"{len(shape.rings)} parallel ring(s) in rank order",))]
+
+
+def torus(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
+    """The squarest torus."""
+    from planner import baselines
+
+    shape = _ringed(baselines.torus(lab))
+    return _for_backend([Found(shape, "torus", ("a ring along each side, sides as equal as the hosts divide",))], wanted)
+
+
+def random(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
+    """A random regular graph."""
+    from planner.baselines import random_regular
+
+    why = (f"drawn by seed {wanted.seed}, whatever the traffic",)
+    return _for_backend([Found(_ringed(random_regular(lab, seed=wanted.seed)), "random", why)], wanted)
+
+
+def expander(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
+    """The random regular graph of the largest spectral gap among a few."""
+    from planner import baselines
+
+    shape = baselines.expander(lab, seed=wanted.seed)
+    why = (f"spectral gap {baselines.spectral_gap(shape):.3f}, the largest of those drawn by seed {wanted.seed}",)
+    return _for_backend([Found(_ringed(shape), "expander", why)], wanted)
+
+
+def rail_only(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
+    """Domains and rails, half of the ports each."""
+    from planner.railonly import template
+
+    shape, apart = template(lab, wanted.domain), lab.n // wanted.domain
+    why = (
+        f"{apart} domains of {wanted.domain}, {wanted.domain} rails of {apart}, half of the ports for each",
+        "links of domains are as fast as rails here: it shows traffic and its ways, not the ratio of rates",
+    )
+    return _for_backend([Found(shape, f"rail-only, domains of {wanted.domain}", why)], wanted)
 
 
 def _ringed(shape: Shape) -> Shape:
@@ -130,4 +168,8 @@ METHODS: Mapping[str, Callable[[Demand, Lab, Wanted], list[Found]]] = {
     "exact": exact,
     "direct": direct,
     "ring": ring,
+    "torus": torus,
+    "random": random,
+    "expander": expander,
+    "rail-only": rail_only,
 }

@@ -43,8 +43,10 @@ class Rails:
         return tuple(dict.fromkeys((src, turn, dst)))
 
     def iteration_s(self, demand: Demand) -> float:
-        """Compute, then transfers (within domains, then along rails), then sums. A group within a domain sums there, one along a rail on the rail; others do both, the
-        sums of domains first (reduce-scatter and all-gather there, each rail a part).
+        """Compute, then transfers (within domains, then along rails), then sums.
+
+        A group within a domain sums there, one along a rail on the rail; others do both: reduce-scatter and all-gather in domains,
+        and each rail a part.
         """
         hb, rail = self.hb_gbps * 1e9 / 8, self.rail_gbps * 1e9 / 8
         inner, outer = [0.0] * self.n, [0.0] * self.n

@@ -93,11 +93,11 @@ lets it make its iterations and stops it. Then the lab is as it was before, or a
         ] = None,
     ) -> Result:
         if predicted is not None:
-            from orchestrator.cli import design
+            from orchestrator.cli import designmore
 
             if a is not None or resume is not None:
                 raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
-            return design.predicted(call, predicted)
+            return designmore.predicted(call, predicted)
         from orchestrator.report import comparison as c
         from orchestrator.session import load_lab
 

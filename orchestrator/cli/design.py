@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,6 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
     from orchestrator.designing import Design
-    from orchestrator.profiling import Versus
 
 Workload = Annotated[
     Path | None,
@@ -39,6 +38,8 @@ Scale = Annotated[
 ]
 Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
+Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts of a rail-only domain.")]
+Search = Annotated[int, typer.Option("--search", min=0, help="TopoOpt: also try so many ways to spread the model (0: its own).")]
 Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
 Svg = Annotated[
     Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.", show_default=False)
@@ -54,6 +55,10 @@ SHORT = {
     "exact": "Search small clusters exactly: circulants, other Cayley graphs, graphs near them.",
     "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
+    "torus": "The squarest torus: takes no notice of traffic.",
+    "random": "A random regular graph: takes no notice of traffic.",
+    "expander": "A random regular graph with a large spectral gap.",
+    "rail-only": "Domains and rails: nothing else joins hosts (--domain).",
 }
 ALPHA_US = 0.0
 
@@ -87,7 +92,11 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         alpha_s=given["alpha_us"] / 1e6,
         scale=given["scale"],
         iterations=given["iterations"],
+        domain=given["domain"],
+        search=given["search"],
     )
+    if wanted.search and method != "topoopt":
+        raise Usage(f"{call.verb}: --search goes with topoopt only", hint="testbed design topoopt --search 1000")
     return design(read_workload(workload), load_lab(call.settings.inventory), wanted)
 
 
@@ -97,49 +106,9 @@ def register(root: typer.Typer) -> None:
     for method, short in SHORT.items():
         _method(app, method, short)
 
-    @verb(
-        app,
-        "compare",
-        "Prediction beside measurement, of the job a run launched.",
-        examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
-    )
-    def compare(
-        call: Call,
-        run: Annotated[
-            str,
-            typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: the run of the latest job.", show_default=False),
-        ] = "last",
-    ) -> Result:
-        return predicted(call, run)
+    from orchestrator.cli import designmore
 
-
-def predicted(call: Call, run: str) -> Result:
-    """What was predicted of a run's job beside what was measured. Raises: Usage - no such run; Missing - nothing to compare."""
-    from optics.errors import TestbedError
-    from orchestrator.cli import designtext
-    from orchestrator.cli.call import engine
-    from orchestrator.profiling import versus
-    from orchestrator.session import load_lab, slice_of
-
-    with call.store() as store:
-        job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
-        record = store.get(job.run if run == "last" and job is not None else run)
-    if record is None:
-        raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
-    if job is not None and job.run == record.id:
-        try:
-            call.work(engine().job_status)  # brings the newest iterations home
-        except TestbedError as error:
-            call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
-    found = versus(record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id))
-    data = found.to_json() | {"figures": [{**row, "off": one.off} for row, one in _rows(found)]}
-    return Result(data, designtext.versus(found))
-
-
-def _rows(found: Versus) -> list[tuple[dict[str, Any], Any]]:
-    from orchestrator.reports import to_json
-
-    return [(cast(dict[str, Any], to_json(one)), one) for one in found.figures]
+    designmore.register(app)
 
 
 def _method(app: typer.Typer, method: str, short: str) -> None:
@@ -168,6 +137,8 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         alpha_us: Alpha = ALPHA_US,
         scale: Scale = None,
         iterations: Iterations = 20,
+        domain: Domain = 2,
+        search: Search = 0,
         name: Name = "",
         explain: Explain = False,
         predict: Predict = False,
@@ -192,6 +163,8 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
             alpha_us=alpha_us,
             scale=scale,
             iterations=iterations,
+            domain=domain,
+            search=search,
         )
         plan = document(found, name)
         data = {"plan": plan, **designtext.data(found)}

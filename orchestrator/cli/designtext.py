@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.cli.text import columns, ms_text
+from orchestrator.costing import Fabrics
 from orchestrator.designing import Design
 from orchestrator.profiling import Profile, Versus
+from orchestrator.replanning import Degraded, Rewiring
 from orchestrator.reports import to_json
 from planner.predict import Prediction
 
@@ -98,3 +100,54 @@ def profile(report: Profile) -> str:
     took = "" if report.iteration_ms is None else f", iteration {ms_text(report.iteration_ms)}"
     words = f"{report.job}, {report.iterations} iterations{took}: {_bytes(total)} an iteration{tax}"
     return "\n".join([*lines, f"Measured: {words}   run {report.run}"])
+
+
+def rewire(report: Rewiring) -> str:
+    """Dark time against gain."""
+    settings = f"{report.removed} settings broken, {report.made} made"
+    faster = f"{report.after_s / report.before_s - 1:+.1%}"
+    lines = [
+        f"  change     {report.up} -> {report.plan}: {settings}, dark {_seconds(report.dark_s)}",
+        f"  waits      {_bytes(report.stalled_bytes)} that would have flowed meanwhile",
+        f"  iteration  {_seconds(report.before_s)} -> {_seconds(report.after_s)} predicted ({faster})",
+    ]
+    if report.iterations is None or report.break_even_s is None:
+        return "\n".join([*lines, "Does not pay: an iteration takes no less time after the change"])
+    return "\n".join(
+        [*lines, f"Pays after {report.iterations:.3g} iterations: break-even {_seconds(report.break_even_s)} from the change on"]
+    )
+
+
+def replan(found: Degraded) -> str:
+    """Both ways on, with what each costs."""
+    options = found.options
+    lines = [f"  before     iteration {_seconds(options.before_s)}"]
+    for one in (options.reroute, options.rewire):
+        if one is not None:
+            moves = f", dark {_seconds(one.dark_s)} for {one.moves} links" if one.moves or one.dark_s else ", nothing goes dark"
+            slower = f" ({one.iteration_s / options.before_s - 1:+.1%})"
+            lines.append(f"  {one.name}: iteration {_seconds(one.iteration_s)}{slower}{moves}")
+    if options.why_not:
+        lines.append(f"  note       {options.why_not}")
+    even = options.break_even_iterations
+    if options.rewire is None:
+        word = "Go round: nothing to rewire to"
+    elif options.reroute is None:
+        word = "Rewire: there is no way round"
+    else:
+        word = "Go round: rewiring gains nothing" if even == float("inf") else f"Rewire if {even:.3g} iterations or more are left"
+    return "\n".join([*lines, f"{word}   {found.plan} without {', '.join(found.failed)}"])
+
+
+def cost(found: Fabrics) -> str:
+    """A fabric a line, with the mark."""
+    rows: list[tuple[str, ...]] = [("fabric", "links", "Gb/s a host", f"{found.currency} a host", "to the first", "W a host")]
+    for one in found.rows:
+        rows.append(
+            (one.fabric, str(one.links), f"{one.gbps:.4g}", f"{one.price:.0f}", f"x {one.price_ratio:.2f}", f"{one.watts:.1f}")
+        )
+    return "\n".join([*(f"  {line}" for line in columns(rows)), f"({found.mark})"])
+
+
+def _seconds(seconds: float) -> str:
+    return ms_text(seconds * 1e3)

@@ -1,0 +1,148 @@
+"""The verbs of `testbed design` about what there is already: compare, rewire, replan; and cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, engine, verb
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+
+Topology = Annotated[
+    Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.", show_default=False)
+]
+LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) ports take to come up once there is light.")]
+
+
+def predicted(call: Call, run: str) -> Result:
+    """What was predicted of a run's job beside what was measured. Raises: Usage - no such run; Missing - nothing to compare."""
+    from optics.errors import TestbedError
+    from orchestrator.cli import designtext
+    from orchestrator.profiling import versus
+    from orchestrator.reports import to_json
+    from orchestrator.session import load_lab, slice_of
+
+    with call.store() as store:
+        job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+        record = store.get(job.run if run == "last" and job is not None else run)
+    if record is None:
+        raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
+    if job is not None and job.run == record.id:
+        try:
+            call.work(engine().job_status)  # brings the newest iterations home
+        except TestbedError as error:
+            call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
+    found = versus(record.id, record.plan_name, record.plan_text, call.settings.run_dir(record.id))
+    data: dict[str, Any] = {**found.to_json(), "figures": [{**cast(Any, to_json(one)), "off": one.off} for one in found.figures]}
+    return Result(data, designtext.versus(found))
+
+
+def _plan(call: Call, path: Path | None) -> Plan:
+    from orchestrator.planfile import read_plan
+    from orchestrator.session import load_lab
+
+    if path is None or not path.is_file():
+        what = "no plan given" if path is None else f"{path}: no such file"
+        raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
+    return read_plan(path.read_text(encoding="utf-8"), str(path), load_lab(call.settings.inventory))
+
+
+def register(app: typer.Typer) -> None:
+    @verb(
+        app,
+        "compare",
+        "Prediction beside measurement, of the job a run launched.",
+        examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
+    )
+    def compare(
+        call: Call,
+        run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: of the latest job.")] = "last",
+    ) -> Result:
+        return predicted(call, run)
+
+    @verb(
+        app,
+        "rewire",
+        "What a change to this plan would cost the job, and when it has paid.",
+        examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
+        more="Nothing is moved. The change is that of `testbed plan`; both topologies are reckoned with the new plan's traffic.",
+    )
+    def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
+        from optics.errors import Missing
+        from orchestrator.cli import designtext
+        from orchestrator.planfile import read_plan
+        from orchestrator.replanning import rewiring
+        from orchestrator.session import load_lab, slice_of
+
+        wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
+        with call.store() as store:
+            current = store.current(slice_of(lab, call.settings))
+        if current is None:
+            raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
+        change = call.work(engine().plan, topology)
+        report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
+        return Result(report.to_json(), designtext.rewire(report))
+
+    @verb(
+        app,
+        "replan",
+        "What going on costs after a failure: go round now, or rewire at the next checkpoint.",
+        examples="""
+testbed design replan --topology plan.json --link gpu01:gpu02
+testbed design replan --topology plan.json --host gpu07
+""",
+    )
+    def replan(
+        call: Call,
+        topology: Topology = None,
+        link: Annotated[
+            list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.", show_default=False)
+        ] = None,
+        host: Annotated[
+            list[str] | None,
+            typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.", show_default=False),
+        ] = None,
+        link_up_s: LinkUp = 0.0,
+    ) -> Result:
+        from orchestrator.cli import designtext
+        from orchestrator.replanning import degraded
+        from orchestrator.reports import to_json
+        from orchestrator.session import load_lab
+
+        pairs = [tuple(text.split(":")) for text in link or ()]
+        if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
+            raise Usage(f"{call.verb}: --link {bad[0]}: wanted two hosts", hint="--link gpu01:gpu02")
+        if not pairs and not host:
+            raise Usage(f"{call.verb}: nothing failed", hint="--link gpu01:gpu02, or --host gpu07")
+        found = degraded(
+            _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
+        )
+        data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
+        even = found.options.break_even_iterations
+        data["break_even_iterations"] = None if even == float("inf") else even
+        return Result(data, designtext.replan(found))
+
+    @verb(
+        app,
+        "cost",
+        "What fabrics cost and draw per host, by a table of prices you edit.",
+        examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
+        more="The prices that come along are unverified; the mark stands beside every total until the file says who checked them.",
+    )
+    def cost(
+        call: Call,
+        ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
+        rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
+        prices: Annotated[
+            Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.", show_default=False)
+        ] = None,
+    ) -> Result:
+        from orchestrator.cli import designtext
+        from orchestrator.costing import fabrics, read_prices
+
+        found = fabrics(read_prices(prices), ports, rate_gbps)
+        return Result(found.to_json(), designtext.cost(found))

@@ -1,0 +1,162 @@
+"""From a workload and a lab to a plan: what it says, what it promises, what is refused, and that it is the same every time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import Infeasible
+from orchestrator.circuits import assign_ports
+from orchestrator.designing import Design, Read, design, document, read_workload
+from orchestrator.exporting import KINDS, after, before, export
+from orchestrator.lab import Lab, read_lab
+from orchestrator.methods import METHODS, Wanted
+from orchestrator.plan import Plan
+from orchestrator.planfile import read_plan
+from orchestrator.replanning import degraded, demand_of, reckon, shape_of
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS = ROOT / "examples" / "workloads"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    folder = ROOT / "inventory" / "emulated"
+    return read_lab(*((folder / part).read_text() for part in ("hosts.yml", "devices.yml", "fibres.yml")))
+
+
+def workload(name: str) -> Read:
+    return read_workload(WORKLOADS / f"{name}.yaml")
+
+
+def planned(found: Design, lab: Lab) -> Plan:
+    return read_plan(json.dumps(document(found)), "plan.json", lab)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_a_plan_that_the_lab_takes(method: str, lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted(method))
+    plan = planned(found, lab)
+    assert len(assign_ports(plan.links, lab)) == len(plan.links) == len(found.shape.cables)
+    assert method == "rail-only" or not plan.warnings, "every ring has links of its own"
+    assert plan.job is not None and plan.job.predicted["iteration_ms"] == pytest.approx(found.here.iteration_s * 1e3, abs=1e-3)
+    assert found.here.iteration_s == pytest.approx(found.home.iteration_s * found.time_scale, rel=0.01)
+
+
+def test_the_testbed_s_dlrm_gets_the_testbed_s_strides_and_the_worked_time(lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted("topoopt"))
+    assert [ring.stride for ring in found.shape.rings] == [1, 5]
+    rate = 4 * 25e9 / 8 * 8948 / 9014
+    assert found.home.allreduce_s == pytest.approx(2 * 11 / 12 * 4 * 129_104_897 / rate, rel=1e-6)
+
+
+def test_four_rings_are_promised_only_to_a_back_end_that_runs_them(lab: Lab) -> None:
+    groups = design(workload("vgg16"), lab, Wanted("topoopt"))
+    single = design(workload("vgg16"), lab, Wanted("topoopt", backend="single-order"))
+    assert len(groups.orders["data"]) == 4 and len(set(single.orders["data"])) == 1
+    assert single.home.allreduce_s == pytest.approx(2 * groups.home.allreduce_s), "links carry both ways, one order only one"
+    assert len(single.orders["data"]) == 2 and single.shape.adjacency.max() == 2, "parallel links, which one order can fill"
+
+
+def test_two_designs_of_one_seed_are_the_same_byte_for_byte(lab: Lab) -> None:
+    for method in ("topoopt", "random", "exact"):
+        one, other = (json.dumps(document(design(workload("moe"), lab, Wanted(method, seed=7)))) for _ in range(2))
+        assert one == other
+    seeds = [json.dumps(document(design(workload("moe"), lab, Wanted("random", seed=k)))["links"]) for k in (1, 2)]
+    assert seeds[0] != seeds[1]
+
+
+def test_transfers_arrive_whole_however_they_are_spread(lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted("exact"))
+    sums: dict[tuple[int, int], int] = {}
+    for t in found.transfers:
+        sums[t.src, t.dst] = sums.get((t.src, t.dst), 0) + t.bytes
+    assert all(size == pytest.approx(found.read.demand.mp[pair] * found.scale, abs=4) for pair, size in sums.items())
+    assert len(sums) == 132
+
+
+def test_a_designed_plan_is_read_back_as_topology_and_demand(lab: Lab) -> None:
+    for name in ("dlrm", "moe"):
+        found = design(workload(name), lab, Wanted("topoopt", scale=1.0))
+        plan = planned(found, lab)
+        shape, given = shape_of(plan), demand_of(plan)
+        assert sorted(map(tuple, map(sorted, shape.cables.tolist()))) == sorted(
+            map(tuple, map(sorted, found.shape.cables.tolist()))
+        )
+        assert len(shape.rings) == len(found.shape.rings) and given.mp == pytest.approx(found.read.demand.mp, abs=4)
+        assert {g.members: g.bytes for g in given.groups} == {g.members: g.bytes for g in found.read.demand.groups}
+        again = reckon(plan, assign_ports(plan.links, lab), lab)
+        assert again.iteration_s == pytest.approx(found.here.iteration_s, rel=1e-3)
+
+
+def test_a_failed_link_can_be_gone_round_or_rewired_and_both_have_a_price(lab: Lab) -> None:
+    plan = planned(design(workload("vgg16"), lab, Wanted("topoopt")), lab)
+    found = degraded(plan, lab, [("gpu01", "gpu02")], [], 5.67).options
+    assert found.reroute is not None and found.rewire is not None
+    assert found.before_s < min(found.reroute.iteration_s, found.rewire.iteration_s)
+    assert found.reroute.dark_s == 0 and found.rewire.dark_s == pytest.approx(5.67 + 0.05)
+    with pytest.raises(Infeasible, match="gpu13 is no rank"):
+        degraded(plan, lab, [], ["gpu13"], 0.0)
+
+
+def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path: Path) -> None:
+    written, refused = export(design(workload("dlrm"), lab, Wanted("topoopt")), tmp_path)
+    assert [line.partition(":")[0] for line in refused] == ["nccl", "astra-sim"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(written)
+    single = design(workload("vgg16"), lab, Wanted("ring", backend="single-order"))
+    written, refused = export(single, tmp_path / "single")
+    assert not refused and {"ranks.txt", "nccl.env", "astra-network.yml", "astra.11.et"} <= set(written)
+    assert len(KINDS) == 7
+
+
+def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted("topoopt"))
+    asked, carried = before(found.read.demand).sum(), after(found).sum()
+    assert carried == pytest.approx(found.home.tax * asked, rel=1e-6)
+    assert found.home.hops == pytest.approx(found.shape.mean_hops(found.read.demand.mp))
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "hint"),
+    [
+        ({"hosts": ("gpu01", "gpu01")}, "host gpu01 is named twice", "different hosts"),
+        ({"hosts": ("gpu1",)}, "host gpu1 is not in emulated; did you mean gpu01?", "status"),
+        ({"hosts": ("gpu01", "gpu02")}, "12 ranks, the hosts named are 2", "set ranks to 2"),
+        ({"ports": 9}, "9 ports per host are wanted", "--ports 4"),
+        ({"ports": 1}, "takes two ports of each", "give hosts 2 ports"),
+        ({"method": "rail-only", "domain": 5}, "domains of 5 do not divide 12", "domains of 4"),
+        ({"rules": "artifact", "ports": 3}, "3", ""),
+    ],
+)
+def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[str, Any], words: str, hint: str, lab: Lab) -> None:
+    with pytest.raises(Infeasible) as caught:
+        design(workload("dlrm"), lab, Wanted(**{"method": "topoopt", **change}))
+    assert words in str(caught.value) and hint in caught.value.hint and caught.value.hint
+
+
+def test_an_odd_shard_on_planes_is_refused_and_six_hosts_are_not(lab: Lab, tmp_path: Path) -> None:
+    text = (WORKLOADS / "vgg16.yaml").read_text()
+    for ranks, fits in ((6, True), (7, False)):
+        path = tmp_path / f"{ranks}.yaml"
+        path.write_text(text.replace("ranks: 12", f"ranks: {ranks}"))
+        if fits:
+            assert len(design(read_workload(path), lab, Wanted("topoopt")).hosts) == ranks
+        else:
+            with pytest.raises(Infeasible, match="planes carry at most"):
+                design(read_workload(path), lab, Wanted("topoopt"))
+
+
+def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text((WORKLOADS / "vgg16.yaml").read_text().replace("ranks: 12", "ranks: 13"))
+    out = tmp_path / "plan.json"
+    command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", path, "-o", out, "--json"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["code"]) == (3, "E-INFEASIBLE") and "13 ranks, emulated are 12" in told["message"]
+    assert "set ranks to 12" in told["hint"] and not out.exists()
