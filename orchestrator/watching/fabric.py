@@ -9,6 +9,7 @@ from optics import DeviceName, HostPort, Setting
 from orchestrator.lab import Lab
 from orchestrator.lightpath import Glass, Trace
 from orchestrator.records import Belonging
+from orchestrator.story import setting_id
 from orchestrator.target import per_device
 
 LIT, DARK, MAKING, LOST = "lit", "dark", "making", "lost"
@@ -17,7 +18,7 @@ LIT, DARK, MAKING, LOST = "lit", "dark", "making", "lost"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One circuit. ports: (device, ingress) of every pass, as journals name them; path: the settings as they print."""
+    """One circuit. ports: of every pass the device and the id that journals give it; path: the settings as they print."""
 
     sender: HostPort
     receiver: HostPort
@@ -59,6 +60,6 @@ def _traces(lab: Lab, held: Mapping[Setting, Belonging]) -> list[Trace]:
 def _way(trace: Trace, held: Mapping[Setting, Belonging], state: str) -> Way | None:
     if trace.receiver is None:
         return None
-    ports = tuple((s.ingress.device, s.ingress.label) for s in trace.path)
+    ports = tuple((s.ingress.device, setting_id(s)) for s in trace.path)
     owners = sorted({held[s].owner for s in trace.path})
     return Way(trace.transmitter, trace.receiver, tuple(map(str, trace.path)), ports, state, ", ".join(owners))

@@ -93,7 +93,7 @@ class Picture:
             case "reconfig":
                 self._reconfig(point, run)
             case "circuit":
-                key = (point.tags["ocs"], point.tags["id"].partition("@")[0])
+                key = (point.tags["ocs"], point.tags["id"])
                 self._noted[key] = at, str(point.fields.get("state", ""))
                 self._settle([w for w in self.ways.values() if key in w.ports], at)
             case "device_phase":

@@ -5,12 +5,21 @@ from __future__ import annotations
 import json
 import time
 
-from optics import CrossConnect, Port
+import pytest
+
+from optics import CrossConnect, Port, Setting
+from orchestrator.planfile import read_plan
+from orchestrator.records import Belonging
+from orchestrator.session import load_lab
+from orchestrator.target import target
 from orchestrator.telemetry import Point
 from orchestrator.watching import Picture, Watcher
 from orchestrator.watching.fabric import ways
 from orchestrator.watching.standing import Moving, Standing, standing
-from tests.ui.conftest import Told
+from tests.ui.conftest import ROOT, Told
+
+MINE = Belonging("ann", "r")
+NONE: frozenset[Setting] = frozenset()
 
 
 def now_ms() -> float:
@@ -187,9 +196,28 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
         assert len(picture.runs) <= 12
 
 
-def test_light_that_ends_nowhere_is_no_circuit_and_a_pass_over_two_devices_is_one(told: Told) -> None:
-    lone = {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): None}
-    assert ways(told.lab, lone) == {}  # type: ignore[arg-type]
+def test_light_that_ends_nowhere_is_no_circuit(told: Told) -> None:
+    assert ways(told.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
+
+
+@pytest.mark.parametrize(
+    ("lab", "plan"),
+    [("emulated", "torus-3x4"), ("emulated-wss", "wss-ring-8"), ("emulated-wss", "wss-fold-8"), ("emulated-lookahead", "six-ring")],
+)
+def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> None:
+    """Over trunks, over wavelengths: what a plan makes is what is drawn."""
+    there = load_lab(ROOT / "inventory" / lab)
+    goal = target(
+        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, there), there, dict.fromkeys(there.devices, NONE), ()
+    )
+    held = {setting: MINE for settings in goal.wanted.values() for setting in settings}
+    drawn = ways(there, held)
+    assert drawn.keys() == {str(c) for c in goal.circuits}
+    assert {w.path for w in drawn.values()} == {tuple(map(str, c.path)) for c in goal.circuits}
+    some = goal.circuits[0].path[-1]
+    moved = ways(there, held, remove={str(some)})
+    dark = {i for i, way in moved.items() if way.state == "dark"}
+    assert dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
 
 
 def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:

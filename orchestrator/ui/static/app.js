@@ -58,7 +58,10 @@ const takers = {
     const now = run.status === "running" ? `${title}: ${run.doing || "at work"}` : `${title} ${run.status}${run.seconds ? ` in ${short(run.seconds * 1000)}` : ""}, ${clock(run.started)}`;
     $("run").textContent = run.message && run.status !== "ok" && run.status !== "running" ? `${now}: ${run.message.split("\n")[0]}` : now;
   },
-  circuits: (list) => fabric.circuits(list, new Set(list.map((c) => c.owner))),
+  circuits(list) {
+    fabric.circuits(list, new Set(list.map((c) => c.owner)));
+    fabric.rates(state.ports);
+  },
   states: (changed) => fabric.states(changed),
   devices: (devices) => fabric.phases(devices),
   ports(changed) {

@@ -40,6 +40,7 @@ export class Fabric {
     this.rateTexts = new Map();
     const step = (2 * Math.PI) / Math.max(1, lab.hosts.length);
     const small = lab.hosts.length > 28;
+    this.thin = small ? 1.8 : 3.2;
     lab.hosts.forEach((host, n) => {
       const middle = n * step;
       const width = Math.min(0.72 * step, 0.075 * host.ports.length);
@@ -55,18 +56,29 @@ export class Fabric {
         shape("title", {}, dot).textContent = `${host.name}:p${port}`;
         this.dots.set(`${host.name}:p${port}`, dot);
       });
-      const [tx, ty] = at(middle, RADIUS + 42);
-      const side = Math.abs(tx) < 60 ? "middle" : tx > 0 ? "start" : "end";
-      const lift = ty < -RADIUS * 0.8 ? -14 : ty > RADIUS * 0.8 ? 22 : 2;
-      const name = shape("text", { x: tx, y: ty + lift, "text-anchor": side }, group);
-      name.textContent = host.name;
-      if (small) name.style.fontSize = "15px";
-      else {
-        const rate = shape("text", { x: tx, y: ty + lift + 21, "text-anchor": side, class: "rate" }, group);
-        this.rateTexts.set(host.name, rate);
-      }
+      if (small) this.#spoke(host.name, middle, group);
+      else this.#label(host.name, middle, group);
     });
     this.list.replaceChildren(...lab.devices.map((device, n) => this.#tile(device, n)));
+  }
+
+  // Beside the circle, with room for a rate below.
+  #label(host, middle, group) {
+    const [x, y] = at(middle, RADIUS + 42);
+    const side = Math.abs(x) < 60 ? "middle" : x > 0 ? "start" : "end";
+    const lift = y < -RADIUS * 0.8 ? -14 : y > RADIUS * 0.8 ? 22 : 2;
+    shape("text", { x, y: y + lift, "text-anchor": side }, group).textContent = host;
+    this.rateTexts.set(host, shape("text", { x, y: y + lift + 21, "text-anchor": side, class: "rate" }, group));
+  }
+
+  // Where there are many: along the radius.
+  #spoke(host, middle, group) {
+    const [x, y] = at(middle, RADIUS + 32);
+    const turned = (middle * 180) / Math.PI - (middle < Math.PI ? 90 : 270);
+    const text = shape("text", { x, y, "text-anchor": middle < Math.PI ? "start" : "end", "dominant-baseline": "central" }, group);
+    text.setAttribute("transform", `rotate(${turned} ${x} ${y})`);
+    text.classList.add("many");
+    text.textContent = host;
   }
 
   #tile(device, n) {
@@ -118,6 +130,7 @@ export class Fabric {
       const curve = this.#curve(circuit.a, circuit.b);
       arc.halo.setAttribute("d", curve);
       arc.line.setAttribute("d", curve);
+      arc.group.style.setProperty("--thick", this.thin);
       arc.group.classList.toggle("off", this.only !== null && !arc.devices.includes(this.only));
       if (owners.size > 1) arc.title.textContent = arc.words;
       this.#show(arc);
@@ -198,7 +211,7 @@ export class Fabric {
     const busiest = Math.max(1, ...[...ports.values()].map(([sent]) => sent ?? 0));
     for (const arc of this.drawn.values()) {
       const rate = Math.max(ports.get(arc.a)?.[0] ?? 0, ports.get(arc.b)?.[0] ?? 0);
-      arc.group.style.setProperty("--thick", (3.2 + (7 * rate) / busiest).toFixed(1));
+      arc.group.style.setProperty("--thick", (this.thin + (2.2 * this.thin * rate) / busiest).toFixed(1));
     }
     for (const [host, text] of this.rateTexts) {
       let sent = 0, known = false;
