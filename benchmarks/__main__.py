@@ -23,8 +23,11 @@ NAMES = (
     "emulator_scale",
     "reroute",
     "influx_sink",
+    "prediction",
+    "influx_hole",
     "sampling",
     "report",
+    "ui_latency",
 )
 
 

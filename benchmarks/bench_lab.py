@@ -128,11 +128,11 @@ def ring_links(stride: int, ports: tuple[int, int], hosts: int = 12) -> list[tup
 
 
 @contextmanager
-def bench_lab(hosts: int = 12) -> Iterator[BenchLab]:
-    """Start a lab of `hosts` hosts with four ports each. Raises: RuntimeError - it does not start; its own words."""
+def bench_lab(hosts: int = 12, *options: str) -> Iterator[BenchLab]:
+    """Start a lab of `hosts` hosts with four ports each; `options` of its generator. Raises: RuntimeError - it does not start."""
     with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
         lab = BenchLab(Path(name))
-        write(lab.inventory, lab.state, hosts)
+        write(lab.inventory, lab.state, hosts, 4, *options)
         lab.call("lab", "start")
         try:
             yield lab

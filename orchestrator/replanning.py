@@ -56,7 +56,10 @@ class Degraded:
 def traffic_of(plan: Plan) -> Traffic:
     """Raises: Missing - the plan's job says not what it moves."""
     if plan.job is None or plan.job.traffic is None:
-        raise Missing(f"{plan.name} does not say what its job moves", hint="plans of testbed design topoopt do")
+        raise Missing(
+            f"{plan.name} does not say what its job moves",
+            hint="design it: testbed design topoopt --workload examples/workloads/dlrm.yaml",
+        )
     return plan.job.traffic
 
 

@@ -1,0 +1,65 @@
+"""Prediction beside measurement: iteration and all-reduce of designed jobs on a private emulated lab, ten plans and sizes.
+
+Each case is designed, brought up and run as a user would; the figures are those of `testbed design compare`: medians over the job's
+iterations, the first left out. Links are shaped to 50 Mb/s, so that what counts is bandwidth and not this machine's processors.
+The limit: no case is off by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.bench_lab import ROOT, BenchLab, bench_lab
+from benchmarks.harness import undisturbed, verdict
+
+CASES = (
+    ("topoopt", "dlrm", "ring-groups"),
+    ("ring", "dlrm", "ring-groups"),
+    ("exact", "dlrm", "single-order"),
+    ("topoopt", "moe", "ring-groups"),
+    ("torus", "bert", "ring-groups"),
+)
+SIZES = (1.0, 2.0)
+"""Times the bytes that `testbed design` would choose for about one second."""
+RATE_MBPS, HOSTS, ITERATIONS = 50, 12, 7
+LIMIT = 0.10
+WITHIN_S = 180.0
+
+
+def measured(lab: BenchLab, method: str, workload: str, backend: str, size: float) -> tuple[float, dict[str, float]]:
+    """Design, bring up, run; return the size's scale and how far iteration and all-reduce are off."""
+    plan = lab.folder / f"{method}-{workload}-{size:g}.json"
+    base = ["design", method, "--workload", ROOT / "examples" / "workloads" / f"{workload}.yaml", "--backend", backend]
+    scale = lab.call(*base)["scale"] * size
+    lab.call(*base, "--out", plan, "--scale", str(scale), "--iterations", str(ITERATIONS))
+    lab.call("up", "--topology", plan)
+    deadline_s = time.monotonic() + WITHIN_S
+    while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"job {status['name']}: still {status['state']} after {WITHIN_S:g} s")
+        time.sleep(0.5)
+    if status["state"] != "finished":
+        raise RuntimeError(f"job {status['name']}: {status['state']}: {status['detail']}")
+    figures = {row["figure"]: row for row in lab.call("design", "compare")["figures"]}
+    return scale, {name: figures[name]["off"] for name in ("iteration", "all-reduce")}
+
+
+def main() -> int:
+    """Measure and print; return the exit code."""
+    undisturbed()
+    worst, seen = 0.0, 0
+    with bench_lab(HOSTS, "--rate-mbps", str(RATE_MBPS)) as lab:
+        for method, workload, backend in CASES:
+            for size in SIZES:
+                scale, off = measured(lab, method, workload, backend, size)
+                worst, seen = max(worst, *map(abs, off.values())), seen + 1
+                words = ", ".join(f"{name} {value:+.1%}" for name, value in off.items())
+                print(f"  {method:<8} {workload:<8} {backend:<12} x {scale:<7.3g} {words}", flush=True)
+    return verdict("prediction", worst, "off at most", LIMIT, "at most", cases=seen, rate_mbps=RATE_MBPS, hosts=HOSTS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
