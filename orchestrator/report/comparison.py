@@ -98,7 +98,7 @@ def begin(
             hint="give both the same job: --job FILE",
         )
     most = jobs["a"].args.get("iterations")
-    if isinstance(most, int) and not isinstance(most, bool) and most <= iterations:
+    if isinstance(most, int) and not isinstance(most, bool) and 0 < most <= iterations:  # 0: endless
         raise BadFile(
             [f"{paths['a']}: the job ends after {most} iterations, {iterations} and one to set up are wanted"],
             hint="--iterations N, or a longer job",

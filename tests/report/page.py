@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sqlite3
 from html.parser import HTMLParser
 from pathlib import Path
@@ -76,3 +77,25 @@ def from_csv(folders: list[Path]) -> sqlite3.Connection:
                     ]
                     database.executemany(f'INSERT INTO "{name}" VALUES ({marks})', values)
     return database
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return one == other or (one in ("", None) and other in ("", None))
+
+
+def disagreeing(page: Page, database: sqlite3.Connection) -> list[str]:
+    """Ask every question of the page again; the answers that are not what the page says."""
+    found = []
+    for name, answer in page.numbers["answers"].items():
+        if not answer["sql"]:
+            continue
+        cursor = database.execute(answer["sql"])
+        columns, rows = [c[0] for c in cursor.description], cursor.fetchall()
+        if columns != answer["columns"] or len(rows) != len(answer["rows"]):
+            found.append(f"{name}: {len(rows)} rows of {columns}")
+            continue
+        pairs = [(x, y) for mine, theirs in zip(rows, answer["rows"], strict=True) for x, y in zip(mine, theirs, strict=True)]
+        found += [f"{name}: {x}, the page says {y}" for x, y in pairs if not _same(x, y)]
+    return found
