@@ -13,8 +13,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -72,10 +72,12 @@ class Sink:
         self._all_at = -ALL_S
         self._runs_at = 0
         self._said: SinkState | None = None
+        self._interruptible = False
 
     def run(self) -> SinkState:
         """Follow until told to stop, idle, or the server is silent for too long. Raises: Denied, Later. Locked - another does."""
         fd = _hold(lock_path(self.state_dir, self.target))
+        self._say()  # who we are: whoever wants to stop us must not have to wait for a server's answer
         try:
             return self._follow(fd)
         except TestbedError as error:
@@ -167,7 +169,11 @@ class Sink:
         began, pause = time.monotonic(), BACKOFF_S[0]
         while not self.stopping.is_set():
             try:
-                return self._connected().write(data)
+                influx = self._connected()
+                with self._waiting_for_the_server():
+                    return influx.write(data)
+            except InterruptedError:
+                break  # told to stop; what was being written is written again by the next one
             except Later as error:
                 if time.monotonic() - began > self.give_up_s:
                     raise
@@ -186,10 +192,26 @@ class Sink:
                 except TimedOut as error:
                     raise Later(str(error)) from error
             influx = Influx(target)
-            influx.ping()
+            with self._waiting_for_the_server():
+                influx.ping()
             self._influx = influx
             self._say(url=target.url, version=influx.version, api=influx.api)
         return self._influx
+
+    @contextmanager
+    def _waiting_for_the_server(self) -> Iterator[None]:
+        """Inside it, being told to stop is not put off until the server answers."""
+        self._interruptible = True
+        try:
+            yield
+        finally:
+            self._interruptible = False
+
+    def told_to_stop(self, *_: object) -> None:
+        """Handle a signal. Raises: InterruptedError - where the main thread waits for the server."""
+        self.stopping.set()
+        if self._interruptible:
+            raise InterruptedError("told to stop")
 
     def _disconnect(self) -> None:
         if self._influx is not None:
@@ -246,11 +268,13 @@ def stop(state_dir: Path, target: Target) -> bool:
     alive, state = look(state_dir, target)
     if not alive:
         return False
-    with suppress(ProcessLookupError):
-        if state.mark and process_mark(state.pid) == state.mark:
-            os.kill(state.pid, signal.SIGTERM)
-    give_up = time.monotonic() + STOP_S
+    give_up, told = time.monotonic() + STOP_S, ""
     while _held(lock_path(state_dir, target)):
+        _, state = look(state_dir, target)  # one that has just begun has not said yet who it is
+        if state.mark and state.mark != told and process_mark(state.pid) == state.mark:
+            told = state.mark
+            with suppress(ProcessLookupError):
+                os.kill(state.pid, signal.SIGTERM)
         if time.monotonic() > give_up:
             raise TimedOut(f"the telemetry sink (pid {state.pid}) does not end", hint="it ends when the server answers it")
         time.sleep(0.02)
@@ -266,7 +290,7 @@ def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: 
         # A session of its own is a scheduling group of its own, where `nice` counts only inside (sched(7), autogroup).
         Path("/proc/self/autogroup").write_text(str(LOWLY), encoding="ascii")
     sink = Sink(target, settings.state_dir, idle_s=idle_s)
-    before = {number: signal.signal(number, lambda *_: sink.stopping.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, sink.told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return sink.run()
     finally:

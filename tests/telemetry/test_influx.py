@@ -210,6 +210,25 @@ def test_a_black_holed_server_holds_up_neither_the_journal_nor_the_end_of_the_si
     assert not thread.is_alive() and copier.state.points == 0
 
 
+def test_a_sink_that_has_just_begun_to_wait_for_a_silent_server_can_be_stopped(tmp_path: Path) -> None:
+    fill(tmp_path / "runs" / "r", 10)
+    with black_hole() as url:
+        target = Target(url)
+        program = f"""
+import time
+from pathlib import Path
+from orchestrator.telemetry import influx, sink
+begun = influx.Influx.ping
+influx.Influx.ping = lambda self: (time.sleep(0.3), begun(self))
+sink.follow(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink.Target({url!r}))
+"""
+        with subprocess.Popen([sys.executable, "-c", program]) as process:
+            until(lambda: sink.look(tmp_path, target)[0], "it does not hold its lock")
+            assert sink.stop(tmp_path, target)
+            assert process.wait(30) == 0
+    assert not sink.look(tmp_path, target)[0]
+
+
 # --- what a server will not have
 
 
