@@ -67,6 +67,8 @@ def hosts_yml(wanted: Wanted) -> str:
     """Return the Ansible inventory of the hosts."""
     count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
     opts = ", ".join(f"{p}: {{interface: opt{p}}}" for p in range(1, ports + 1))
+    # To ssh ~ is the home in the machine's list of users, to everybody else it is $HOME.
+    known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
     lines = [
         "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",
         "# Variables that begin with testbed_ are explained in docs/reference/inventory.md.",
@@ -77,7 +79,7 @@ def hosts_yml(wanted: Wanted) -> str:
         "        ansible_user: root",
         "        ansible_host: 127.0.0.1                 # every emulated host's sshd answers on a loopback port of its own",
         f"        ansible_ssh_private_key_file: {wanted.state}/id_ed25519     # made at the lab's first start",
-        f"        ansible_ssh_common_args: -o UserKnownHostsFile={wanted.state}/known_hosts -o StrictHostKeyChecking=yes",
+        f"        ansible_ssh_common_args: -o UserKnownHostsFile={known} -o StrictHostKeyChecking=yes",
         "        ansible_python_interpreter: python3",
         "        testbed_forwarding: kernel              # kernel: IP routes; npar-rdma: RDMA functions, hardware only",
         '        testbed_node_prefix: "10.255"           # lane L of host n has 10.255.L.n on the bridge host0',

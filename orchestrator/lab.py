@@ -319,7 +319,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
             port=ssh.ansible_port,
             user=ssh.ansible_user,
             key_file=ssh.ansible_ssh_private_key_file,
-            known_hosts=options.get("UserKnownHostsFile", ""),
+            known_hosts=options.get("UserKnownHostsFile", "").replace("${HOME}/", "~/", 1),
             options=options,
         ),
     )

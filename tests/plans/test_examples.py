@@ -148,3 +148,10 @@ def test_the_reader_of_yaml_keeps_tagged_secrets_as_text_and_dates_as_words() ->
     document = read_yaml("a: !vault |\n  $ANSIBLE_VAULT\nb: 2026-11-21\nc: 1_000\nd: [1, 2.5, null, yes]\n", "x.yml")
     assert document.value == {"a": "$ANSIBLE_VAULT\n", "b": "2026-11-21", "c": 1000, "d": [1, 2.5, None, True]}
     assert document.spot(("d", 2)) == (5, 13)
+
+
+def test_no_inventory_leaves_the_home_to_ssh_which_has_its_own_idea_of_it() -> None:
+    """To ssh ~ is the home in the list of users, to Python and Ansible it is $HOME; under sudo or in a container they differ."""
+    files = sorted((ROOT / "inventory").glob("*/hosts.yml"))
+    named = [line for file in files for line in file.read_text().splitlines() if "UserKnownHostsFile=" in line]
+    assert len(named) == len(files) and not [line for line in named if "UserKnownHostsFile=~" in line]
