@@ -46,7 +46,7 @@ class Rails:
         """Compute, then transfers (within domains, then along rails), then sums.
 
         A group within a domain sums there, one along a rail on the rail; others do both: reduce-scatter and all-gather in domains,
-        and each rail a part.
+        and each rail a part, the stages passing data on while it comes. All groups sum at once.
         """
         hb, rail = self.hb_gbps * 1e9 / 8, self.rail_gbps * 1e9 / 8
         inner, outer = [0.0] * self.n, [0.0] * self.n
@@ -67,7 +67,7 @@ class Rails:
             for rank in members:
                 sums_hb[rank] += 2 * (inside - 1) / inside * group.bytes
                 sums_rail[rank] += 2 * (across - 1) / across * group.bytes / inside
-        return demand.compute_s + transfers + max(sums_hb) / hb + max(sums_rail) / rail
+        return demand.compute_s + transfers + max(max(sums_hb) / hb, max(sums_rail) / rail)
 
     def any_to_any_overhead(self) -> float:
         """Least time of a uniform all-to-all here by that with full bisection at the rail's rate, less 1: (K-1)/K * rail/HB."""
