@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from optics.errors import StoreFailed
 from orchestrator.telemetry.lineprotocol import FieldValue, integer, number, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS, MEASUREMENTS, Measurement
 
@@ -85,6 +86,8 @@ class Journal:
     Events reach the file at once, samples within 100 ms of the next point or at `flush()`. After a crash the worst is a torn last
     line, which the reader skips and a reopened journal cuts off. While the disk is full the points wait in memory (64 MB of them)
     and the run goes on; `trouble` says so, after `close` how many were lost, and `tell` is called with words for people.
+
+    Raises: StoreFailed - it cannot even be begun.
     """
 
     def __init__(
@@ -99,9 +102,14 @@ class Journal:
     ) -> None:
         self.clock: Clock = clock or SystemClock()
         self.directory = run_dir / "telemetry"
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._common = f",testbed={tag(testbed)},run={tag(run)}"
-        self.anchor_ns, self.start_ns = self._anchor()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.anchor_ns, self.start_ns = self._anchor()
+            self._fd, self._size, self._part = self._open()
+        except OSError as error:
+            hint = "make room, or name another place: TESTBED_STATE_DIR"
+            raise StoreFailed(f"the journal cannot be begun: {self.directory}: {error.strerror or error}", hint=hint) from error
         self._series: dict[tuple[str, ...], _Series] = {}
         self._lines: list[str] = []
         self._pending = 0
@@ -115,7 +123,6 @@ class Journal:
         self._part_bytes = part_bytes
         self._compress = compress
         self._packers: list[threading.Thread] = []
-        self._fd, self._size, self._part = self._open()
         self.points = 0
 
     @property

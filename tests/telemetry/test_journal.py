@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optics.errors import StoreFailed
 from orchestrator.telemetry import MEASUREMENTS, Journal, read
 from orchestrator.telemetry.lineprotocol import EMPTY_TAG, INT_MAX, INT_MIN, integer, number, parse, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS
@@ -327,6 +328,20 @@ def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tm
         assert journal.trouble == "" and "nothing of it is lost" in said[1]
     trouble: list[str] = []
     assert [p.fields["rx_bytes"] for p in read(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
+
+
+def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_changed(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        with pytest.raises(StoreFailed, match=r"cannot be begun: .*telemetry: File too large") as caught:
+            Journal(tmp_path, "r", "lab")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "TESTBED_STATE_DIR" in caught.value.hint
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreFailed, match="Not a directory"):
+        Journal(tmp_path / "file", "r", "lab")
 
 
 def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
