@@ -85,8 +85,10 @@ class HostFaults(CrashPoints):
             verified = self.lab.testbed("verify")
             said = verified.envelope["message"] + json.dumps(verified.envelope["data"])
             found = [line for line in found if self._receiver(line) not in dark]
-            named = verified.exit_code and all(word in said for word in (*dark, *self.gone()))
-            return found + ([] if named else [f"verify does not tell of {dark}, {self.gone()}: exit {verified.exit_code}"])
+            named = all(word in said for word in (*dark, *self.gone())) or self._swap_named(said)
+            if verified.exit_code and named:
+                return found
+            return [*found, f"verify does not tell of {dark}, {self.gone()}: exit {verified.exit_code}: {said}"]
         found = self._of_living(self._wrong(HERE))
         if outcome != HANDS:
             return [line for line in found if self._receiver(line) not in self._unlit(HERE)]
@@ -94,6 +96,11 @@ class HostFaults(CrashPoints):
         named = {line.partition(": ")[0] for line in listed}
         where = [(line, {line.partition(": ")[0], self._receiver(line)}) for line in found]
         return [line for line, words in where if not words & named] or ([] if listed else ["no list"])
+
+    def _swap_named(self, said: str) -> bool:
+        """Whether the two ports are named whose fibres are in each other's sockets: that explains who else has no light."""
+        swapped = re.search(r"([\w:]+) and ([\w:]+) are swapped at ", said)
+        return swapped is not None and set(swapped.groups()) == {"gpu01:p1", "gpu02:p1"}
 
     def _unlit(self, name: str) -> set[str]:
         """Ports of a plan that do not get the light they should, whatever the switches do."""
