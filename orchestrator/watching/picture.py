@@ -180,7 +180,7 @@ class Picture:
         if had is not None and at < had[0]:
             return
         self._carrier[port] = at, lit
-        if had is None or had[1] != lit:
+        if had is None or not lit or not had[1]:  # dark still may be news of a circuit that was made meanwhile
             self._settle([w for w in self.ways.values() if str(w.receiver) == port], at)
 
     def _port(self, point: Point, at: float) -> None:

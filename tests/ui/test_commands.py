@@ -91,6 +91,10 @@ def test_one_picture_tells_what_there_is_and_what_there_is_not(told: Told, tmp_p
     run.finish("ok")
     shown = ran("watch", "--once", "--passive").stdout
     assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last move" in shown and "ocs1 switch" in shown and "\x1b" not in shown
+    narrow = subprocess.run(
+        [*TESTBED, "watch", "--once", "--passive"], env=os.environ | {"COLUMNS": "70"}, capture_output=True, text=True, check=True
+    )
+    assert max(map(len, narrow.stdout.splitlines())) <= 70 and "gpu12" in narrow.stdout
     svg = tmp_path / "watch.svg"
     assert ran("watch", "--once", "--passive", "--svg", str(svg)).returncode == 0
     assert "gpu12" in svg.read_text() and "@font-face" not in svg.read_text()

@@ -129,3 +129,15 @@ def test_a_packed_part_that_a_disk_cut_short_is_left_out(tmp_path: Path) -> None
     journals = Journals(tmp_path, lambda run: True)
     assert taken(journals) == list(range(50))
     journals.close()
+
+
+def test_a_part_that_is_packed_and_spoilt_while_it_is_followed_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    journals = Journals(tmp_path, lambda run: True)
+    write(tmp_path, "r", 0, 50).close()
+    assert taken(journals) == list(range(50))
+    part = tmp_path / "runs" / "r" / "telemetry" / "000.lp"
+    (part.parent / "000.lp.gz").write_bytes(gzip.compress(part.read_bytes() * 2)[:-20])
+    part.unlink()
+    write(tmp_path, "s", 7, 1).close()
+    assert taken(journals) == [7]
+    journals.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -24,8 +23,8 @@ pytestmark = [
     ),
 ]
 RING = ROOT / "examples" / "ring-12.json"
+expect.set_options(timeout=20_000)
 LIT = '.arc[data-state="lit"]'
-WAIT_MS = 20_000.0
 _TOLD = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
 """A browser's own words for a server that is away and for a key that was refused: the page tells both itself."""
 
@@ -44,13 +43,12 @@ async def opened(browser: Browser, at: Served, **more: object) -> AsyncIterator[
     trouble: list[str] = []
     context = await browser.new_context(viewport={"width": 1280, "height": 800}, **more)  # type: ignore[arg-type]
     page = await context.new_page()
-    page.set_default_timeout(WAIT_MS)
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("console", lambda line: trouble.append(line.text) if line.type == "error" and not _TOLD.search(line.text) else None)
     page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith((at.url, "data:")) else None)
     try:
         await page.goto(at.url)
-        await expect(page.locator("#link")).to_have_text("live", timeout=WAIT_MS)
+        await expect(page.locator("#link")).to_have_text("live")
         yield page
     finally:
         await context.close()
@@ -88,6 +86,8 @@ async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Bro
         await expect(page.locator("#stat-dark")).to_have_text("64 ms")
         await expect(page.locator("#waterfall .name", has_text="ocs1 switch")).to_be_visible()
         await expect(page.locator("#news")).to_contain_text("72 circuits moved")
+        await expect(page.locator("#news")).to_contain_text("<b> begins")  # words of others are text
+        assert await page.locator("main b:not(.figures b)").count() == 0
         at.page.watcher.picture.carrier("gpu03:p2", 4e12, False)
         await expect(page.locator('.arc[data-state="lost"]')).to_have_count(1)
         await expect(page.locator("#said")).to_contain_text("lost its light")
@@ -162,11 +162,10 @@ async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browse
     await expect(page.locator("#banner")).to_contain_text("Is testbed ui still running?")
     told.run(plan="meanwhile").finish("ok")
     async with served(told, RING, first.port):
-        await expect(page.locator("#link")).to_have_text("live", timeout=WAIT_MS)
+        await expect(page.locator("#link")).to_have_text("live")
         await expect(page.locator("#run")).to_contain_text("meanwhile")
         await expect(page.locator("#banner")).to_be_hidden()
         await expect(page.locator("#safe")).to_be_disabled()
-        await asyncio.sleep(0)
         await page_of.__aexit__(None, None, None)
 
 

@@ -116,6 +116,16 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: T
         assert picture.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
 
 
+def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(told: Told) -> None:
+    with told.watcher() as watcher:
+        watcher.picture.carrier("gpu02:p1", now_ms(), False)
+        told.up()
+        watcher.look()
+        assert set(watcher.picture.states.values()) == {"lit"}
+        watcher.picture.carrier("gpu02:p1", now_ms() + 1, False)  # and still
+        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "lost"
+
+
 def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
