@@ -16,19 +16,35 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from optics.plain import printable
+from orchestrator.cli import main
 from tests.ui.conftest import PLAN, Told
 
 TESTBED = [sys.executable, "-m", "orchestrator.cli.main"]
 
 
-def ran(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*TESTBED, *words], capture_output=True, text=True, timeout=60, check=False)
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """A command in this very process."""
+
+    def run(*words: str) -> Ended:
+        code = main.run(words)
+        return Ended(code, *capsys.readouterr())
+
+    return run
 
 
 def started(*words: str, **more: object) -> subprocess.Popen[str]:
@@ -82,7 +98,9 @@ def test_jsonl_begins_with_the_picture_and_goes_on_with_events(told: Told) -> No
     process.stderr.close()
 
 
-def test_one_picture_tells_what_there_is_and_what_there_is_not(told: Told, tmp_path: Path) -> None:
+def test_one_picture_tells_what_there_is_and_what_there_is_not(
+    told: Told, tmp_path: Path, ran: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = ran("watch", "--once", "--passive")
     assert empty.returncode == 0 and "no plan is up: testbed up --topology PLAN" in empty.stdout and "no run yet" in empty.stdout
     told.up()
@@ -91,9 +109,9 @@ def test_one_picture_tells_what_there_is_and_what_there_is_not(told: Told, tmp_p
     run.finish("ok")
     shown = ran("watch", "--once", "--passive").stdout
     assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last move" in shown and "ocs1 switch" in shown and "\x1b" not in shown
-    narrow = subprocess.run(
-        [*TESTBED, "watch", "--once", "--passive"], env=os.environ | {"COLUMNS": "70"}, capture_output=True, text=True, check=True
-    )
+    with monkeypatch.context() as patched:
+        patched.setenv("COLUMNS", "70")
+        narrow = ran("watch", "--once", "--passive")
     assert max(map(len, narrow.stdout.splitlines())) <= 70 and "gpu12" in narrow.stdout
     svg = tmp_path / "watch.svg"
     assert ran("watch", "--once", "--passive", "--svg", str(svg)).returncode == 0
@@ -163,7 +181,7 @@ def test_the_safe_plan_may_stand_in_the_settings(told: Told, monkeypatch: pytest
     assert process.returncode == 0
 
 
-def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_path: Path, ran: Callable[..., Ended]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = ran("ui", "--port", str(taken.getsockname()[1]), "--passive")
     assert refused.returncode == 2 and "cannot listen" in refused.stderr and "testbed ui --port 0" in refused.stderr
@@ -179,7 +197,7 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_p
     assert no_lab.returncode == 3 and "hosts.yml" in no_lab.stderr
 
 
-def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(told: Told) -> None:
+def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(told: Told, ran: Callable[..., Ended]) -> None:
     told.up()
-    shown = ran("watch", "--once", "--for", "4s").stdout
+    shown = ran("watch", "--once", "--for", "2s").stdout
     assert "48/48 circuits lit" in shown and re.search(r"! .*gpu01", shown)
