@@ -104,7 +104,7 @@ class _Looker:
         """Leave the terminal as it was."""
 
     def _news(self) -> list[Event]:
-        found = [e for e in self.picture.log if e.number > self._seen]
+        found = self.picture.since(self._seen)
         self._seen = found[-1].number if found else self._seen
         return found
 

@@ -17,7 +17,6 @@ from orchestrator.cli.waterfall import draw
 from orchestrator.reports import Json
 from orchestrator.watching.colours import phase_colours
 from orchestrator.watching.fabric import DARK, LIT, LOST, MAKING
-from orchestrator.watching.sections import NEWS
 
 if TYPE_CHECKING:
     from orchestrator.watching import Picture
@@ -42,7 +41,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= hosts + 1 + (hosts < len(picture.lab.hosts))
     fall = chart if len(chart) + 4 <= room else small if len(small) + 1 <= room else small[: max(0, room - 1)]
     room -= len(fall) + 1
-    news = [e for e in picture.log if e.event in NEWS][-max(0, min(room - 1, 12)) :] if room > 1 else []
+    news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
     blocks += [_hosts(picture, hosts, unicode=unicode), _devices(picture), *_curves(picture, unicode=unicode)]
     if fall and told is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
@@ -87,7 +87,8 @@ class Doors:
             await send(message)
 
         if why := self._refusal(scope):
-            await PlainTextResponse(f"{why}\n", 403)(scope, receive, with_headers)
+            said = PlainTextResponse(f"{why}\n", 403) if scope["method"] in ("GET", "HEAD") else JSONResponse({"words": why}, 403)
+            await said(scope, receive, with_headers)
             return
         await self.app(scope, receive, with_headers)
 

@@ -60,6 +60,7 @@ class Picture:
         self.iterations = Series()
         self.traffic = Traffic()
         self.log: deque[Event] = deque(maxlen=LOG)
+        self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
         self.runs: dict[str, Told] = {}
         self.marks: dict[str, dict[str, Json]] = {}
@@ -165,7 +166,11 @@ class Picture:
         """Note that something happened."""
         if not self.hush:
             self._numbers += 1
-            self.log.append(Event(self._numbers, at, event, words, fields))
+            (self.log if event in NEWS else self._rest).append(Event(self._numbers, at, event, words, fields))
+
+    def since(self, number: int) -> list[Event]:
+        """Everything that was noted behind the event of this number, as far as it is remembered."""
+        return sorted((e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number)
 
     def count(self, port: str, at: float, sent: int, received: int) -> None:
         """Take what a port had sent and received (bytes) at a time."""
@@ -336,7 +341,7 @@ class Picture:
             out["iterations"] = cast(Json, self.iterations.taken())
         if "throughput" in dirty and (points := self.traffic.series.taken(self.traffic.until)):
             out["throughput"] = cast(Json, points)
-        if news := [e for e in self.log if e.number > self._sent and e.event in NEWS]:
+        if news := [e for e in self.log if e.number > self._sent]:
             out["log"] = [e.json() for e in news]
         self._sent = self._numbers
         return out

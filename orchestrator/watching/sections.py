@@ -17,7 +17,7 @@ _NEWEST = 30
 
 def whole(picture: Picture) -> dict[str, Json]:
     """Everything, for an eye that comes anew."""
-    news = [e.json() for e in picture.log if e.event in NEWS]
+    news = [e.json() for e in picture.log]
     return {
         "lab": _lab(picture),
         **{name: section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "trouble")},

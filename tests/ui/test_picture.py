@@ -191,6 +191,8 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
         for n in range(3000):
             picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
             picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
+        assert len({e.event for e in picture.log}) == 1, "iterations do not push out what happened"
+        assert {e.event for e in picture.since(0)} == {"circuits", "iteration"} and len(picture.since(0)) == 400
         first, second = picture.changes(), picture.changes()
         assert len(picture.log) == 200 and "log" in first and second == {}
         assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
