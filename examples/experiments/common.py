@@ -15,10 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from benchmarks.bench_lab import BenchLab, bench_lab  # noqa: E402
+from benchmarks.harness import ahead  # noqa: E402
 
-RATE_MBPS, HOSTS = 50, 12
+RATE_MBPS, HOSTS = 20, 12
+SIZE = 3.0
+"""Times the bytes that `testbed design` would choose for about one second: steps then cost little beside bytes."""
 WITHIN_S = 300.0
-NATIVE = "native: measured on the emulated lab, real hosts' kernels and links shaped to 50 Mb/s; compute is waited for, not done"
+NATIVE = "native: measured on the emulated lab, real hosts' kernels and links shaped to 20 Mb/s; compute is waited for, not done"
 ANALYTIC = "analytic: bandwidth arithmetic over routes, nothing was run"
 
 __all__ = [
@@ -44,16 +47,20 @@ class Design:
     name: str
     plan: Path
     predicted_ms: float
+    time_scale: float
 
     @classmethod
     def of(cls, lab: BenchLab, name: str, method: str, workload: Path, *more: str) -> Design:
         plan = lab.folder / f"{name}.json"
-        found = lab.call("design", method, "--workload", workload, "--out", plan, "--name", name, *more)
-        return cls(name, plan, found["here"]["iteration_ms"])
+        words = ["design", method, "--workload", workload, "--out", plan, "--name", name, *more]
+        scale = lab.call(*words)["scale"] * SIZE
+        found = lab.call(*words, "--scale", str(scale))
+        return cls(name, plan, found["here"]["iteration_ms"], found["time_scale"])
 
 
-def options(description: str, repeats: int = 3, iterations: int = 6) -> argparse.Namespace:
+def options(description: str, repeats: int = 3, iterations: int = 5) -> argparse.Namespace:
     """The command line that all experiments have."""
+    ahead()
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"measurements of each plan, in turns (default {repeats})")
     parser.add_argument("--iterations", type=int, default=iterations, help=f"of each measurement (default {iterations})")

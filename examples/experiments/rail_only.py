@@ -21,11 +21,10 @@ def main() -> None:
     with bench_lab(HOSTS, "--rate-mbps", str(RATE_MBPS)) as lab:
         more = ("--iterations", str(given.iterations), "--domain", str(SIZE))
         design = Design.of(lab, "rail-only", "rail-only", workload, *more)
-        told = lab.call("design", "rail-only", "--workload", workload, "--domain", str(SIZE))
         seen = measure(lab, [design], given.repeats)["rail-only"]
     # Half of the four ports make a domain's links, half a rail's; domains pass both ways on parallel links, rings both ways round.
     rate = 2 * read.workload.rate_gbps * PAYLOAD
-    whole_ms = [full_bisection_s(read.demand, SIZE, rate, rate) * told["time_scale"] * 1e3]
+    whole_ms = [full_bisection_s(read.demand, SIZE, rate, rate) * design.time_scale * 1e3]
     say("iteration rail-only / with full bisection", *ratio(seen, whole_ms), f"rail-only {NATIVE}\n    full bisection {ANALYTIC}")
     for name, hb, net in (("A100", 300 * 8, 25 * 8), ("H100", 450 * 8, 50 * 8)):
         rails = Rails(HOSTS, 4, hb, net)

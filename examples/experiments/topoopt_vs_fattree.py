@@ -36,10 +36,9 @@ def main() -> None:
     }
     with bench_lab(HOSTS, "--rate-mbps", str(RATE_MBPS)) as lab:
         design = Design.of(lab, "topoopt", "topoopt", workload, "--iterations", str(given.iterations))
-        scale = lab.call("design", "topoopt", "--workload", workload)["time_scale"]
         seen = measure(lab, [design], given.repeats)["topoopt"]
     for name, seconds in trees.items():
-        here_ms = [seconds * scale * 1e3]
+        here_ms = [seconds * design.time_scale * 1e3]
         say(f"iteration with a {name} / with TopoOpt", *ratio(here_ms, seen), f"TopoOpt {NATIVE}\n    {name} {ANALYTIC}")
         say("    the same, both reckoned", here_ms[0] / design.predicted_ms, None, None, ANALYTIC)
 

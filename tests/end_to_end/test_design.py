@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import Lab
+from tests.end_to_end.conftest import ROOT, Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -44,3 +47,27 @@ def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(la
     assert figures["all-reduce"]["off"] == pytest.approx(
         figures["all-reduce"]["measured"] / predicted["allreduce_ms"] - 1, abs=1e-3
     )
+
+
+@pytest.mark.long
+def test_what_was_predicted_is_measured_within_a_tenth(tmp_path: Path) -> None:
+    own = Lab(tmp_path)
+    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "4", "--free-ports", "--rate-mbps", "20"]
+    subprocess.run(
+        [*generate, "--out", own.inventory, "--state", tmp_path / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    workload = tmp_path / "small.yaml"
+    workload.write_text(WORKLOAD)
+    own.testbed("lab", "start").must()
+    try:
+        for method, scale in (("topoopt", "0.15"), ("ring", "0.15"), ("ring", "0.3")):
+            plan = tmp_path / f"{method}-{scale}.json"
+            own.testbed("design", method, "-w", workload, "-o", plan, "--scale", scale, "--iterations", "4").must()
+            job = own.up(plan).must()["job"]
+            while job["state"] in ("starting", "running"):
+                job = own.testbed("job", "status").must()
+            figures = {row["figure"]: row for row in own.testbed("compare", "--predicted", "last").must()["figures"]}
+            for name in ("iteration", "all-reduce"):
+                assert abs(figures[name]["off"]) < 0.10, (method, scale, figures[name])
+    finally:
+        own.testbed("lab", "stop").must()
