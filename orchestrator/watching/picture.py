@@ -307,9 +307,10 @@ class Picture:
             if run.id not in before and run.status == "running":
                 self.say(run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running")
             elif run.status != "running" and before.get(run.id, "running") == "running":
-                first = (run.message.splitlines() or [""])[0]
-                words = f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
-                self.say(at, "run", words, run=run.id, status=run.status)
+                if self.hush:  # no news, but worth knowing
+                    at = (run.ended or run.started) * 1e3
+                    self.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
+                self.say(at, "run", ended_words(run), run=run.id, status=run.status)
 
     # -- what goes out --------------------------------------------------------------------------------------------------------
 
@@ -345,6 +346,13 @@ class Picture:
             out["log"] = [e.json() for e in news]
         self._sent = self._numbers
         return out
+
+
+def ended_words(run: RunRecord) -> str:
+    """How a run ended, in a line."""
+    first = (run.message.splitlines() or [""])[0]
+    title = f"{run.verb} {run.plan_name}".rstrip()
+    return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
 
 
 def to_fields(figures: Mapping[str, float]) -> dict[str, Json]:

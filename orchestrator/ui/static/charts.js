@@ -29,7 +29,7 @@ export class Chart {
       cursor: { y: false, points: { show: false } },
       legend: { show: false },
       scales: { x: { time: true, range: () => [this.now() - this.window, this.now()] }, y: { range: (_, low, high) => [0, (high || 1) * 1.12] } },
-      axes: [{ ...axis, size: 30, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58 }],
+      axes: [{ ...axis, size: 30, space: 95, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58 }],
       series: [{}, { stroke: line, width: 2, fill: this.points ? undefined : `${line}33`, spanGaps: false, points: { show: this.points, size: 5, fill: line } }],
       hooks: { drawClear: [(plot) => this.drawMarks(plot)] },
     }, [[], []], this.root);
@@ -48,7 +48,7 @@ export class Chart {
     ctx.clip();
     ctx.strokeStyle = ctx.fillStyle = css("--mark");
     ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.font = `${parseFloat(getComputedStyle(document.body).fontSize) * 0.82 * devicePixelRatio}px system-ui, sans-serif`;
     for (const mark of this.marks) {
       const x = plot.valToPos(mark.at / 1000, "x", true);
       if (x < left || x > left + width) continue;
