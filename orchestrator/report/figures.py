@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optics.plain import printable
 from orchestrator.report.ledger import Answer
 from orchestrator.report.svg import INK, inline
 from orchestrator.report.topology import Link, Topology, host_of
@@ -59,6 +61,7 @@ _RC: Any = {
     "svg.hashsalt": "testbed",
     "pdf.fonttype": 42,
     "path.simplify": True,
+    "text.parse_math": False,  # a name may hold a $
 }
 
 
@@ -99,7 +102,9 @@ def prepare(cache_dir: Path) -> None:
 def style() -> Iterator[None]:
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        # A name in a script that matplotlib's own font lacks; a page is drawn with the reader's fonts.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
         yield
 
 
@@ -154,7 +159,7 @@ def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Way
 
-    axes.text(-1.3, 1.36, title, ha="left", va="top", fontweight="bold", fontsize=8.5)
+    axes.text(-1.3, 1.36, printable(title), ha="left", va="top", fontweight="bold", fontsize=8.5)
     axes.set_aspect("equal")
     axes.axis("off")
     axes.set_xlim(-1.32, 1.32)
@@ -177,7 +182,14 @@ def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link
     size = 8 if len(hosts) <= 16 else 6 if len(hosts) <= 40 else 4
     for host, (x, y) in at.items():
         axes.plot(x, y, "o", color=INK, markersize=4.5 if len(hosts) <= 24 else 2.5)
-        axes.text(x * 1.09, y * 1.1, host, ha="left" if x > 0.1 else "right" if x < -0.1 else "center", va="center", fontsize=size)
+        axes.text(
+            x * 1.09,
+            y * 1.1,
+            printable(host),
+            ha="left" if x > 0.1 else "right" if x < -0.1 else "center",
+            va="center",
+            fontsize=size,
+        )
 
 
 def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
@@ -306,6 +318,8 @@ def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure
         high = max(v[-1] for _, v in shown.values())
         if low > 0 and high / low > 50:
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
             label += ", logarithmic"
         axes.set_ylim(0, 1.02)
         axes.set_xlabel(label)

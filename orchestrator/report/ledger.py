@@ -60,7 +60,7 @@ def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
     return f"{value:.4g}" + (f" {unit}" if unit else "")
 
 
-_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_share": ""}
+_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_bytes": "B"}
 
 
 @dataclass(frozen=True, slots=True)

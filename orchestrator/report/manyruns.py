@@ -121,15 +121,10 @@ def _run_table(c: Context) -> None:
     for source in c.campaign.sources:
         record, line = source.record, told.get(source.record.id)
         scale = c.scale_of_all([source])
-        expected = record.summary.get("dark_ms_expected")
         numbers = (
             [line["took_ms"].show(), line["dark_ms"].show(scale), line["total_ms"].show()] if line else [missing("no journal")] * 3
         )
-        wanted = (
-            Cell(expected, f"store:{record.id}/summary/dark_ms_expected", "ms").show(scale)
-            if isinstance(expected, (int, float))
-            else missing()
-        )
+        wanted = c.expected(source).show(c.expected_scale(source, scale))
         rows.append((record.id, words.title(record), record.status, numbers[0], numbers[1], wanted, numbers[2]))
     section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
     bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]

@@ -70,6 +70,18 @@ class Context:
         elif none:
             section.notes.append(none)
 
+    def expected(self, source: Source) -> Cell:
+        """The dark time (ms) expected of a run by data sheets, as the store has it."""
+        found = source.record.summary.get("dark_ms_expected")
+        value = found if isinstance(found, (int, float)) else None
+        return Cell(value, f"store:{source.record.id}/summary/dark_ms_expected", "ms")
+
+    @staticmethod
+    def expected_scale(source: Source, scale: float) -> float:
+        """The time scale of the device that expectation is of; `scale` where the run did not keep it."""
+        found = source.record.summary.get("dark_time_scale")
+        return float(found) if isinstance(found, (int, float)) else scale
+
     def scale_of(self, source: Source, reconfig: str) -> float:
         """The time scale of the device that was dark longest."""
         found = [

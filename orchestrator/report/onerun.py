@@ -9,7 +9,7 @@ from markupsafe import Markup
 from orchestrator.report import figures, questions
 from orchestrator.report.figures import Drawing
 from orchestrator.report.gather import Source
-from orchestrator.report.ledger import Cell, missing
+from orchestrator.report.ledger import missing
 from orchestrator.report.model import Context, Section, Shown, Table, table
 from orchestrator.report.topology import Topology, topology
 from orchestrator.telemetry.palette import PHASE_COLOURS
@@ -65,18 +65,12 @@ def one_run(c: Context, source: Source) -> None:
 
 
 def _tiles(c: Context, source: Source) -> None:
-    summary = source.record.summary
     if not c.reconfigs:
         return
     line = next(c.reconfigs.lines())
     scale = c.scale_of(source, line["reconfig_id"].value)
-    expected = summary.get("dark_ms_expected")
-    at = f"store:{source.record.id}/summary/dark_ms_expected"
-    said = (
-        f"expected {Cell(expected, at, 'ms').text(scale)} by data sheet"
-        if isinstance(expected, (int, float))
-        else "expected: not recorded"
-    )
+    expected = c.expected(source).text(c.expected_scale(source, scale))
+    said = f"expected {expected} by data sheet" if c.expected(source) else "expected: not recorded"
     c.tiles += [
         ("dark, measured", line["dark_ms"].show(scale), said),
         ("carrier after that", line["link_ms"].show(), "0: hosts saw light before the device reported it"),
@@ -113,6 +107,9 @@ def _parts_table(c: Context) -> Table:
     never = [p.replace("_", " ") for p in questions.PHASES if p not in names]
     rows: list[Sequence[Shown]] = [(line["reconfig_id"], *(line[f"{p}_ms"] for p in names)) for line in c.reconfigs.lines()]
     heads = ("reconfiguration", *(p.replace("_", " ") for p in names))
+    if c.reconfigs.values("lost_bytes"):
+        rows = [(*row, line["lost_bytes"]) for row, line in zip(rows, c.reconfigs.lines(), strict=True)]
+        heads = (*heads, "dropped by ports")
     if never:
         rows = [(*row, missing(f"not recorded: {', '.join(never)}")) for row in rows]
         heads = (*heads, "")

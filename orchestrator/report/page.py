@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from optics.plain import printable
 from orchestrator.report import everyrun, manyruns, onerun, questions, words
 from orchestrator.report.gather import Campaign
 from orchestrator.report.ledger import ledger
@@ -72,7 +73,8 @@ def _page(c: Context) -> Report:
         when=words.when(sources[0].record.started) + ("" if one else f" to {words.when(sources[-1].record.started)}"),
         tiles=c.tiles,
         sections=c.sections,
-        numbers=Markup(json.dumps(numbers, ensure_ascii=False).replace("<", "\\u003c")),
+        numbers=Markup(json.dumps(numbers).replace("<", "\\u003c")),
         svg=lambda drawing: Markup(drawing.svg()),
     )
+    html = printable(html, keep="\n\t\N{NO-BREAK SPACE}")  # words of devices, hosts and plans must not turn or hide those around
     return Report(title, html, [d for s in c.sections for d in s.drawings], c.book.answers, c.book.trouble)

@@ -132,7 +132,7 @@ def phases(book: Ledger, campaign: Campaign) -> Answer:
         "phases",
         "phases of the run, of devices and of hosts, since its start",
         "SELECT kind, subject, phase, begin_ns / 1e6 AS begin_ms, duration_ms, ok, detail FROM phase"
-        f" WHERE {mine(campaign)} ORDER BY begin_ns, duration_ns",
+        f" WHERE {mine(campaign)} AND begin_ns IS NOT NULL AND duration_ms IS NOT NULL ORDER BY begin_ns, duration_ns",
     )
 
 

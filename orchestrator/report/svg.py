@@ -12,12 +12,14 @@ INK = "#0b0c0d"
 """What figures draw text and axes in; on a page it becomes the colour of the text around."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
+_NO_XML = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+"""Bytes that no XML may hold; a name that holds one is drawn without it."""
 _KEPT = re.compile(r"fill(-\w+)?|stroke(-\w+)?|opacity|text-anchor|font-(size|weight|style)|clip-path")
 
 
 def inline(drawn: bytes, name: str, title: str) -> str:
     """The picture as one `<svg>` element; `name` is put before every id, `title` is what a screen reader says."""
-    root = etree.fromstring(drawn, etree.XMLParser(resolve_entities=False, no_network=True))
+    root = etree.fromstring(_NO_XML.sub(b" ", drawn), etree.XMLParser(resolve_entities=False, no_network=True))
     for tag in ("metadata", "style"):
         for element in list(root.iter(f"{_SVG}{tag}")):
             cast("etree._Element", element.getparent()).remove(element)

@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,26 @@ def test_a_torn_journal_is_reported_with_what_it_lost(typed: Typed, lab: Lab) ->
 def test_hostile_words_of_a_plan_stay_words(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("</script><script>alert(1)</script>", RING, message="", job_ms=None))
     assert page.html.count("<script") == 1 and "<script>alert" not in page.html
+    page, _ = report(typed, lab.up("$\\frac{x$ \x1b[2J\u202e", [("gpu$1:p1", "gpu\x07$2:p1")], message="\x1b[31m", job_ms=None))
+    assert not set(page.text) & set("\x1b\x07\u202e") and "gpu$1" in page.text
+    assert typed("report", "all").code == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_journal_that_lacks_any_of_its_fields_still_makes_a_report(typed: Typed, lab: Lab, seed: int) -> None:
+    chance = random.Random(seed)
+    lab.up("crossed", CROSSED)
+    run = lab.up("ring", RING, before=("crossed", CROSSED))
+    part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
+    lines = []
+    for line in part.read_text().splitlines():
+        series, fields, time_ns = re.fullmatch(r"(\S+) (.*) (\d+)", line).groups()  # type: ignore[union-attr]
+        kept = [field for field in re.findall(r'\w+="[^"]*"|\w+=[^,"]+', fields) if chance.random() > 0.3]
+        lines += [f"{series} {','.join(kept)} {time_ns}"] if kept else []
+    part.write_text("\n".join(lines) + "\n")
+    page, _ = report(typed, run)
+    assert recomputed(typed, page) > 50 and shown_as_answered(typed, page) > 5
+    assert typed("report", "all").code == 0
 
 
 def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, lab: Lab) -> None:
