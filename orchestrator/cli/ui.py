@@ -72,6 +72,14 @@ def _listener(address: str, port: int) -> socket.socket:
     return listener
 
 
+def _url(listener: socket.socket, listen: str) -> tuple[str, int]:
+    """The address to open on this machine, and the port."""
+    at, port = listener.getsockname()[:2]
+    here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at, at)
+    named = listen != "localhost" and any(c.isalpha() for c in listen) and ":" not in listen
+    return f"http://{listen if named else f'[{here}]' if ':' in here else here}:{port}/", port
+
+
 async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
     """Serve until interrupted; return what to say at the end."""
     import asyncio
@@ -87,9 +95,7 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    port = listener.getsockname()[1]
-    here = f"[{listen}]" if ":" in listen else "127.0.0.1" if listen in ("0.0.0.0", "localhost") else listen
-    url = f"http://{here}:{port}/"
+    url, port = _url(listener, listen)
 
     def say(text: str) -> None:
         if not call.json:

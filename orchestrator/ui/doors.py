@@ -46,7 +46,7 @@ class Names:
     """The names the server answers to: addresses, which nobody can rebind, `localhost`, and the one it was told to listen on."""
 
     def __init__(self, listen: str, port: int) -> None:
-        self.listen, self.port = listen, port
+        self.listen, self.port = listen.lower(), port
 
     def allow(self, host: str) -> bool:
         """Whether a `Host` line names this server."""

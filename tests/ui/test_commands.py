@@ -23,7 +23,8 @@ import httpx
 import pytest
 
 from optics.plain import printable
-from orchestrator.cli import main
+from orchestrator.cli import main, ui
+from orchestrator.ui.doors import Names
 from tests.ui.conftest import PLAN, Told
 
 TESTBED = [sys.executable, "-m", "orchestrator.cli.main"]
@@ -170,6 +171,26 @@ def test_ui_prints_its_address_serves_and_ends_with_0(told: Told) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "") and out == "Ended\n"
+
+
+def addresses() -> list[tuple[str, str | None]]:
+    """What to listen on and what is printed for it; of IPv6 where this machine has it."""
+    found: list[tuple[str, str | None]] = [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("localhost", None)]
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return found
+    return [*found, ("::1", "[::1]"), ("::", "[::1]")]
+
+
+@pytest.mark.parametrize(("listen", "url"), addresses())
+def test_the_address_that_is_printed_can_be_opened_here(listen: str, url: str | None) -> None:
+    with ui._listener(listen, 0) as listener:
+        found, port = ui._url(listener, listen)
+        assert found == f"http://{url}:{port}/" or url is None
+        host = found.removeprefix("http://").rstrip("/")
+        assert Names(listen, port).allow(host)
+        socket.create_connection((host.rpartition(":")[0].strip("[]"), port), 5).close()
 
 
 def test_the_safe_plan_may_stand_in_the_settings(told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
