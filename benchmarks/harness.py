@@ -22,7 +22,7 @@ def undisturbed() -> None:
 
 
 def ahead() -> None:
-    """Run from here on, children included, ahead of most others, where the kernel lets us: many that wait for each other take turns."""
+    """Run from here on, children included, ahead of most others, where the kernel lets us; unlike `undisturbed` all take turns."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, -15)
 

@@ -202,7 +202,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
     chosen = next_hops(links, lanes_of(lab), (), rings)
     flows = _ring_flows(read.demand, ways, hosts, chosen, lab)
-    pairs, lanes = _pair_flows(read.demand, hosts, chosen, lab)
+    pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
     shares = spread(pairs)
     link_mbps = rate_mbps(lab, hosts)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
@@ -275,7 +275,7 @@ def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab
     return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
 
 
-def _pair_flows(
+def pair_flows(
     given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
 ) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
     """The ways of each transfer that differ, and which lane takes each."""

@@ -11,14 +11,14 @@ import numpy as np
 
 from optics import HostName, Infeasible, Link, LinkKind, Missing
 from orchestrator.circuits import assign_ports
-from orchestrator.designing import PAYLOAD, offered, predicted, rate_mbps, ring_flow, way
+from orchestrator.designing import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.lab import Lab
 from orchestrator.methods import Wanted
 from orchestrator.paths import lanes_of, next_hops
 from orchestrator.plan import Plan, Traffic
 from orchestrator.reports import PlanReport, Report
 from planner.demand import Demand, Group
-from planner.predict import PairFlow, Prediction, RingFlow
+from planner.predict import Prediction, RingFlow, spread
 from planner.repair import Replan, payoff, replan
 from planner.shape import Lab as PlannerLab
 from planner.shape import Ring, Shape
@@ -124,7 +124,8 @@ def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
 def reckon(
     plan: Plan, links: Sequence[Link], lab: Lab, orders: Mapping[str, Sequence[Sequence[HostName]]] | None = None
 ) -> Prediction:
-    """An iteration of the plan's job on links that may be another plan's. orders: of groups that go by others than the plan's."""
+    """An iteration of the plan's job on links that may be another plan's, its transfers spread anew. orders: of groups that go by
+    others than the plan's."""
     traffic, demand = traffic_of(plan), demand_of(plan)
     assert plan.job is not None
     lanes = lanes_of(lab)
@@ -135,9 +136,9 @@ def reckon(
     for group in traffic.groups:
         for order in given[group.id]:
             flows.append(ring_flow(group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes))
-    pairs = [PairFlow(t.bytes, (way(chosen, lab, t.src, t.dst, t.lane),)) for t in traffic.transfers]
+    pairs, _ = pair_flows(demand, plan.job.ranks, chosen, lab)
     rate = rate_mbps(lab, plan.job.ranks) * 1e6 / 8 * PAYLOAD
-    return predicted(demand, flows, pairs, [(1.0,)] * len(pairs), rate, 0.0, traffic.compute_s)
+    return predicted(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
 
 
 def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: float) -> Rewiring:

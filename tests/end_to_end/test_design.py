@@ -71,3 +71,32 @@ def test_what_was_predicted_is_measured_within_a_tenth(tmp_path: Path) -> None:
                 assert abs(figures[name]["off"]) < 0.10, (method, scale, figures[name])
     finally:
         own.testbed("lab", "stop").must()
+
+
+@pytest.mark.long
+def test_a_running_job_is_profiled_and_a_change_is_weighed_before_it_is_made(lab: Lab) -> None:
+    workload, ring, better = lab.folder / "small.yaml", lab.folder / "ring.json", lab.folder / "better.json"
+    workload.write_text(WORKLOAD)
+    lab.testbed("design", "ring", "-w", workload, "-o", ring, "--iterations", "0", "--scale", "0.2").must()
+    lab.testbed("design", "topoopt", "-w", workload, "-o", better, "--iterations", "0", "--scale", "0.2").must()
+    lab.up(ring).must()
+
+    out = lab.folder / "measured.yaml"
+    found = lab.testbed("job", "profile", "--iterations", "3", "--out", out).must()
+    assert found["iterations"] >= 3 and len(found["links"]) == 24
+    predicted = json.loads(ring.read_text())["predicted"]
+    assert found["tax"] == pytest.approx(predicted["bandwidth_tax"], rel=0.1), "what ports carried is what was reckoned"
+    again = lab.testbed("design", "topoopt", "-w", out).must()
+    assert again["plan"]["name"].startswith("small-ring-measured")
+    figures = {row["figure"]: row for row in lab.testbed("design", "compare").must()["figures"]}
+    assert figures["bandwidth tax"]["measured"] == found["tax"]
+
+    weighed = lab.testbed("design", "rewire", "-t", better, "--link-up-s", "5").must()
+    assert weighed["up"] == "small-ring" and weighed["made"] > 0 and weighed["dark_s"] > 5
+    saved = weighed["before_s"] - weighed["after_s"]
+    assert weighed["before_s"] == pytest.approx(predicted["iteration_ms"] / 1e3, rel=0.05)
+    assert (weighed["iterations"] is None) == (saved <= 0)
+    if saved > 0:
+        assert weighed["iterations"] == pytest.approx(weighed["dark_s"] / saved)
+    lab.testbed("job", "stop").must()
+    assert lab.testbed("job", "profile").envelope["code"] == "E-MISSING"
