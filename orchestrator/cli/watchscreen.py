@@ -43,7 +43,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= len(fall) + 1
     news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
-    blocks += [_hosts(picture, hosts, unicode=unicode), _devices(picture), *_curves(picture, unicode=unicode)]
+    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *_curves(picture, unicode=unicode)]
     if fall and told is not None:
         title = f"{told.run}  " + ("running now" if picture.running and picture.running.id == told.run else "the last move")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
@@ -84,7 +84,7 @@ def summary(picture: Picture) -> str:
     if sent:
         words.append(f"traffic {rate_text(sum(sent))}")
     took: Json = picture.job.get("iteration_ms")
-    if isinstance(took, float):
+    if isinstance(took, float) and not picture.job.get("ended"):
         words.append(f"iteration {seconds_text(took / 1e3)} ({picture.job.get('name') or picture.job.get('of')})")
     return ", ".join(words)
 
@@ -104,7 +104,7 @@ def _head(picture: Picture) -> Text:
     return head.append(f"   {title} {run.status}, {clock(run.started * 1e3)}", style=style)
 
 
-def _hosts(picture: Picture, most: int, *, unicode: bool) -> Table:
+def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
     """A row per host: where the light of each of its ports goes, and how much it sends."""
     lab = picture.lab
     leaving = {str(w.sender): w for w in picture.ways.values()}
@@ -112,7 +112,7 @@ def _hosts(picture: Picture, most: int, *, unicode: bool) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)
     table.add_column("host", no_wrap=True)
     for n in ports:
-        table.add_column(f"p{n}, Mb/s", no_wrap=True, min_width=16)
+        table.add_column(f"p{n}, Mb/s", no_wrap=True, min_width=max(9, min(16, (width - 18) // len(ports) - 1)))
     table.add_column("sent", justify="right", no_wrap=True)
     for host in list(lab.hosts.values())[:most]:
         cells: list[Text] = []

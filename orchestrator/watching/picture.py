@@ -130,6 +130,7 @@ class Picture:
         self._stand_devices(now, at)
         if now.job is not None:
             self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
+            self.job["ended"] = now.job.ended is not None
             if (said := f"{now.job.name} {now.job.state}") != self._told_job:
                 self._told_job = said
                 self.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
@@ -288,6 +289,7 @@ class Picture:
                 if m.run not in self.marks:
                     self._mark(m.run, device.since, device.since)
                 continue
+            device.since = device.since or at  # what a journal told before we looked is history
             device.words = failed.get(name, "")
             phase = "fault" if name in failed else "up" if name in held else "idle"
             if phase != device.phase:

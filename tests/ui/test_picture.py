@@ -42,6 +42,14 @@ def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> 
     assert len(json.dumps(whole)) < 4000
 
 
+def test_what_devices_did_before_anybody_looked_is_history(told: Told) -> None:
+    run = told.run()
+    told.journal(run).point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"})
+    run.finish("ok")
+    with told.watcher() as watcher:
+        assert watcher.picture.devices["ocs1"].phase == "idle"
+
+
 def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:

@@ -99,7 +99,7 @@ function stats() {
   $("stat-total").textContent = figures?.total_ms === undefined ? "–" : short(figures.total_ms);
   $("stat-traffic").textContent = traffic.latest === null ? "–" : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`;
   const job = state.job;
-  $("stat-iteration").textContent = job?.iteration_ms === undefined ? "–" : short(job.iteration_ms);
+  $("stat-iteration").textContent = job?.iteration_ms === undefined || job.ended ? "–" : short(job.iteration_ms);
   $("stat-iteration").title = job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "";
   document.title = `${$("lab").textContent}: ${$("plan").textContent}`;
 }
