@@ -32,7 +32,7 @@ class Counters:
         self.latest: dict[HostPort, tuple[int, ...]] = {}
         self.rows = self.missed = 0
         self._second: dict[HostPort, tuple[int, ...]] = {}
-        self._told_ns = 0
+        self._told_ns = journal.now_ns()
 
     def hear(self, event: HostEvent) -> None:
         """Take a batch. Raises: Garbled - it is none."""

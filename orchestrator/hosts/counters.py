@@ -49,7 +49,9 @@ def samples(event: HostEvent) -> Samples:
     try:
         ports = [HostPort(event.host, int(n)) for n in event.values["numbers"]]
         unpack = zlib.decompressobj()
-        raw = unpack.decompress(base64.b64decode(event.values["rows"]), _LARGEST)
+        raw = unpack.decompress(base64.b64decode(event.values["rows"], validate=True), _LARGEST)
+        if not unpack.eof:
+            raise ValueError("cut off, or too many")
         offset_ns = int(event.values["t_ns"]) - event.at_ns
         found: Samples = {port: [] for port in ports}
         lists = list(found.values())
