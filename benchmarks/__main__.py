@@ -23,6 +23,7 @@ NAMES = (
     "emulator_scale",
     "reroute",
     "influx_sink",
+    "planner",
     "prediction",
     "influx_hole",
     "sampling",

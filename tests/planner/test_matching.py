@@ -69,11 +69,44 @@ def test_equal_choices_are_made_by_the_seed_alone() -> None:
     assert len({matchings(demand, free, seed=seed)[0].pairs for seed in range(6)}) > 1
 
 
-def test_large_demands_are_thinned_and_lose_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    demand, free = random_demand(60, 3), np.full(60, 2)
-    exact = matchings(demand, free)
-    monkeypatch.setattr(matching, "DENSE", 16)
-    thin = matchings(demand, free)
-    assert len(thin) == len(exact)
-    assert all(few.weight > 0.98 * all_.weight for few, all_ in zip(thin, exact, strict=True))
-    assert all(match.weight <= match.bound for match in thin)
+KINDS = {
+    "as it comes": lambda rng, n: rng.random((n, n)),
+    "uneven": lambda rng, n: rng.lognormal(sigma=2, size=(n, n)),
+    "of hubs": lambda rng, n: np.add.outer(*[rng.lognormal(size=n)] * 2),
+    "of the larger": lambda rng, n: np.maximum.outer(*[rng.lognormal(size=n)] * 2),
+    "alike": lambda rng, n: np.ones((n, n)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("assigned", "reaches"), [(512, 0.995), (0, 0.96)])
+def test_large_demands_are_served_nearly_as_well_as_can_be_and_the_bound_holds(
+    monkeypatch: pytest.MonkeyPatch, kind: str, assigned: int, reaches: float
+) -> None:
+    demand = KINDS[kind](np.random.default_rng(3), 61)
+    np.fill_diagonal(demand, 0)
+    free = np.full(61, 3)
+    exact = matchings(demand, free, rounds=1)[0]
+    monkeypatch.setattr(matching, "EXACT", 16)
+    monkeypatch.setattr(matching, "ASSIGNED", assigned)
+    quick = matchings(demand, free, rounds=3)
+    assert reaches * exact.weight <= quick[0].weight <= exact.weight * (1 + 1e-9) <= quick[0].bound * (1 + 2e-9)
+    assert len(quick) == 3 and all(match.weight <= match.bound for match in quick)
+    assert all(len({rank for pair in match.pairs for rank in pair}) == 60 for match in quick)
+    assert quick == matchings(demand, free, rounds=3)
+
+
+def test_few_pairs_are_matched_exactly_however_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    demand = np.zeros((40, 40))
+    demand[np.arange(39), np.arange(1, 40)] = np.random.default_rng(1).random(39)  # a pipeline
+    exact = matchings(demand, np.ones(40, dtype=int))
+    monkeypatch.setattr(matching, "EXACT", 4)
+    assert matchings(demand, np.ones(40, dtype=int)) == exact and exact[0].weight == exact[0].bound
+
+
+def test_pairs_without_traffic_get_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    demand = np.zeros((40, 40))
+    demand[:9, 10:30] = np.random.default_rng(1).random((9, 20))
+    monkeypatch.setattr(matching, "EXACT", 4)
+    (found,) = matchings(demand, np.ones(40, dtype=int))
+    assert len(found.pairs) == 9 and all(a < 9 and 10 <= b < 30 for a, b in found.pairs)
