@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -66,8 +67,11 @@ the page is the answer to an SQL question over the journals, and the page carrie
     ) -> Result:
         with call.store() as store:
             campaign = _chosen(call, store, run or [], since, until, plan)
+        page_file = _place(call, campaign, out)
+        for flag, folder in (("--figures", figures), ("--data", data)):
+            _folder(flag, folder)
         made = _made(call, campaign)
-        page_file = _save(call, campaign, made, out)
+        _save(made, page_file)
         drawn = _figures(made, figures)
         tables = _tables(campaign, made, data)
         return _result(campaign, made, page_file, drawn, tables)
@@ -87,7 +91,9 @@ def _made(call: Call, campaign: Campaign) -> Report:
 
 def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
     """Write a campaign's page; return where it is. Raises: Usage - it cannot be written there."""
-    return _save(call, campaign, _made(call, campaign), out)
+    path = _place(call, campaign, out)
+    _save(_made(call, campaign), path)
+    return path
 
 
 def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None) -> Campaign:
@@ -152,8 +158,8 @@ def _time(flag: str, text: str | None) -> float | None:
         raise Usage(f"{flag}: {text!r} is neither so long ago (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
 
 
-def _save(call: Call, campaign: Campaign, made: Report, out: Path | None) -> Path:
-    """Write the page, whole or not at all. Raises: Usage - it cannot be written there."""
+def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
+    """Where the page goes. Raises: Usage - nothing can be written there."""
     if out is not None:
         path = out / "report.html" if out.is_dir() else out
     elif campaign.comparison:
@@ -163,31 +169,45 @@ def _save(call: Call, campaign: Campaign, made: Report, out: Path | None) -> Pat
     else:
         ids = [source.record.id for source in campaign.sources]
         path = call.settings.state_dir / "reports" / f"{ids[0]}-to-{ids[-1]}.html"
-    fresh = path.with_name(f".{path.name}.new")
     try:
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh.write_text(made.html, encoding="utf-8")
-        fresh.replace(path)
+        _fresh(path).touch()
+        _fresh(path).unlink()
     except OSError as error:
         raise _unwritable("--out", path, error) from error
-    finally:
-        _gone(fresh)
     return path
 
 
-def _gone(path: Path) -> None:
+def _fresh(path: Path) -> Path:
+    """Where a file is written before it takes its name, whole."""
+    return path.with_name(f".{path.name}.new")
+
+
+def _save(made: Report, path: Path) -> None:
+    """Write the page, whole or not at all. Raises: Usage - it cannot be written there."""
     try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass
+        _fresh(path).write_text(made.html, encoding="utf-8")
+        _fresh(path).replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            _fresh(path).unlink(missing_ok=True)
+        raise _unwritable("--out", path, error) from error
+
+
+def _folder(flag: str, folder: Path | None) -> None:
+    """Make a folder that is wanted. Raises: Usage - it cannot be made."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(flag, folder, error) from error
 
 
 def _figures(made: Report, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         return [path for drawing in made.drawings for path in drawing.save(folder)]
     except OSError as error:
         raise _unwritable("--figures", folder, error) from error
@@ -213,7 +233,7 @@ def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]
         raise _unwritable("--data", folder, error) from error
 
 
-def _unwritable(flag: str, path: Path, error: OSError) -> Usage:
+def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
     return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
 
 
