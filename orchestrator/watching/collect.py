@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from optics import HostName, TestbedError, Unreachable
-from orchestrator import jobs
+from orchestrator import jobs, labproc
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
 from orchestrator.session import Session, open_session
 from orchestrator.watching.watcher import Watcher
@@ -52,7 +52,10 @@ async def _attached(watcher: Watcher) -> None:
         silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
         if silent:
             first = next(iter(silent.values()))
-            watcher.picture.troubled("hosts", f"{len(silent)} of {len(answers)} hosts do not answer: {str(first).splitlines()[0]}")
+            words = f"{len(silent)} of {len(answers)} hosts do not answer: {str(first).splitlines()[0]}"
+            if labproc.is_emulated(settings.inventory) and not labproc.is_running(settings.inventory):
+                words = "the emulated lab does not run: testbed lab start"
+            watcher.picture.troubled("hosts", words)
         else:
             watcher.picture.troubled("hosts", "")
         if not there:

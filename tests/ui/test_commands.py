@@ -221,4 +221,6 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_p
 def test_hosts_that_do_not_answer_are_told_and_the_rest_is_shown(told: Told, ran: Callable[..., Ended]) -> None:
     told.up()
     shown = ran("watch", "--once", "--for", "2s").stdout
-    assert "48/48 circuits lit" in shown and re.search(r"! .*gpu01", shown)
+    assert "48/48 circuits lit" in shown and re.search(r"! 12 of 12 hosts do not answer: gpu01", shown)
+    (told.settings.inventory / "emulator.yml").write_text("hosts: true\n")
+    assert "! the emulated lab does not run: testbed lab start" in ran("watch", "--once", "--for", "2s").stdout

@@ -169,6 +169,22 @@ async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browse
         await page_of.__aexit__(None, None, None)
 
 
+async def test_of_a_lab_at_rest_the_curves_end_where_the_last_ones_did(browser: Browser, told: Told) -> None:
+    run = told.up()
+    journal = told.journal(run)
+    for n in range(20):
+        at_ns = journal.now_ns() - (3600 - n) * 10**9
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, at_ns)
+    journal.flush()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#iterations-title")).to_contain_text(", until ")
+        await expect(page.locator("#iterations .empty")).to_be_hidden()
+        await expect(page.locator("#traffic .empty")).to_be_visible()
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": 20, "iter_ms": 40.0})
+        journal.flush()
+        await expect(page.locator("#iterations-title")).not_to_contain_text("until")
+
+
 async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser: Browser, told: Told) -> None:
     run = told.up()
     told.move(run)

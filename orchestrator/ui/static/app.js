@@ -1,5 +1,5 @@
 // Follows the server's events and keeps the page as the lab is. Everything that was said by others goes in as text.
-import { Chart } from "./charts.js";
+import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { waterfall } from "./waterfall.js";
 
@@ -21,7 +21,7 @@ function dress() {
   $("theme").textContent = { system: "Theme: system", dark: "Theme: dark", light: "Theme: light" }[theme];
 }
 dress();
-const traffic = new Chart($("traffic"), { gap: 3000, points: false, empty: "Nobody samples the ports now." });
+const traffic = new Chart($("traffic"), { gap: 3000, points: false, empty: "No samples of the ports in this time." });
 const iterations = new Chart($("iterations"), { gap: 8000, points: true, empty: "No iterations in this time.\nA plan with a job brings them: testbed up --topology PLAN" });
 const charts = [traffic, iterations];
 function redress() {
@@ -49,7 +49,7 @@ const takers = {
   plan(plans) {
     state.plan = plans;
     $("plan").textContent = plans.length ? plans.map((p) => (plans.length > 1 ? `${p.name} (${p.owner})` : p.name)).join(", ") : "no plan is up";
-    $("nothing").textContent = "No circuits are up.\nIn a terminal: testbed up --topology PLAN";
+    $("nothing").textContent = "No circuits are up.\nIn a terminal:\ntestbed up --topology PLAN";
   },
   run(run) {
     $("run").dataset.status = run?.status ?? "";
@@ -89,7 +89,13 @@ const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices",
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);
+  if (whole) align();
   stats();
+}
+
+function align() {
+  const until = together(charts);
+  for (const small of document.querySelectorAll(".until")) small.textContent = until === null ? "" : `, until ${clock(until * 1000)}`;
 }
 
 function stats() {
@@ -164,7 +170,7 @@ function lost() {
 }
 setInterval(() => {
   if (performance.now() - heard > 15_000 && stream.readyState !== EventSource.CLOSED) listen();
-  for (const chart of charts) chart.draw();
+  align();
   stats();
 }, 1000);
 

@@ -1,5 +1,6 @@
 // Two series over the same time, with a mark where light was moved. Drawn by uPlot.
 const WINDOWS = [60, 180, 600];
+const STALE_MS = 120_000;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Chart {
@@ -36,8 +37,9 @@ export class Chart {
     this.draw();
   }
 
+  // The right end (s): now, but where nothing came for long the last that came.
   now() {
-    return Date.now() / 1000;
+    return this.until ?? Date.now() / 1000;
   }
 
   drawMarks(plot) {
@@ -72,8 +74,8 @@ export class Chart {
   }
 
   draw() {
-    const from = (this.now() - WINDOWS.at(-1)) * 1000;
     const times = [...this.values.keys()].sort((a, b) => a - b);
+    const from = ((times.at(-1) ?? 0) / 1000 - WINDOWS.at(-1)) * 1000;
     for (const t of times) if (t < from - 60_000) this.values.delete(t);
     const x = [], y = [];
     let last = null, latest = null;
@@ -86,7 +88,8 @@ export class Chart {
       y.push(this.values.get(t));
       [last, latest] = [t, this.values.get(t)];
     }
-    this.latest = last !== null && this.now() * 1000 - last < 10_000 ? latest : null;
+    this.newest = last;
+    this.latest = last !== null && Date.now() - last < 10_000 ? latest : null;
     this.empty.hidden = last !== null && last > (this.now() - this.window) * 1000;
     this.plot.setData([x, y]);
   }
@@ -96,4 +99,15 @@ export class Chart {
     this.draw();
     return this.window;
   }
+}
+
+// All charts end at one time: now, or where nothing came for long where the newest of them ends.
+export function together(charts) {
+  const newest = Math.max(...charts.map((chart) => chart.newest ?? -Infinity));
+  const until = Number.isFinite(newest) && Date.now() - newest > STALE_MS ? newest / 1000 + 3 : null;
+  for (const chart of charts) {
+    chart.until = until;
+    chart.draw();
+  }
+  return until;
 }
