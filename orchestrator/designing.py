@@ -22,8 +22,9 @@ from orchestrator.methods import METHODS, Found, Wanted
 from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
 from orchestrator.plan import WantedLink
 from planner.backend import orders
-from planner.demand import Demand
-from planner.predict import PairFlow, Prediction, RingFlow, Way, allreduce_s, pair_loads, ring_loads, spread, transfers_s
+from planner.bfb import Send
+from planner.demand import Demand, Group
+from planner.predict import PairFlow, Prediction, RingFlow, StepFlow, Way, allreduce_s, pair_loads, ring_loads, spread, transfers_s
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
 from planner.workload import Workload, demand
@@ -71,6 +72,7 @@ class Design:
     orders: Mapping[str, tuple[tuple[int, ...], ...]]
     links: tuple[Link, ...]
     transfers: tuple[Transferred, ...]
+    schedules: Mapping[str, tuple[Send, ...]]
     link_mbps: float
     scale: float
     time_scale: float
@@ -201,13 +203,18 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     ways = orders(read.demand, shape, wanted.backend)
     rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
     chosen = next_hops(links, lanes_of(lab), (), rings)
-    flows = _ring_flows(read.demand, ways, hosts, chosen, lab)
+    link_mbps = rate_mbps(lab, hosts)
+    home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
+    named = _ring_flows(read.demand, ways, hosts, chosen, lab)
+    groups = {group.id: group for group in read.demand.groups}
+    schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, home_rate)
+    stepped = [_step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
+    flows = [flow for name, flow in named if name not in schedules]
+    ways |= {name: (groups[name].members,) for name in schedules}
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
     shares = spread(pairs)
-    link_mbps = rate_mbps(lab, hosts)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
-    home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
-    home = predicted(read.demand, flows, pairs, shares, home_rate, 0.0, read.demand.compute_s)
+    home = predicted(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
     scale = wanted.scale or _scale(_ideal_s(read.demand, offer, home_rate), ratio)
     moved = tuple(
         Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
@@ -226,8 +233,9 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
         rate,
         wanted.alpha_s,
         read.demand.compute_s * scale * ratio,
+        [replace(flow, bytes=flow.bytes * scale) for flow in stepped],
     )
-    return Design(wanted, read, hosts, offer, found, ways, links, moved, link_mbps, scale, scale * ratio, here, home)
+    return Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
@@ -260,14 +268,46 @@ def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> 
 
 def _ring_flows(
     given: Demand, ways: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
-) -> list[RingFlow]:
+) -> list[tuple[str, RingFlow]]:
+    """The rings of each group, with its name."""
     lanes, number, found = lanes_of(lab), 0, []
     for group in given.groups:
         for order in ways[group.id]:
             order_of_hosts = [hosts[rank] for rank in order]
-            found.append(ring_flow(group.bytes / len(ways[group.id]), order_of_hosts, chosen, lab, number % lanes))
+            flow = ring_flow(group.bytes / len(ways[group.id]), order_of_hosts, chosen, lab, number % lanes)
+            found.append((group.id, flow))
             number += 1
     return found
+
+
+def _schedules(
+    found: Found,
+    wanted: Wanted,
+    named: Sequence[tuple[str, RingFlow]],
+    groups: Mapping[str, Group],
+    hosts: Sequence[HostName],
+    chosen: NextHops,
+    lab: Lab,
+    bytes_per_s: float,
+) -> dict[str, tuple[Send, ...]]:
+    """Breadth-first schedules for groups of all ranks, where the back-end runs any, and they are faster than rings or asked for."""
+    whole = [group for group in groups.values() if len(group.members) == found.shape.n]
+    if wanted.backend != "msccl" or not whole:
+        return {}
+    from planner.bfb import schedule
+
+    sends, taken = schedule(found.shape), {}
+    for group in whole:
+        by_rings = allreduce_s([flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s)
+        by_steps = _step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
+        if wanted.method == "direct" or by_steps < by_rings * 0.999:
+            taken[group.id] = sends
+    return taken
+
+
+def _step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
+    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
+    return StepFlow(group.bytes, len(group.members), tuple(rows))
 
 
 def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
@@ -297,17 +337,18 @@ def predicted(
     bytes_per_s: float,
     alpha_s: float,
     compute_s: float,
+    stepped: Sequence[StepFlow] = (),
 ) -> Prediction:
-    """An iteration of rings and pairs, each pair's bytes by its ways in `shares`."""
+    """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
     hops = max((len(way) for flow in pairs for way in flow.ways), default=0)
-    took = allreduce_s(rings, bytes_per_s, alpha_s)
+    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
     sent: Counter[int] = Counter()
     for group in given.groups:
         for rank in group.members:
             sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
     moved = sum(flow.bytes for flow in pairs)
-    every = Counter(loads) + ring_loads(rings)
+    every = sum((flow.loads for flow in stepped), Counter(loads) + ring_loads(rings))
     sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
     # rank 0 is the one whose iterations are recorded
     mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
@@ -323,6 +364,19 @@ def predicted(
 
 
 # --- the plan file --------------------------------------------------------------------------------------------------------------
+
+
+def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
+    """The schedule's sends, the parts of a piece laid one after the other for each receiver."""
+    laid: dict[tuple[int, int], float] = {}
+    rows = []
+    for send in schedule:
+        begin = laid.get((send.dst, send.shard), 0.0)
+        end = round(begin + send.part, 9)
+        laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
+        ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
+        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
+    return rows
 
 
 def document(found: Design, name: str = "") -> dict[str, Any]:
@@ -358,6 +412,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "bytes": round(group.bytes * found.scale),
             "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
         }
+        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
         for group in found.read.demand.groups
         if round(group.bytes * found.scale)
     ]

@@ -74,6 +74,10 @@ def _nccl(found: Design) -> Files:
 def _msccl(found: Design) -> Files:
     files: Files = {}
     for group in found.read.demand.groups:
+        if group.id in found.schedules:
+            raise Infeasible(
+                f"group {group.id} goes by a breadth-first schedule; programs are written of rings", hint="export another method"
+            )
         if len(group.members) == found.shape.n:
             files[f"allreduce-{group.id}.xml"] = msccl.xml(f"{found.read.workload.name}-{group.id}", found.orders[group.id])
     return files or {"allreduce.xml": msccl.xml("none", ())}

@@ -34,12 +34,28 @@ def host_of(end: LinkEnd) -> HostName:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """In step `step` of gathering, `src` sends `dst` the part from `begin` to `end` (0 to 1) of the piece of `shard`."""
+
+    step: int
+    src: HostName
+    dst: HostName
+    shard: HostName
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
 class RingGroup:
-    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and carries an equal part."""
+    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and carries an equal part.
+
+    schedule: they go by it instead, backwards while they reduce, forwards while they gather; the one ring then only names them.
+    """
 
     id: str
     bytes: int
     rings: tuple[tuple[HostName, ...], ...]
+    schedule: tuple[Send, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +81,10 @@ class Traffic:
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Traffic:
         """The traffic that `data` describes, in the plan file's words."""
-        groups = tuple(RingGroup(g["id"], g["bytes"], tuple(map(tuple, g["rings"]))) for g in data["groups"])
+        groups = tuple(
+            RingGroup(g["id"], g["bytes"], tuple(map(tuple, g["rings"])), tuple(Send(**send) for send in g.get("schedule", ())))
+            for g in data["groups"]
+        )
         transfers = tuple(Transfer(**t) for t in data["transfers"])
         return cls(**{**data, "groups": groups, "transfers": transfers})
 
@@ -91,7 +110,8 @@ class Job:
     @property
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
         """Every ring there is, those of groups too; ring k travels by lane k modulo their number."""
-        return self.rings + tuple(ring for group in (self.traffic.groups if self.traffic else ()) for ring in group.rings)
+        groups = self.traffic.groups if self.traffic else ()
+        return self.rings + tuple(ring for group in groups if not group.schedule for ring in group.rings)
 
 
 @dataclass(frozen=True, slots=True)

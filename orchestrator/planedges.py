@@ -45,6 +45,17 @@ Bytes = Annotated[int, Field(ge=0, le=_BIG)]
 Figure = Annotated[float, Field(ge=0)]
 
 
+class SendEdge(Edge):
+    """One send of a schedule: part of the piece that `shard` starts with."""
+
+    step: Annotated[int, Field(ge=1, le=4096)]
+    src: str
+    dst: str
+    shard: str
+    begin: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    end: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
 class GroupEdge(Edge):
     """Hosts that all-reduce a buffer together in every iteration."""
 
@@ -54,6 +65,9 @@ class GroupEdge(Edge):
         list[Annotated[list[str], Field(min_length=2)]],
         Field(min_length=1, max_length=64, description="orders of the members; each carries an equal part of the buffer"),
     ]
+    schedule: Annotated[
+        list[SendEdge], Field(max_length=65536, description="sends of an all-gather, which the members go by instead of rings")
+    ] = Field(default_factory=list)
 
 
 class TransferEdge(Edge):

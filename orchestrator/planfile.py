@@ -18,7 +18,7 @@ from orchestrator.lab import Lab
 from orchestrator.labelling import alike, difference
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, Traffic, TransitionPolicy, WantedLink, host_of
-from orchestrator.planedges import JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
+from orchestrator.planedges import GroupEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
 
 __all__ = ["json_schema", "read_plan"]
 
@@ -234,6 +234,9 @@ class _Checker:
             if group.id in (other.id for other in edge.traffic.groups[:at]):
                 self.problems.add((*where, "id"), f"another group is named {group.id}")
             members = [host for host in edge.ranks if any(host in order for order in group.rings)]
+            if group.schedule:
+                self.schedule(group, where)
+                continue
             found += [((*where, "rings", index), order, members) for index, order in enumerate(group.rings)]
         lanes = min((self.lab.hosts[host].lanes for host in edge.ranks if host in self.lab.hosts), default=1)
         for at, transfer in enumerate(edge.traffic.transfers):
@@ -246,6 +249,38 @@ class _Checker:
             if transfer.lane >= lanes:
                 self.problems.add((*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}")
         return found
+
+    def schedule(self, group: GroupEdge, path: Path) -> None:
+        """Every member gets every other's piece once and whole, over links, from one that has it already."""
+        members = set(group.rings[0])
+        if len(group.rings) > 1:
+            self.problems.add((*path, "rings"), "one ring names the members of a group that goes by a schedule")
+        got: dict[tuple[HostName, HostName], list[tuple[int, float, float]]] = {}
+        for at, send in enumerate(group.schedule):
+            where = (*path, "schedule", at)
+            if strange := [host for host in (send.src, send.dst, send.shard) if host not in members]:
+                self.problems.add(where, f"{strange[0]} is not in the group's ring")
+            elif self.complete and not self.edges[send.src, send.dst]:
+                self.problems.add(where, f"no link leads from {send.src} to {send.dst}")
+            elif send.dst != send.shard and send.begin < send.end:
+                got.setdefault((send.dst, send.shard), []).append((send.step, send.begin, send.end))
+            else:
+                self.problems.add(where, f"nothing is sent: {send.dst} gets {send.begin:g} to {send.end:g} of {send.shard}'s piece")
+        for (host, shard), parts in got.items():
+            parts.sort(key=lambda part: part[1])
+            ends = [0.0, *(end for _, _, end in parts)]
+            if any(abs(begin - end) > 1e-6 for (_, begin, _), end in zip(parts, ends, strict=False)) or abs(ends[-1] - 1) > 1e-6:
+                self.problems.add((*path, "schedule"), f"{host} does not get {shard}'s piece once and whole")
+        if missing := [f"{host} {shard}'s" for host in members for shard in members - {host} if (host, shard) not in got]:
+            self.problems.add((*path, "schedule"), f"some pieces do not arrive: {', '.join(sorted(missing)[:4])}")
+        for at, send in enumerate(group.schedule):
+            if send.src != send.shard and not self._covered(got.get((send.src, send.shard), []), send.begin, send.end, send.step):
+                self.problems.add(
+                    (*path, "schedule", at), f"{send.src} does not have that of {send.shard}'s piece before step {send.step}"
+                )
+
+    def _covered(self, parts: list[tuple[int, float, float]], begin: float, end: float, step: int) -> bool:
+        return sum(max(0.0, min(end, e) - max(begin, b)) for s, b, e in parts if s < step) > end - begin - 1e-6
 
     def ring(self, order: list[str], path: Path, ranks: list[str], known: bool, far: bool = False) -> bool:
         """A ring visits every rank once and each of its steps is a link; the first missing link of each ring is named.

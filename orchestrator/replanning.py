@@ -60,6 +60,8 @@ def traffic_of(plan: Plan) -> Traffic:
             f"{plan.name} does not say what its job moves",
             hint="design it: testbed design topoopt --workload examples/workloads/dlrm.yaml",
         )
+    if any(group.schedule for group in plan.job.traffic.groups):
+        raise Missing(f"{plan.name} sums by a schedule; changes are reckoned for rings", hint="design it for --backend ring-groups")
     return plan.job.traffic
 
 

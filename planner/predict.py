@@ -30,6 +30,32 @@ class RingFlow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFlow:
+    """A buffer that `members` ranks sum by a schedule: for each send its step, its part of a member's piece, the links it takes."""
+
+    bytes: float
+    members: int
+    sends: tuple[tuple[int, float, Way], ...]
+
+    def seconds(self, bytes_per_s: float, alpha_s: float = 0.0) -> float:
+        """Reducing and gathering: each step lasts as its fullest link, and alpha_s."""
+        steps: dict[int, Counter[Hashable]] = {}
+        for step, part, way in self.sends:
+            for link in way:
+                steps.setdefault(step, Counter())[link] += part * self.bytes / self.members  # type: ignore[assignment]
+        return 2 * sum(max(loads.values()) / bytes_per_s + alpha_s for loads in steps.values())
+
+    @property
+    def loads(self) -> Counter[Hashable]:
+        """Bytes on each link, both ways of the schedule; they are as many backwards on the links back."""
+        found: Counter[Hashable] = Counter()
+        for _, part, way in self.sends:
+            for link in way:
+                found[link] += 2 * part * self.bytes / self.members  # type: ignore[assignment]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class PairFlow:
     """Bytes from one rank to another, and the ways they may take."""
 

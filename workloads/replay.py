@@ -5,11 +5,13 @@ the buffers of all groups, each over its rings at once; all ranks begin each pha
 slowest rank. What is moved comes in TESTBED_TRAFFIC, JSON:
 
     {"compute_s": 0.1,
-     "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1]}],
+     "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1], "schedule": []}],
      "transfers": [[source, destination, bytes, lane], ...]}
 
-A group's buffer is cut into as many pieces as it has rings. Records: transfers_ms and allreduce_ms as any rank sees them, from the
-moment all begin to the moment all are done; busbw over the buffers this rank shares in. Exit codes as in train.py.
+A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source, destination, shard, begin, end,
+it is cut into as many as it has members: they gather by the schedule, and reduce before by the same backwards (see schedule.py).
+Records: transfers_ms and allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over the
+buffers this rank shares in. Exit codes as in train.py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from workloads.schedule import Scheduled, Send
+
 if TYPE_CHECKING:
     from workloads.program import Job
 
@@ -35,6 +39,7 @@ class Group:
     bytes: int
     rings: tuple[tuple[int, ...], ...]
     lanes: tuple[int, ...]
+    schedule: tuple[Send, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,13 @@ def read_traffic(env: Mapping[str, str], world: int) -> Traffic:
     try:
         given = json.loads(env["TESTBED_TRAFFIC"])
         groups = tuple(
-            Group(str(g["id"]), int(g["bytes"]), tuple(tuple(map(int, ring)) for ring in g["rings"]), tuple(map(int, g["lanes"])))
+            Group(
+                str(g["id"]),
+                int(g["bytes"]),
+                tuple(tuple(map(int, ring)) for ring in g["rings"]),
+                tuple(map(int, g["lanes"])),
+                tuple(Send(*map(int, row[:4]), *map(float, row[4:])) for row in g.get("schedule", ())),
+            )
             for g in given["groups"]
         )
         transfers = tuple(Transfer(*map(int, row)) for row in given["transfers"])
@@ -76,6 +87,8 @@ def read_traffic(env: Mapping[str, str], world: int) -> Traffic:
             raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: needs a lane for each ring, and ranks of 0..{world - 1}")
         if any(sorted(ring) != sorted(members) for ring in group.rings):
             raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: its rings do not name the same ranks, each once")
+        if any(not {send.source, send.target, send.shard} <= members for send in group.schedule):
+            raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: its schedule names ranks that are no members")
     for transfer in found.transfers:
         ends = {transfer.source, transfer.target}
         if len(ends) < 2 or not ends <= set(range(world)) or transfer.bytes < 1:
@@ -128,10 +141,15 @@ class Step:
         self._together, everybody = rings.whole, range(world)
         self._lanes: dict[int, tuple[Any, Sequence[int]]] = {0: (rings.whole, everybody)}
         self._mine: list[tuple[Group, Any, list[Any]]] = []
+        self._scheduled: list[Scheduled] = []
         for group in traffic.groups:
             if rank in group.rings[0] and group.bytes >= 4:
                 buffer = job.torch.zeros(group.bytes // 4, device=rings.device)
-                members = []
+                members: list[Any] = []
+                if group.schedule:
+                    self._scheduled.append(Scheduled(job, group.schedule, sorted(group.rings[0]), buffer))
+                    self._mine.append((group, buffer, members))
+                    continue
                 for k, (order, lane) in enumerate(zip(group.rings, group.lanes, strict=True)):
                     members.append(rings.communicator(f"{group.id}/{k}", order, lane))
                     if len(order) == world:
@@ -197,9 +215,11 @@ class Step:
 
         works = []
         for _, buffer, members in self._mine:
-            for member, (begin, end) in zip(members, pieces(buffer.numel(), len(members)), strict=True):
+            for member, (begin, end) in zip(members, pieces(buffer.numel(), max(1, len(members))), strict=False):
                 if end > begin:
                     works.append(member.allreduce([buffer[begin:end]]))
+        for one in self._scheduled:
+            one.all_reduce()
         for work in works:
             work.wait()
 

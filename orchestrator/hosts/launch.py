@@ -91,7 +91,8 @@ def _traffic(traffic: Traffic, order: Mapping[HostName, int], lanes: int) -> dic
                 "id": group.id,
                 "bytes": group.bytes,
                 "rings": [[order[host] for host in ring] for ring in group.rings],
-                "lanes": [next(number) % lanes for _ in group.rings],
+                "lanes": [0 if group.schedule else next(number) % lanes for _ in group.rings],
+                "schedule": [[s.step, order[s.src], order[s.dst], order[s.shard], s.begin, s.end] for s in group.schedule],
             }
             for group in traffic.groups
         ],

@@ -63,6 +63,15 @@ def test_four_rings_are_promised_only_to_a_back_end_that_runs_them(lab: Lab) -> 
     assert len(single.orders["data"]) == 2 and single.shape.adjacency.max() == 2, "parallel links, which one order can fill"
 
 
+def test_a_back_end_of_schedules_takes_few_steps_where_steps_count(lab: Lab) -> None:
+    given = workload("vgg16")
+    rings = design(given, lab, Wanted("direct", alpha_s=1e-3))
+    steps = design(given, lab, Wanted("direct", backend="msccl", alpha_s=1e-3))
+    assert steps.schedules and not rings.schedules and not planned(steps, lab).warnings
+    assert steps.home.allreduce_s == pytest.approx(rings.home.allreduce_s - (22 - 4) * 1e-3, rel=1e-3), "4 steps, not 22"
+    assert design(given, lab, Wanted("topoopt", backend="msccl")).schedules == {}, "rings are as fast where steps cost nothing"
+
+
 def test_two_designs_of_one_seed_are_the_same_byte_for_byte(lab: Lab) -> None:
     for method in ("topoopt", "random", "exact"):
         one, other = (json.dumps(document(design(workload("moe"), lab, Wanted(method, seed=7)))) for _ in range(2))

@@ -50,8 +50,8 @@ def test_a_replay_reaches_its_ranks_with_a_lane_for_each_ring(lab: Lab) -> None:
     assert json.loads(request["env"]["TESTBED_TRAFFIC"]) == {
         "compute_s": 0.5,
         "groups": [
-            {"id": "dp", "bytes": 1200, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1]},
-            {"id": "tp", "bytes": 80, "rings": [[1, 2]], "lanes": [2]},
+            {"id": "dp", "bytes": 1200, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1], "schedule": []},
+            {"id": "tp", "bytes": 80, "rings": [[1, 2]], "lanes": [2], "schedule": []},
         ],
         "transfers": [[0, 2, 7, 2]],
     }
@@ -70,6 +70,49 @@ def test_a_job_is_the_same_after_the_store_has_kept_it(lab: Lab) -> None:
     spec = json.loads(json.dumps(spec_of(job, lab, "r1")))
     kept = _launched(JobRecord(1, "l", "r1", "j", spec, "running", "", 0.0, None), lab)
     assert kept == job
+
+
+def swapped(**send: object) -> dict[str, Any]:
+    """A schedule of two on one link, each getting the other's piece; its first send changed."""
+    sends = [{"step": 1, "src": "gpu01", "dst": "gpu02", "shard": "gpu01"} | send]
+    sends.append({"step": 1, "src": "gpu02", "dst": "gpu01", "shard": "gpu02"})
+    return {"groups": [{"id": "g", "bytes": 8, "rings": [HOSTS[:2]], "schedule": sends}]}
+
+
+def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> None:
+    plan = read_plan(text(swapped()), "p.json", lab)
+    assert plan.job is not None and not plan.rings and not plan.warnings
+    group = json.loads(requests(plan.job, lab, "r1")["gpu01"]["env"]["TESTBED_TRAFFIC"])["groups"][0]
+    assert group["schedule"] == [[1, 0, 1, 0, 0.0, 1.0], [1, 1, 0, 1, 0.0, 1.0]]
+    kept = _launched(
+        JobRecord(1, "l", "r1", "j", json.loads(json.dumps(spec_of(plan.job, lab, "r1"))), "running", "", 0.0, None), lab
+    )
+    assert kept == plan.job
+
+
+@pytest.mark.parametrize(
+    ("send", "words"),
+    [
+        ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
+        ({"end": 0.5}, "gpu02 does not get gpu01's piece once and whole"),
+        ({"shard": "gpu02"}, "nothing is sent"),
+        ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece once"),
+        ({"step": 0}, "step: wanted at least 1"),
+    ],
+)
+def test_a_schedule_that_does_not_gather_is_refused(send: dict[str, object], words: str, lab: Lab) -> None:
+    with pytest.raises(BadFile, match=words):
+        read_plan(text(swapped(**send)), "p.json", lab)
+
+
+def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
+    way = [("gpu01", "gpu02"), ("gpu02", "gpu03"), ("gpu03", "gpu01")]
+    sends = [{"step": step, "src": a, "dst": b, "shard": way[k - step + 1][0]} for step in (1, 2) for k, (a, b) in enumerate(way)]
+    group = {"id": "g", "bytes": 9, "rings": [HOSTS], "schedule": sends}
+    assert read_plan(text({"groups": [group]}), "p.json", lab).job is not None
+    late = [{**send, "step": 3 - int(str(send["step"]))} for send in sends]
+    with pytest.raises(BadFile, match="does not have that of gpu01's piece before step 1"):
+        read_plan(text({"groups": [{**group, "schedule": late}]}), "p.json", lab)
 
 
 @pytest.mark.parametrize(

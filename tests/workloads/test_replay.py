@@ -15,6 +15,20 @@ TRAFFIC = {
     "groups": [
         {"id": "all", "bytes": 400_004, "rings": [[0, 1, 2, 3], [3, 2, 1, 0]], "lanes": [0, 1]},
         {"id": "two", "bytes": 4000, "rings": [[1, 3]], "lanes": [2]},
+        {
+            "id": "steps",  # on the cycle 0 1 2 3: the piece from across comes in halves, by both neighbours
+            "bytes": 80_012,
+            "rings": [[0, 1, 2, 3]],
+            "lanes": [0],
+            "schedule": [
+                *([1, k, (k + way) % 4, k, 0.0, 1.0] for k in range(4) for way in (1, 3)),
+                *(
+                    [2, (k + way) % 4, (k + 2) % 4, k, 0.5 * half, 0.5 + 0.5 * half]
+                    for k in range(4)
+                    for half, way in ((0, 1), (1, 3))
+                ),
+            ],
+        },
     ],
     "transfers": [[0, 1, 1001, 0], [1, 0, 5, 3], [3, 0, 70_000, 0], [0, 3, 8, 1]],
 }
@@ -31,7 +45,7 @@ def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_
         assert float(str(record["iter_ms"])) >= 50
         parts = float(str(record["transfers_ms"])) + float(str(record["allreduce_ms"]))
         assert parts == pytest.approx(float(str(record["comm_ms"])), abs=0.01)
-        assert record["bytes"] == 400_004, "rank 0 is not in the group of two"
+        assert record["bytes"] == 400_004 + 80_012, "rank 0 is not in the group of two"
 
 
 RUN = """
@@ -48,6 +62,10 @@ main()
         ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1], [0, 2]], "lanes": [0, 1]}]}, "do not name the same ranks"),
         ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 4]], "lanes": [0]}]}, "ranks of 0..3"),
         ({"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1]], "lanes": []}]}, "a lane for each ring"),
+        (
+            {"groups": [{"id": "g", "bytes": 8, "rings": [[0, 1]], "lanes": [0], "schedule": [[1, 0, 2, 0, 0, 1]]}]},
+            "its schedule names ranks that are no members",
+        ),
         ({"transfers": [[0, 0, 1, 0]]}, "needs two ranks"),
         ({"transfers": [[0, 1, 0, 0]]}, "a byte or more"),
         ({"transfers": [[0, 1]]}, "not as it should be"),
