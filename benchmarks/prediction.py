@@ -3,8 +3,8 @@
 Each case is designed, brought up and run as a user would; the figures are those of `testbed design compare`: medians over the job's
 iterations, the first left out. Links are shaped to 20 Mb/s and iterations take seconds, so that what counts is bandwidth and not
 this machine's processors. What a step costs beside its bytes on this machine now (twelve ranks wait for each other, 22 times in an
-all-reduce) is measured first, with a buffer of next to nothing, and given to the planner as --alpha-us. The limit: no case is off by
-more than a tenth.
+all-reduce) is measured first, with a buffer of next to nothing, and given to the planner as --alpha-us. The limit: no case is off
+by more than a tenth.
 """
 
 from __future__ import annotations
