@@ -53,8 +53,7 @@ def asked(c: Context) -> None:
 
 def throughput(c: Context) -> None:
     section = Section("throughput", "Throughput around each move")
-    ranked = sorted(c.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:MOVES_DRAWN]
-    chosen = sorted(ranked, key=lambda m: m.t0)
+    chosen = c.longest(MOVES_DRAWN)
     for folder in dict.fromkeys(move.source.folder for move in chosen):
         near = [questions.near(move) for move in chosen if move.source.folder == folder]
         c.book.read_more(folder, "port", near)
@@ -86,13 +85,15 @@ def throughput(c: Context) -> None:
 def job(c: Context) -> None:
     section = Section("job", "What it did to the job")
     answer = c.job
-    known = answer is not None and any(line[c] for line in answer.lines() for c in ("before_ms", "after_ms", "during_ms"))
+    known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
-        section.notes.append("No job ran before or after a move, or none of its iterations were brought home.")
+        section.notes.append(
+            "No job ran before or after a move, or nobody brought its iterations home (`testbed job status` does)."
+        )
         c.sections.append(section)
         return
     caption = "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
-    if c.campaign.single:
+    if c.few:
         for k, move in enumerate(c.moves):
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
             if line is None:
@@ -126,11 +127,11 @@ def job(c: Context) -> None:
 
 
 def verification(c: Context) -> None:
-    answer = questions.rungs(c.book, c.campaign)
+    answer = questions.rungs(c.book, c.campaign, each=c.few)
     section = Section("verify", "Verification")
     if not answer:
         section.notes.append("No verification was recorded.")
-    elif c.campaign.single:
+    elif c.few:
         rows = [
             (
                 c["rung"],

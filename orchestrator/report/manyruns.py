@@ -18,11 +18,17 @@ TOPOLOGIES_DRAWN = 6
 
 
 def many_runs(c: Context) -> None:
+    _tiles(c, questions.percentiles(c.book, c.campaign))
+    _topologies(c)
+    durations(c)
+    _run_table(c)
+
+
+def durations(c: Context) -> None:
+    """How long reconfigurations took, as a distribution."""
     campaign, book = c.campaign, c.book
     spread = questions.percentiles(book, campaign)
-    _tiles(c, spread)
-    _topologies(c)
-    section = Section("time", "How long reconfigurations took", f"{len(c.reconfigs)} reconfigurations were recorded.")
+    section = Section("durations", "How long reconfigurations took", f"{len(c.reconfigs)} reconfigurations were recorded.")
     if c.reconfigs:
         colours = PHASE_COLOURS
         shown = {p: (colours[p], c.reconfigs.values(f"{p}_ms")) for p in ("dark", "link", "route", "total")}
@@ -62,7 +68,6 @@ def many_runs(c: Context) -> None:
         section.tables.append(table(models, heads, c.scale_of_all()))
         section.notes.append("Percentiles are nearest rank; of fewer than a hundred values p99 is the longest.")
     c.sections.append(section)
-    _run_table(c)
 
 
 def _tiles(c: Context, spread: Answer) -> None:

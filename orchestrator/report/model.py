@@ -12,11 +12,13 @@ from orchestrator.report import questions, words
 from orchestrator.report.figures import Drawing
 from orchestrator.report.gather import Campaign, Source
 from orchestrator.report.ledger import Answer, Cell, Ledger, missing
+from orchestrator.report.questions import Move
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Shown = Cell | Markup | str
+FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Report:
 
 
 class Context:
-    """A report being written."""
+    """A report being written. few: the moves of one run are so few that each is shown by itself."""
 
     def __init__(self, campaign: Campaign, book: Ledger) -> None:
         self.campaign, self.book = campaign, book
@@ -63,6 +65,11 @@ class Context:
         self.devices = questions.devices(book, campaign)
         self.moves = questions.moves(self.reconfigs, self.devices, campaign)
         self.job = questions.job(book, self.moves)
+        self.few = campaign.single and len(self.moves) <= FEW
+
+    def longest(self, most: int) -> list[Move]:
+        """The moves that took longest, in order of time."""
+        return sorted(sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0)
 
     def draw(self, section: Section, name: str, title: str, caption: str, figure: Figure | None, none: str = "") -> None:
         if figure is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from markupsafe import Markup
 
-from orchestrator.report import figures, questions
+from orchestrator.report import figures, manyruns, questions
 from orchestrator.report.figures import Drawing
 from orchestrator.report.gather import Source
 from orchestrator.report.ledger import missing
-from orchestrator.report.model import Context, Section, Shown, Table, table
+from orchestrator.report.model import FEW, Context, Section, Shown, Table, table
 from orchestrator.report.topology import Topology, topology
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
@@ -26,18 +26,23 @@ def one_run(c: Context, source: Source) -> None:
     if not source.journalled:
         section.notes.append("This run left no journal: nothing of its times was recorded.")
     c.draw(section, "phases", "phases of the run", "Phases of the run.", figures.run_waterfall(phases), "No phases were recorded.")
-    for k, move in enumerate(c.moves):
+    shown = c.longest(FEW)
+    if len(shown) < len(c.moves):
+        section.notes.append(f"Of {len(c.moves)} reconfigurations the {len(shown)} longest are drawn one by one.")
+    for k, move in enumerate(shown):
         name = "devices" if k == 0 else f"devices-{k + 1}"
-        drawn = figures.device_waterfall(c.devices, phases if k == 0 else None, move.id)
+        drawn = figures.device_waterfall(c.devices, phases if len(c.moves) == 1 else None, move.id)
         c.draw(section, name, f"devices of {move.id}", "What each device did, and when the hosts had light and routes.", drawn)
     if not c.moves:
         section.notes.append("No reconfiguration was completed and recorded, so there is none to break down.")
-    section.tables += [_parts_table(c), _device_table(c, source)] if c.moves else []
+    section.tables += [_parts_table(c), _device_table(c, source, [move.id for move in shown])] if c.moves else []
     c.sections.append(section)
+    if len(c.moves) > 1:
+        manyruns.durations(c)
     spread = Section("spread", "Spread over hosts and devices")
     hosts = questions.hosts(book, campaign)
     light, commit = (
-        [c["duration_ms"].value for c in phases.lines() if c["kind"].value == "host" and c["phase"].value == name]
+        [x["duration_ms"].value for x in phases.lines() if x["kind"].value == "host" and x["phase"].value == name]
         for name in ("light", "commit")
     )
     colours = PHASE_COLOURS
@@ -48,7 +53,7 @@ def one_run(c: Context, source: Source) -> None:
     }
     c.draw(
         spread,
-        "cdf",
+        "parts-cdf",
         "distribution over hosts and devices",
         "Share of hosts and devices that were done by then.",
         figures.cdf(series, "ms"),
@@ -60,7 +65,7 @@ def one_run(c: Context, source: Source) -> None:
                 {"phase": "hosts", "n": "n", "median_ms": "median", "p90_ms": "p90", "p99_ms": "p99", "most_ms": "longest"},
             )
         )
-    spread.notes.append("One run has no spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d` shows that.")
+    spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
     c.sections.append(spread)
 
 
@@ -116,9 +121,11 @@ def _parts_table(c: Context) -> Table:
     return Table(heads, rows)
 
 
-def _device_table(c: Context, source: Source) -> Table:
+def _device_table(c: Context, source: Source, shown: Collection[str]) -> Table:
     rows = []
     for line in c.devices.lines():
+        if line["reconfig_id"].value not in shown:
+            continue
         scale = (source.devices or {}).get(line["device"].value, 1.0)
         error = line["error"] if line["error"].value else ""
         rows.append(

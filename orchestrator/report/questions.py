@@ -147,9 +147,9 @@ def hosts(book: Ledger, campaign: Campaign) -> Answer:
     )
 
 
-def rungs(book: Ledger, campaign: Campaign) -> Answer:
-    """The verification."""
-    if campaign.single:
+def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
+    """The verification: each rung that was climbed, or how often which."""
+    if each:
         sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
     else:
         sql = (

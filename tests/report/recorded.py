@@ -57,6 +57,7 @@ class Lab:
         before: tuple[str, Sequence[tuple[str, str]]] | None = None,
         noted: bool = True,
         ports: bool = True,
+        again: int = 0,
     ) -> str:
         """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the move, and the job's iterations."""
         plan = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links]}
@@ -88,6 +89,10 @@ class Lab:
                 self._move(journal, run.id, links, sent, dark_ms)
             journal.phase("switch", sent, sent + round(dark_ms * MS), ok=moved, detail="" if moved else "ocs1: no answer")
             self.clock.now_ns = sent + round(dark_ms * MS) + 300 * MS
+            for n in range(again):  # a run that goes on reconfiguring
+                self.clock.now_ns += 500 * MS
+                self._move(journal, run.id, links, self.clock.now_ns, dark_ms + n, n + 2)
+                self.clock.now_ns += 700 * MS
             if job_ms is not None and moved:
                 number = self.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", {"wanted": {}})
                 self.store.set_job(number, "running")
@@ -108,9 +113,10 @@ class Lab:
             )
             self.clock.now_ns += round(took * MS)
 
-    def _move(self, journal: Journal, run: str, links: Sequence[tuple[str, str]], sent: int, dark_ms: float) -> None:
+    def _move(self, journal: Journal, run: str, links: Sequence[tuple[str, str]], sent: int, dark_ms: float, seq: int = 1) -> None:
+        name = f"{run}/{seq}"
         spans = {"ack": 2.0, "command": 5.0, "dark": dark_ms, "link": 1.5, "route": 0.25, "total": dark_ms + 120.0}
-        fields: dict[str, Any] = {"reconfig_id": f"{run}/1", "seq": 1, "n_circuits": 2 * len(links), "value": 1}
+        fields: dict[str, Any] = {"reconfig_id": name, "seq": seq, "n_circuits": 2 * len(links), "value": 1}
         fields |= {f"{name}_ms": ms for name, ms in spans.items()} | {f"{name}_ns": round(ms * MS) for name, ms in spans.items()}
         journal.point("reconfig", {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}, fields, sent)
         for k, (device, model) in enumerate(DEVICES.items()):
@@ -125,18 +131,16 @@ class Lab:
             journal.point(
                 "reconfig_device",
                 tags,
-                {"reconfig_id": f"{run}/1", "n_ports": 8, "writes": 2 + k, "error": "", **ends},
+                {"reconfig_id": name, "n_ports": 8, "writes": 2 + k, "error": "", **ends},
                 sent + k * MS,
             )
-            journal.phase(
-                "switch", sent + k * MS, sent + ends["t_dark_end_ns"], kind="device", subject=device, reconfig_id=f"{run}/1"
-            )
+            journal.phase("switch", sent + k * MS, sent + ends["t_dark_end_ns"], kind="device", subject=device, reconfig_id=name)
         for k, host in enumerate(HOSTS):
             light = sent + round((dark_ms + 2.5 + k / 10) * MS)
-            journal.phase("light", sent, light, kind="host", subject=host, reconfig_id=f"{run}/1")
-            journal.phase("commit", light, light + MS // 4, kind="host", subject=host, reconfig_id=f"{run}/1")
+            journal.phase("light", sent, light, kind="host", subject=host, reconfig_id=name)
+            journal.phase("commit", light, light + MS // 4, kind="host", subject=host, reconfig_id=name)
         for rung in ("map", "light", "link", "identity", "forwarding"):
-            fields = {"reconfig_id": f"{run}/1", "ok": 1, "passed": 8, "total": 8, "duration_ms": 7.5, "detail": "8/8"}
+            fields = {"reconfig_id": name, "ok": 1, "passed": 8, "total": 8, "duration_ms": 7.5, "detail": "8/8"}
             journal.point("verify", {"rung": rung}, fields, sent + 100 * MS)
         for k, (a, b) in enumerate(links):
             for source, target in ((a, b), (b, a)):

@@ -158,6 +158,8 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     data = compare(typed, "--resume", name)["data"]
     assert engine.said[before] == "up parallel-ring-12" and "up topoopt-12" not in engine.said[before:]
     assert data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
+    before = len(engine.said)
+    assert compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"] and len(engine.said) == before, "it is done"
 
 
 def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(typed: Typed, engine: Engine) -> None:

@@ -222,7 +222,7 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     run = lab.up("ring", RING)
     page, data = report(typed, run, "--figures", typed.home / "paper")
     made = {path.name: path.read_bytes() for path in (typed.home / "paper").iterdir()}
-    assert {f"{name}.pdf" for name in ("topology", "phases", "devices", "cdf", "throughput", "job")} <= made.keys()
+    assert {f"{name}.pdf" for name in ("topology", "phases", "devices", "parts-cdf", "throughput", "job")} <= made.keys()
     assert all(text.startswith(b"%PDF-" if name.endswith("pdf") else b"<?xml") for name, text in made.items())
     assert sorted(data["figures"]) == sorted(str(typed.home / "paper" / name) for name in made)
     assert report(typed, run)[0].html == page.html
@@ -305,3 +305,13 @@ def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Ty
     assert len([*read(folder, ("port",), near=[])]) == 0
     page, _ = report(typed, run)
     assert page.numbers["answers"]["throughput"] == before and recomputed(typed, page) > 100
+
+
+def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(typed: Typed, lab: Lab) -> None:
+    page, _ = report(typed, lab.up("ring", RING, again=11, ports=False))
+    assert recomputed(typed, page) > 500 and shown_as_answered(typed, page) > 100
+    assert "Of 12 reconfigurations the 3 longest are drawn one by one." in page.text
+    assert "12 reconfigurations were recorded." in page.text
+    drawn = [a["aria-label"] or "" for t, a in page.tags if t == "svg"]
+    run = page.numbers["runs"][0]
+    assert [name for name in drawn if name.startswith("devices of")] == [f"devices of {run}/{n}" for n in (10, 11, 12)]
