@@ -10,6 +10,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, cast
 
@@ -364,6 +365,34 @@ def predicted(
 
 
 # --- the plan file --------------------------------------------------------------------------------------------------------------
+
+
+def routing(found: Design, lab: Lab) -> list[str]:
+    """How the hosts route, in words: rules per host, and whether lossless forwarding could stand still in a circle."""
+    from planner.routing import Routes, deadlock, lossless_classes
+
+    rank = {host: number for number, host in enumerate(found.hosts)}
+    rings = [tuple(found.hosts[r] for r in order) for g, each in found.orders.items() if g not in found.schedules for order in each]
+    chosen = next_hops(found.links, lanes_of(lab), (), rings)
+    paths = {}
+    for a, b in permutations(found.hosts, 2):
+        hops = follow(chosen, lab, a, b, 0)
+        paths[rank[a], rank[b]] = (((rank[a], *(rank[hop.into.host] for hop in hops)), 1.0),)
+    routes = Routes(len(rank), paths)
+    rules = routes.rules()
+    transit = max(one.filters for one in rules)
+    words = [f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"]
+    words[0] += f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
+    circle = deadlock(routes)
+    if circle:
+        stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
+        classes = max(lossless_classes(routes).values()) + 1
+        words.append(
+            f"lossless forwarding could stand still: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
+        )
+    else:
+        words.append("lossless forwarding cannot stand still: no circle of channels that wait for one another")
+    return words
 
 
 def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:

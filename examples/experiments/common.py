@@ -50,10 +50,10 @@ class Design:
     time_scale: float
 
     @classmethod
-    def of(cls, lab: BenchLab, name: str, method: str, workload: Path, *more: str) -> Design:
+    def of(cls, lab: BenchLab, name: str, method: str, workload: Path, *more: str, size: float = SIZE) -> Design:
         plan = lab.folder / f"{name}.json"
         words = ["design", method, "--workload", workload, "--out", plan, "--name", name, *more]
-        scale = lab.call(*words)["scale"] * SIZE
+        scale = lab.call(*words)["scale"] * size
         found = lab.call(*words, "--scale", str(scale))
         return cls(name, plan, found["here"]["iteration_ms"], found["time_scale"])
 

@@ -72,6 +72,14 @@ def one_of(value: str, known: tuple[str, ...], option: str) -> str:
     return value
 
 
+def kept(path: Path, text: str) -> None:
+    """Write a file. Raises: Usage - it cannot be written there."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Usage(f"{path}: {error.strerror}", hint="name a file that can be written") from error
+
+
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
     from orchestrator.designing import design, read_workload
     from orchestrator.methods import Wanted
@@ -148,8 +156,13 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         import json
 
         from orchestrator.cli import designtext
-        from orchestrator.designing import document
+        from orchestrator.designing import document, routing
+        from orchestrator.session import load_lab
 
+        if lab and call.inventory and lab != call.inventory:
+            raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="name one")
+        if rules != "paper" and method != "topoopt":
+            raise Usage(f"{call.verb}: --rules goes with topoopt only", hint=f"testbed design topoopt --rules {rules}")
         call.inventory = lab or call.inventory
         found = _design(
             call,
@@ -168,20 +181,25 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         )
         plan = document(found, name)
         data = {"plan": plan, **designtext.data(found)}
-        lines = [designtext.text(found, plan["name"], explain=explain, predict=predict)]
+        said = routing(found, load_lab(call.settings.inventory)) if explain else []
+        data |= {"routing": said} if explain else {}
+        lines = [designtext.text(found, plan["name"], routing=said, predict=predict)]
         if svg is not None or export is not None:
             from orchestrator import exporting
 
             if svg is not None:
-                svg.write_text(exporting.picture(found, plan["name"]), encoding="utf-8")
+                kept(svg, exporting.picture(found, plan["name"]))
                 data["svg"] = str(svg)
             if export is not None:
-                written, refused = exporting.export(found, export)
+                try:
+                    written, refused = exporting.export(found, export)
+                except OSError as error:
+                    raise Usage(f"{export}: {error.strerror}", hint="name a folder that can be written") from error
                 data |= {"exported": written, "not_exported": refused}
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
         hint = ""
         if out is not None:
-            out.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+            kept(out, json.dumps(plan, indent=1) + "\n")
             hint = f"testbed up --topology {out}"
         return Result(data, "\n".join(lines), hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.cli.text import columns, ms_text
@@ -33,8 +34,8 @@ def _prediction(given: Prediction) -> dict[str, float]:
     return {f"{name}_ms": round(s * 1e3, 3) for name, s in seconds.items()} | {"busbw_mbps": round(given.busbw / 1e6, 3)}
 
 
-def text(found: Design, name: str, *, explain: bool, predict: bool) -> str:
-    """What was found; with `explain` why, with `predict` each part of an iteration."""
+def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> str:
+    """What was found; with what is said of its routing, why; with `predict` each part of an iteration."""
     shape, workload = found.shape, found.read.workload
     tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
     lines = [
@@ -46,8 +47,8 @@ def text(found: Design, name: str, *, explain: bool, predict: bool) -> str:
         lines.append(f"  group      {group.id}: {_bytes(group.bytes)} over {len(ways)} order(s) of {len(group.members)} hosts")
     if len(found.read.demand.groups) > 8:
         lines.append(f"             and {len(found.read.demand.groups) - 8} more groups")
-    if explain:
-        lines += [f"  why        {line}" for line in found.found.why]
+    if routing:
+        lines += [f"  why        {line}" for line in (*found.found.why, *routing)]
         others = ", ".join(f"{name} {ms_text(seconds * 1e3)}" for name, seconds in found.others)
         lines += [f"  reckoned   also {others}"] if others else []
     rate = f"{workload.rate_gbps:g} Gb/s"

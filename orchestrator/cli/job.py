@@ -73,7 +73,9 @@ def register(root: typer.Typer) -> None:
         if out is not None:
             import yaml
 
-            out.write_text(yaml.safe_dump(as_workload(report), sort_keys=False), encoding="utf-8")
+            from orchestrator.cli.design import kept
+
+            kept(out, yaml.safe_dump(as_workload(report), sort_keys=False))
         return Result(
             report.to_json(), designtext.profile(report), hint="" if out is None else f"testbed design topoopt --workload {out}"
         )

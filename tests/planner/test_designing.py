@@ -12,7 +12,7 @@ import pytest
 
 from optics import Infeasible
 from orchestrator.circuits import assign_ports
-from orchestrator.designing import Design, Read, design, document, read_workload
+from orchestrator.designing import Design, Read, design, document, read_workload, routing
 from orchestrator.exporting import KINDS, after, before, export
 from orchestrator.lab import Lab, read_lab
 from orchestrator.methods import METHODS, Wanted
@@ -146,6 +146,13 @@ def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[
     with pytest.raises(Infeasible) as caught:
         design(workload("dlrm"), lab, Wanted(**{"method": "topoopt", **change}))
     assert words in str(caught.value) and hint in caught.value.hint and caught.value.hint
+
+
+def test_routing_is_told_with_its_rules_and_circles(lab: Lab) -> None:
+    ring, clique = (design(workload("vgg16"), lab, Wanted(m)) for m in ("ring", "exact"))
+    told = routing(ring, lab)
+    assert "44 routes a host" in told[0] and "could stand still" in told[1], "a ring of buffers waits in a circle"
+    assert len(routing(clique, lab)) == 2
 
 
 def test_an_odd_shard_on_planes_is_refused_and_six_hosts_are_not(lab: Lab, tmp_path: Path) -> None:
