@@ -14,7 +14,7 @@ Ranks count tensor first, then data, then pipeline: rank = (stage * data + repli
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import permutations, product
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -185,8 +185,7 @@ def demand(workload: Workload) -> Demand:
         traffic.reduce(traffic.named(collective.ranks), collective.bytes, collective.id)
     for entry in workload.transfers:
         if entry.among is not None:
-            for src, dst in permutations(traffic.named(entry.among), 2):
-                traffic.send(src, dst, entry.bytes)
+            traffic.exchange(traffic.named(entry.among), entry.bytes)
         elif entry.src is not None and entry.dst is not None:
             traffic.send(entry.src, entry.dst, entry.bytes)
     return traffic.demand()
@@ -218,6 +217,16 @@ class _Traffic:
         if src == dst:
             raise Infeasible(f"rank {src} sends bytes to itself", "leave that transfer out")
         self.mp[src, dst] += size
+
+    def exchange(self, among: list[int], size: float) -> None:
+        """Each of these ranks sends to each other."""
+        if len(set(among)) < len(among):
+            twice = next(rank for rank in among if among.count(rank) > 1)
+            raise Infeasible(f"transfers among ranks name {twice} twice", f"name each rank once: {sorted(set(among))}")
+        if beyond := [rank for rank in among if rank >= self.n]:
+            raise Infeasible(f"transfers name rank {beyond[0]}; there are {self.n}", f"name ranks from 0 to {self.n - 1}")
+        self.mp[np.ix_(among, among)] += size
+        self.mp[among, among] -= size
 
     def add(self, layer: Layer) -> None:
         match layer:
@@ -257,10 +266,9 @@ class _Traffic:
         size = self.workload.batch * layer.width * self.width
         for table in range(layer.tables):
             owner = table % self.n
-            for other in range(self.n):
-                if other != owner:
-                    self.send(owner, other, size)
-                    self.send(other, owner, size)
+            self.mp[owner, :] += size
+            self.mp[:, owner] += size
+            self.mp[owner, owner] = 0.0
 
     def experts(self, layer: Experts) -> None:
         split = self.split
@@ -273,9 +281,7 @@ class _Traffic:
         held = 8 * layer.hidden**2 * layer.blocks * (layer.experts // split.expert) * self.width / (split.tensor * split.pipeline)
         for stage, part in product(range(split.pipeline), range(split.tensor)):
             for first in range(0, self.data, split.expert):
-                group = [self.rank(stage, first + k, part) for k in range(split.expert)]
-                for src, dst in permutations(group, 2):
-                    self.send(src, dst, each)
+                self.exchange([self.rank(stage, first + k, part) for k in range(split.expert)], each)
             for k in range(split.expert):
                 members = [self.rank(stage, first + k, part) for first in range(0, self.data, split.expert)]
                 self.reduce(members, held, f"experts-{stage}-{part}-{k}")

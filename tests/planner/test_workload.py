@@ -69,6 +69,8 @@ def test_what_is_given_as_it_is_is_taken_as_it_is() -> None:
         ({"parallelism": {"tensor": 3}}, "are 3 ranks, not 4", "set ranks to 3"),
         ({"parallelism": {"expert": 3}}, "expert groups of 3 do not divide 4", "set expert to 2"),
         ({"transfers": [{"src": 0, "dst": 9, "bytes": 1}]}, "name rank 9; there are 4", "0 to 3"),
+        ({"transfers": [{"among": [0, 1, 0], "bytes": 1}]}, "among ranks name 0 twice", "name each rank once: [0, 1]"),
+        ({"transfers": [{"among": [0, 7], "bytes": 1}]}, "name rank 7; there are 4", "0 to 3"),
         ({"transfers": [{"src": 1, "dst": 1, "bytes": 1}]}, "rank 1 sends bytes to itself", "leave that transfer out"),
         ({"collectives": [{"id": "g", "ranks": [0, 0], "bytes": 1}]}, "names rank 0 twice", "name each rank once"),
         ({"layers": [{"kind": "experts", "blocks": 1, "experts": 3, "hidden": 1, "sequence": 1}], "parallelism": {"expert": 2}},
