@@ -142,6 +142,7 @@ def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
             load(database, run_dir, wanted, trouble)
             book.told(run_dir, trouble)
         database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
+        database.execute("CREATE INDEX iteration_by_number ON iteration(run, iter)")
         yield book
 
 

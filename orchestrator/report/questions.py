@@ -201,17 +201,22 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
         return None
     end = "time_ns + iter_ms * 1000000"
     begun = "iter > (SELECT MIN(iter) FROM iteration WHERE run = {0})"
-    before = f"run = was AND {begun.format('was')} AND {end} <= t0 ORDER BY time_ns DESC LIMIT {NEAR}"
+    before = f"run = was AND {begun.format('was')} AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT {NEAR}"
     after = f"run = now AND {begun.format('now')} AND time_ns >= t1 ORDER BY time_ns LIMIT {NEAR}"
+    kept = "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND run = now AND time_ns"
+    during = (
+        f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
+        f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
+    )
     sql = _windows(found, "{1}, {2}", "was, now") + (
         "SELECT id AS reconfig_id, was, now,"
         f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {before})) AS before_n,"
         f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {before})) AS before_ms,"
         f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {after})) AS after_n,"
         f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {after})) AS after_ms,"
-        f" (SELECT MAX(iter_ms) FROM iteration WHERE was = now AND run = now AND time_ns < t1 AND {end} > t0) AS during_ms,"
+        f" (SELECT MAX(iter_ms) FROM ({during})) AS during_ms,"
         " CASE WHEN was <> now AND was <> '' THEN ((SELECT MIN(time_ns) FROM iteration WHERE run = now AND time_ns >= t0)"
-        f" - (SELECT MAX({end}) FROM iteration WHERE run = was AND time_ns < t1)) / 1e6 END AS pause_ms"
+        f" - (SELECT {end} FROM iteration WHERE run = was AND time_ns < t1 ORDER BY time_ns DESC LIMIT 1)) / 1e6 END AS pause_ms"
         " FROM move ORDER BY t0"
     )
     what = (
