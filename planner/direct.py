@@ -137,7 +137,7 @@ def cartesian(first: Shape, second: Shape) -> Shape:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A graph that is built only when asked for, and its cost; `counted` if that was counted and not derived."""
+    """A graph that is built only when asked for, and its cost: `counted`, or derived, a bound that some graphs go below."""
 
     name: str
     n: int
@@ -195,10 +195,9 @@ def _candidates(n: int, degree: int, duplex: bool, known: dict[tuple[int, int], 
         if degree % copies == 0 and n % copies == 0 and n > copies:
             for small in _candidates(n // copies, degree // copies, duplex, known):
                 load = small.cost.load + Fraction(copies - 1, n)
-                build_wide = _with(widened, copies)
-                found.append(
-                    _derived(f"{small.name} widened by {copies}", n, degree, small.cost.steps + 1, load, build_wide, small)
-                )
+                # Published: one step more. Over duplex links copies are two hops apart, whatever the graph.
+                steps = max(small.cost.steps, 2) if duplex else small.cost.steps + 1
+                found.append(_derived(f"{small.name} widened by {copies}", n, degree, steps, load, _with(widened, copies), small))
     for power in range(2, degree + 1):
         root = round(n ** (1 / power))
         if root > 1 and root**power == n and degree % power == 0:

@@ -153,13 +153,8 @@ def planned(finding: Finding, demand: NDArray[np.float64], *, k: int = 4, seed: 
 
 
 def _members(finding: Finding, group: str) -> Path:
-    """The order in which strides count, found back from a ring of a known stride."""
-    ring = next(ring for ring in finding.shape.rings if ring.group == group and ring.stride is not None)
-    assert ring.stride is not None
-    members = [0] * len(ring.order)
-    for step, rank in enumerate(ring.order):
-        members[step * ring.stride % len(members)] = rank
-    return tuple(members)
+    """The order in which strides count; one of them is always 1."""
+    return next(ring.order for ring in finding.shape.rings if ring.group == group and ring.stride == 1)
 
 
 def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 4) -> Routes:

@@ -151,6 +151,17 @@ def test_the_front_has_steps_against_load_and_costs_that_graphs_bear_out(n: int,
         assert candidate.check() == candidate.cost
 
 
+def test_derived_costs_are_bounds_and_nearly_always_met() -> None:
+    below = []
+    for duplex in (True, False):
+        for n, degree in ((8, 4), (10, 4), (12, 6), (18, 2), (20, 4), (32, 2)):
+            for candidate in pareto(n, degree, duplex=duplex):
+                counted = candidate.check()
+                assert counted.steps == candidate.cost.steps and counted.load <= candidate.cost.load
+                below += [candidate.name] if counted != candidate.cost else []
+    assert below == ["line graph of (one-way ring of 3)^2", "line graph of (one-way ring of 4)^2"]
+
+
 def test_neighbouring_steps_make_the_circulant_of_least_diameter() -> None:
     assert [candidate.name for candidate in pareto(12, 4)] == ["circulant 12(2, 3)"]
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from planner import flow
 from planner.demand import Infeasible
 from planner.direct import bipartite, circulant, complete, graph, hypercube, ring, torus
 from planner.flow import balanced, circulant_fullest, fullest
@@ -82,6 +83,12 @@ def test_all_to_all_on_the_strides_of_twelve() -> None:
     assert fullest(circulant(12, (1, 5)), all_to_all(12))[0] == pytest.approx(5)
     assert fullest(circulant(12, (2, 3)), all_to_all(12))[0] == pytest.approx(14 / 3)  # hops alone would allow 4.5
     assert circulant_fullest(12, {1: 1, 5: 1, 7: 1, 11: 1}, np.ones(12)) == pytest.approx(5)
+    assert circulant_fullest(12, {1: 2, 11: 2}, np.ones(12)) == pytest.approx(circulant_fullest(12, {1: 1, 11: 1}, np.ones(12)) / 2)
+
+
+def test_what_goes_round_in_circles_goes_nowhere() -> None:
+    tails, heads, flow_ = np.array([0, 1, 2, 0, 1]), np.array([1, 2, 0, 3, 3]), np.array([3.0, 2.0, 2.0, 1.0, 1.0])
+    assert flow._acyclic(4, tails, heads, flow_, 1e-9) == {0: {1: 1.0, 3: 1.0}, 1: {3: 1.0}, 2: {}}
 
 
 def test_parallel_links_share_a_load() -> None:

@@ -36,11 +36,11 @@ def test_a_parallel_link_of_the_same_ranks_stands_in_as_it_is() -> None:
 
 def test_two_links_of_least_demand_are_borrowed_and_their_partners_joined() -> None:
     mp = np.zeros((6, 6))
-    mp[0, 3], mp[0, 4], mp[1, 5], mp[3, 5] = 10, 4, 5, 2
-    lent = borrow(square((0, 3), (1, 5), (0, 4)), (0, 1), mp)
-    # giving up 0-4 and 1-5 loses 9; giving up 0-3 and 1-5 loses 15 and gains 2
-    assert lent.removed == ((0, 4), (1, 5)) and lent.added == ((0, 1), (4, 5)) and lent.lost_bytes == 9
-    assert sorted(lent.shape.matched) == [(0, 3), (4, 5)] and lent.moves == 4
+    mp[0, 3], mp[0, 4], mp[1, 5], mp[3, 5] = 10, 4, 5, 7
+    lent = borrow(square((0, 4), (1, 5), (0, 3)), (0, 1), mp)
+    # giving up 0-4 and 1-5 loses 9; giving up 0-3 and 1-5 loses 15 and gains 3-5
+    assert lent.removed == ((0, 3), (1, 5)) and lent.added == ((0, 1), (3, 5)) and lent.lost_bytes == 8
+    assert sorted(lent.shape.matched) == [(0, 4), (3, 5)] and lent.moves == 4
 
 
 def test_partners_that_are_one_rank_are_not_joined_to_itself() -> None:

@@ -138,6 +138,8 @@ def test_each_host_needs_a_route_and_a_neighbour_a_destination_and_two_filters_a
     rules = even(shape).rules()
     # from one side arrives what goes 1, 2 or 3 ranks further
     assert rules == (routing.HostRules(routes=4, neighbours=4, filters=6),) * 5
+    star = even(graph(4, [(0, 1), (0, 2), (0, 3)]), [(1, 2), (1, 3)]).rules()
+    assert star[0].filters == 4 and star[1] == routing.HostRules(routes=2, neighbours=2, filters=0)
 
 
 def test_bytes_for_a_rank_no_way_leads_to_are_refused() -> None:

@@ -19,6 +19,7 @@ from planner.score import (
     mp_s,
     score,
     survives,
+    without,
     worst_diameter,
 )
 from planner.shape import Lab, Ring, Shape
@@ -91,6 +92,8 @@ def test_even_division_is_never_better_than_the_best() -> None:
 def test_links_that_must_fail_before_a_rank_is_cut_off() -> None:
     assert [survives(shape) for shape in (ring(6), ring(6, duplex=False), circulant(12, (1, 5)), hypercube(4))] == [2, 1, 4, 4]
     assert survives(graph(4, [(0, 1), (1, 2), (2, 3)])) == 1
+    ways = [(0, 1), (0, 1), (0, 2), (0, 2), (1, 2), (1, 2), (2, 1), (2, 1), (1, 0)]
+    assert survives(graph(3, ways, duplex=False)) == 1 == survives(graph(3, [way[::-1] for way in ways], duplex=False))
     assert survives(Shape(4, 4, True, (Ring("a", (0, 1, 2, 3)), Ring("a", (0, 1, 2, 3))))) == 4
 
 
@@ -99,6 +102,9 @@ def test_the_diameter_after_the_link_that_matters_most() -> None:
     assert worst_diameter(ring(6, duplex=False)) is None
     assert worst_diameter(circulant(12, (1, 5))) == 3
     assert worst_diameter(complete(5)) == 2
+    assert len(without(ring(6), (0, 1))) == 10 and len(without(ring(6, duplex=False), (0, 1))) == 5
+    with pytest.raises(Infeasible, match="no link from rank 0 to rank 2"):
+        without(ring(6), (0, 2))
 
 
 def test_no_topology_of_this_degree_has_fewer_hops() -> None:

@@ -62,6 +62,13 @@ def test_groups_of_all_ranks_divide_the_rings_by_traffic() -> None:
     assert found.notes[:2] == tuple(f"group {g} gets no links of its own and goes over the others'" for g in ("odd", "small"))
 
 
+def test_groups_with_common_hosts_divide_the_rings_by_what_each_host_sends() -> None:
+    ranks = tuple(range(12))
+    groups = (Group("dp", ranks, 109 * 10**7), Group("a", ranks[:6], 12 * 10**8), Group("b", ranks[6:], 12 * 10**8))
+    found = find(Demand(12, groups, np.zeros((12, 12))), Lab(12, 8))
+    assert dict(found.split.rings) == {"dp": 2, "a": 2, "b": 2}  # 1.998 and 2 GB out of every host
+
+
 def test_groups_apart_use_all_their_ports_and_need_no_ring_between_them_without_traffic() -> None:
     halves = (Group("a", tuple(range(6)), 10**9), Group("b", tuple(range(6, 12)), 10**9))
     apart = find(Demand(12, halves, np.zeros((12, 12))), Lab(12, 4, planes=True))
@@ -91,8 +98,8 @@ def test_small_shards_get_other_cycles_or_parallel_links_instead_of_failing(
 
 def test_the_released_rules_give_everything_to_the_largest_group() -> None:
     ranks = tuple(range(12))
-    groups = (Group("dp", ranks, 10**9), Group("half", ranks[::2], 10**9))
-    found = find(Demand(12, groups, uniform(12, 1e12)), Lab(12, 4), rules="artifact")
+    halves = (Group("even", ranks[::2], 12 * 10**8), Group("odd", ranks[1::2], 12 * 10**8))  # more than half of all together
+    found = find(Demand(12, (Group("dp", ranks, 10**9), *halves), uniform(12, 1e12)), Lab(12, 4), rules="artifact")
     assert dict(found.split.rings) == {"dp": 2} and strides_of(found) == [1, 5]
     assert not found.matches and found.split.degree_mp == 0  # whatever the traffic between pairs
     assert strides_of(find(whole(128), Lab(128, 4), rules="artifact")) == [1, 13]
