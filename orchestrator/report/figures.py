@@ -283,8 +283,8 @@ def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> 
 
 
 def breakdown(percentiles: Answer) -> Figure | None:
-    """Median of each part with a line to its 99th percentile."""
-    rows = list(percentiles.lines())
+    """Median of each part with a line to its 99th percentile. A job's resumption is left out: it takes seconds, the rest vanishes."""
+    rows = [line for line in percentiles.lines() if line["part"].value != "resume"]
     if not rows:
         return None
     with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):

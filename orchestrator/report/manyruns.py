@@ -43,7 +43,7 @@ def durations(c: Context) -> None:
             section,
             "parts",
             "parts of reconfigurations",
-            "Median of each part, a line to its 99th percentile.",
+            "Median of each part, a line to its 99th percentile; when the job resumed is in the table.",
             figures.breakdown(spread),
         )
         heads = {
@@ -126,11 +126,13 @@ def _run_table(c: Context) -> None:
     for source in c.campaign.sources:
         record, line = source.record, told.get(source.record.id)
         scale = c.scale_of_all([source])
-        numbers = (
-            [line["took_ms"].show(), line["dark_ms"].show(scale), line["total_ms"].show()] if line else [missing("no journal")] * 3
-        )
-        wanted = c.expected(source).show(c.expected_scale(source, scale))
-        rows.append((record.id, words.title(record), record.status, numbers[0], numbers[1], wanted, numbers[2]))
+        numbers: list[Markup] = [missing("no journal")] * 4
+        if line is not None and line["moved"]:
+            expected = c.expected(source).show(c.expected_scale(source, scale))
+            numbers = [line["took_ms"].show(), line["dark_ms"].show(scale), expected, line["total_ms"].show()]
+        elif line is not None:
+            numbers = [line["took_ms"].show(), *[missing("no move recorded")] * 3]
+        rows.append((record.id, words.title(record), record.status, *numbers))
     section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
     bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]
     for record in bad[:10]:

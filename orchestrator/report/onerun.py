@@ -66,7 +66,8 @@ def one_run(c: Context, source: Source) -> None:
             )
         )
     spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
-    c.sections.append(spread)
+    if spread.drawings or spread.tables:
+        c.sections.append(spread)
 
 
 def _tiles(c: Context, source: Source) -> None:

@@ -41,8 +41,9 @@ def command(source: Source) -> tuple[str, bool]:
     if isinstance(typed, list) and typed:
         return shlex.join(map(str, typed)), True
     record = source.record
-    said = [f"{k}={v}" for k, v in record.options.items() if v not in (None, False, [], ())]
-    return f"testbed {record.verb} {record.plan_name}".rstrip() + (f"   ({', '.join(said)})" if said else ""), False
+    said = [f"plan {record.plan_name}"] if record.plan_name else []
+    said += [f"{k}={v}" for k, v in record.options.items() if v not in (None, False, [], ())]
+    return f"testbed {record.verb}" + (f"   ({', '.join(said)})" if said else ""), False
 
 
 def speeds(sources: Iterable[Source]) -> str:
