@@ -283,7 +283,7 @@ def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> 
 
 
 def breakdown(percentiles: Answer) -> Figure | None:
-    """Median of each part with a line to its 99th percentile. A job's resumption is left out: it takes seconds, the rest vanishes."""
+    """Median of each part with a line to its 99th percentile. Without the job: beside its seconds all else vanishes."""
     rows = [line for line in percentiles.lines() if line["part"].value != "resume"]
     if not rows:
         return None
