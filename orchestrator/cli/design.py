@@ -29,6 +29,7 @@ Hosts = Annotated[
     str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.", show_default=False)
 ]
 Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.", show_default=False)]
+Simplex = Annotated[bool, typer.Option("--simplex", help="Links that carry one way: transmitters and receivers joined apart.")]
 Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Time a step costs beside its bytes (us), for predictions.")]
 Scale = Annotated[
     float | None,
@@ -97,6 +98,7 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         backend=one_of(given["backend"], BACKENDS, "--backend"),  # type: ignore[arg-type]
         hosts=tuple(host.strip() for host in (given["hosts"] or "").split(",") if host.strip()),
         ports=given["ports"],
+        simplex=given["simplex"],
         alpha_s=given["alpha_us"] / 1e6,
         scale=given["scale"],
         iterations=given["iterations"],
@@ -142,6 +144,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         backend: Backend = "ring-groups",
         hosts: Hosts = None,
         ports: Ports = None,
+        simplex: Simplex = False,
         alpha_us: Alpha = ALPHA_US,
         scale: Scale = None,
         iterations: Iterations = 20,
@@ -173,6 +176,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
             backend=backend,
             hosts=hosts,
             ports=ports,
+            simplex=simplex,
             alpha_us=alpha_us,
             scale=scale,
             iterations=iterations,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optics import Infeasible
+from optics import Infeasible, LinkKind
 from orchestrator.circuits import assign_ports
 from orchestrator.designing import Design, Read, design, document, read_workload, routing
 from orchestrator.exporting import KINDS, after, before, export
@@ -61,6 +61,13 @@ def test_four_rings_are_promised_only_to_a_back_end_that_runs_them(lab: Lab) -> 
     assert len(groups.orders["data"]) == 4 and len(set(single.orders["data"])) == 1
     assert single.home.allreduce_s == pytest.approx(2 * groups.home.allreduce_s), "links carry both ways, one order only one"
     assert len(single.orders["data"]) == 2 and single.shape.adjacency.max() == 2, "parallel links, which one order can fill"
+
+
+def test_one_order_fills_all_ports_where_links_carry_one_way(lab: Lab) -> None:
+    found = design(workload("vgg16"), lab, Wanted("ring", backend="single-order", simplex=True))
+    assert len(found.orders["data"]) == 4 and found.shape.adjacency[0, 1] == 4 and found.shape.adjacency[1, 0] == 0
+    assert found.home.allreduce_s == pytest.approx(design(workload("vgg16"), lab, Wanted("topoopt")).home.allreduce_s)
+    assert all(link.kind is LinkKind.SIMPLEX for link in planned(found, lab).links)
 
 
 def test_a_back_end_of_schedules_takes_few_steps_where_steps_count(lab: Lab) -> None:
