@@ -9,16 +9,19 @@ the 2^degree sets, in whole numbers; the program itself is solved only where the
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from math import lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.demand import Infeasible
 from planner.shape import Lab, Shape
+from planner.totient import coin_change
 
 WIDEST = 16
 """Most incoming links for which all sets of them are counted."""
@@ -50,20 +53,35 @@ class Send:
 def cost(shape: Shape) -> Cost:
     """Steps and load of the schedule, exactly. Raises: Infeasible - some rank cannot be reached, or has too many links to count."""
     slots, hops = _incoming(shape)
-    masks = _masks(slots, hops)
-    degree = len(slots)
+    return _counted(hops, _masks(slots, hops), len(slots))
+
+
+def circulant_cost(n: int, steps: Sequence[int], *, duplex: bool = True) -> Cost:
+    """As `cost` of a circulant, from what one rank sees: translations carry every rank to every other."""
+    coins = coin_change(n, steps, duplex=duplex)
+    if (coins.hops < 0).any() or len(coins.coins) > WIDEST:
+        raise Infeasible(f"steps {tuple(steps)} among {n} ranks", f"take at most {WIDEST} links, one of a step coprime to {n}")
+    masks = np.zeros(n, dtype=np.int64)
+    for bit, coin in enumerate(coins.coins):
+        masks |= (np.roll(coins.hops, coin) == coins.hops - 1).astype(np.int64) << bit
+    return _counted(coins.hops[:, None], masks[:, None], len(coins.coins))
+
+
+def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: int) -> Cost:
+    """From hops and links that can bring a shard, of each source (row) to each rank looked at (column)."""
+    n, seen = hops.shape
     whole = lcm(*range(1, degree + 1))
     sizes = np.array([bits.bit_count() for bits in range(2**degree)])
     share = np.where(sizes > 0, whole // np.maximum(sizes, 1), 0)
     load = 0
     for step in range(1, int(hops.max()) + 1):
         src, dst = np.nonzero(hops == step)
-        confined = np.bincount(dst * 2**degree + masks[src, dst], minlength=shape.n * 2**degree).reshape(shape.n, 2**degree)
+        confined = np.bincount(dst * 2**degree + masks[src, dst], minlength=seen * 2**degree).reshape(seen, 2**degree)
         for bit in range(degree):  # now: shards that links in the set alone can bring
-            view = confined.reshape(shape.n, -1, 2, 2**bit)
+            view = confined.reshape(seen, -1, 2, 2**bit)
             view[:, :, 1] += view[:, :, 0]
         load += int((confined * share).max())
-    return Cost(int(hops.max()), Fraction(degree * load, shape.n * whole))
+    return Cost(int(hops.max()), Fraction(degree * load, n * whole))
 
 
 def allreduce(shape: Shape) -> Cost:

@@ -1,7 +1,7 @@
 """Direct-connect topologies: base graphs, expansions that keep known costs, and the best of both for a size and a degree.
 
 Base graphs and expansions are those of the direct-connect work (NSDI'25, arXiv 2202.03356); costs of base graphs are counted
-(`planner.bfb`), those of expansions follow the published rules, and `Candidate.check` counts them as well.
+(`planner.bfb`), as are those of small expansions; large ones follow the published rules, and `Candidate.check` counts them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from math import isqrt, prod
 
 import numpy as np
 
-from planner.bfb import Cost, cost
+from planner.bfb import Cost, circulant_cost, cost
 from planner.demand import Infeasible
 from planner.shape import Ring, Shape
+
+COUNTED = 64
+"""Ranks up to which costs of expansions are counted and not taken from their rule."""
 
 # base graphs
 
@@ -183,6 +186,9 @@ def _candidates(n: int, degree: int, duplex: bool, known: dict[tuple[int, int], 
         return known[n, degree]
     known[n, degree] = ()
     found: list[Candidate] = []
+    for pair in _steps(n, degree, duplex):
+        name = f"{'' if duplex else 'one-way '}circulant {n}{pair}"
+        found.append(Candidate(name, n, degree, circulant_cost(n, pair, duplex=duplex), _circulant(n, pair, duplex)))
     for name, build in _bases(n, degree, duplex):
         shape = build()
         if shape.n == n and shape.degree == degree and shape.connected:
@@ -222,7 +228,12 @@ def _candidates(n: int, degree: int, duplex: bool, known: dict[tuple[int, int], 
 def _derived(
     name: str, n: int, degree: int, steps: int, load: Fraction, grow: Callable[[Shape], Shape], small: Candidate
 ) -> Candidate:
-    return Candidate(name, n, degree, Cost(steps, load), lambda: grow(small.build()), counted=False)
+    """By the rule; up to COUNTED ranks counted, which can be less."""
+
+    def build() -> Shape:
+        return grow(small.build())
+
+    return Candidate(name, n, degree, cost(build()) if n <= COUNTED else Cost(steps, load), build, counted=n <= COUNTED)
 
 
 def _best(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -245,6 +256,19 @@ def _power(times: int) -> Callable[[Shape], Shape]:
 
 def _product(one: Candidate, other: Candidate) -> Callable[[], Shape]:
     return lambda: cartesian(one.build(), other.build())
+
+
+def _circulant(n: int, steps: tuple[int, ...], duplex: bool) -> Callable[[], Shape]:
+    return lambda: circulant(n, steps, duplex=duplex)
+
+
+def _steps(n: int, degree: int, duplex: bool) -> Iterator[tuple[int, int]]:
+    """Pairs of steps of circulants: 1 and another, and neighbouring numbers, which about the root of n/2 are of least diameter."""
+    if degree == (4 if duplex else 2) and n > degree:
+        near = isqrt(n // 2)
+        for steps in [(a, a + 1) for a in range(max(2, near - 1), near + 2)] + [(1, step) for step in range(2, n)]:
+            if (2 if duplex else 1) * steps[1] < n:
+                yield steps
 
 
 def _bases(n: int, degree: int, duplex: bool) -> Iterator[tuple[str, Callable[[], Shape]]]:
@@ -272,11 +296,6 @@ def _bases(n: int, degree: int, duplex: bool) -> Iterator[tuple[str, Callable[[]
         yield f"octahedron of {n}", lambda: octahedron(n // 2)
     if n == 2**degree:
         yield f"hypercube of {n}", lambda: hypercube(degree)
-    if degree == 4 and n > 4:
-        near = isqrt(n // 2)  # steps of least diameter are two neighbouring numbers about the root of half the size
-        for steps in [(a, a + 1) for a in range(max(1, near - 1), near + 2)] + [(1, step) for step in range(2, (n + 1) // 2)]:
-            if 2 * steps[1] < n:
-                yield f"circulant {n}{steps}", lambda steps=steps: circulant(n, steps)  # type: ignore[misc]
     for size, width, name, build in (
         (10, 3, "Petersen's graph", lambda: kneser(5, 2)),
         (35, 4, "odd graph of degree 4", lambda: kneser(7, 3)),

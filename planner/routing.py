@@ -157,7 +157,7 @@ def _members(finding: Finding, group: str) -> Path:
     return next(ring.order for ring in finding.shape.rings if ring.group == group and ring.stride == 1)
 
 
-def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 4) -> Routes:
+def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 8) -> Routes:
     """One next hop for each host and destination, as hosts route: shortest ways, chosen to keep the fullest link low.
 
     Destinations take turns; each time a host's traffic for one goes to the emptiest of the links that lead nearer, farthest hosts

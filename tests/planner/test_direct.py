@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from planner import direct
-from planner.bfb import Cost, allreduce, cost, schedule
+from planner.bfb import Cost, allreduce, circulant_cost, cost, schedule
 from planner.demand import Infeasible
 from planner.direct import (
     bipartite,
@@ -84,6 +84,12 @@ def test_a_base_graph_has_its_known_steps_and_load(name: str) -> None:
     assert load >= optimal_load(shape.n)
 
 
+@given(st.integers(3, 30), st.sets(st.integers(1, 29), min_size=1, max_size=3), st.booleans())
+def test_one_rank_of_a_circulant_sees_what_all_see(n: int, others: set[int], duplex: bool) -> None:
+    steps = sorted({1} | {step for step in others if step < (n / 2 if duplex else n)})
+    assert circulant_cost(n, steps, duplex=duplex) == cost(circulant(n, steps, duplex=duplex))
+
+
 def test_a_ring_both_ways_takes_half_the_steps_rounded_down() -> None:
     assert [cost(ring(n)).steps for n in (3, 4, 5, 6, 7)] == [1, 2, 2, 3, 3]
 
@@ -151,19 +157,25 @@ def test_the_front_has_steps_against_load_and_costs_that_graphs_bear_out(n: int,
         assert candidate.check() == candidate.cost
 
 
-def test_derived_costs_are_bounds_and_nearly_always_met() -> None:
-    below = []
+def test_derived_costs_are_bounds_and_often_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "COUNTED", 0)
+    met = []
     for duplex in (True, False):
         for n, degree in ((8, 4), (10, 4), (12, 6), (18, 2), (20, 4), (32, 2)):
             for candidate in pareto(n, degree, duplex=duplex):
                 counted = candidate.check()
                 assert counted.steps == candidate.cost.steps and counted.load <= candidate.cost.load
-                below += [candidate.name] if counted != candidate.cost else []
-    assert below == ["line graph of (one-way ring of 3)^2", "line graph of (one-way ring of 4)^2"]
+                met.append(counted == candidate.cost)
+    assert met.count(True) > met.count(False) > 0
 
 
 def test_neighbouring_steps_make_the_circulant_of_least_diameter() -> None:
     assert [candidate.name for candidate in pareto(12, 4)] == ["circulant 12(2, 3)"]
+
+
+def test_eight_ranks_of_two_one_way_links_need_no_more_steps_than_layers_and_no_more_load_than_there_must_be() -> None:
+    (only,) = pareto(8, 2, duplex=False)
+    assert only.name == "one-way circulant 8(1, 3)" and only.cost == Cost(3, optimal_load(8))
 
 
 def test_a_size_nothing_is_known_for_is_refused() -> None:
@@ -173,6 +185,8 @@ def test_a_size_nothing_is_known_for_is_refused() -> None:
         circulant(5, (0, 1))
     with pytest.raises(Infeasible, match="cannot send"):
         cost(graph(4, [(0, 1), (2, 3)]))
+    with pytest.raises(Infeasible, match=r"steps \(2, 4\) among 8"):
+        circulant_cost(8, (2, 4))
     with pytest.raises(Infeasible, match="17 links into a rank"):
         cost(complete(18))
 
