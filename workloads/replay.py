@@ -21,7 +21,9 @@ import itertools
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,10 @@ from workloads.schedule import Scheduled, Send
 
 if TYPE_CHECKING:
     from workloads.program import Job
+
+
+PIECE, PIECES, WINDOW = 65536, 64, 2
+"""A transfer goes in pieces of so many bytes, or in so many pieces if that is fewer; so many are on their way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +164,9 @@ class Step:
         for lane in sorted({transfer.lane for transfer in traffic.transfers} - self._lanes.keys()):
             if rings.backend == "gloo":
                 self._lanes[lane] = (rings.communicator(f"lane{lane}", everybody, lane), everybody)
-        self._sent = [(t, self._bytes(t)) for t in traffic.transfers if t.source == rank]
-        self._received = [(t, self._bytes(t)) for t in traffic.transfers if t.target == rank]
+        self._sent = [(k, t, self._bytes(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
+        self._received = [(k, t, self._bytes(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
+        self._crew = ThreadPoolExecutor(max(1, len(self._sent) + len(self._received)))  # all of them have to be at work at once
         self._one = job.torch.zeros(1, device=rings.device)
         self.wrong = 0
 
@@ -170,7 +177,7 @@ class Step:
     def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
         """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
         if checked:
-            for _, buffer in self._received:
+            for _, _, buffer in self._received:
                 buffer.zero_()
             for _, buffer, _ in self._mine:
                 buffer.fill_(self._job.place.rank + 1)
@@ -196,19 +203,34 @@ class Step:
     def _transfer(self) -> None:
         if self._job.rings.backend == "nccl":  # one group call, or two ranks may wait for each other
             dist = self._job.torch.distributed
-            operations = [dist.P2POp(dist.irecv, buffer, t.source) for t, buffer in self._received]
-            operations += [dist.P2POp(dist.isend, buffer, t.target) for t, buffer in self._sent]
-            works = dist.batch_isend_irecv(operations) if operations else []
-        else:
-            works = []
-            for t, buffer in self._received:
-                lane, order = self._lanes[t.lane]
-                works.append(lane.recv([buffer], order.index(t.source), 0))
-            for t, buffer in self._sent:
-                lane, order = self._lanes[t.lane]
-                works.append(lane.send([buffer], order.index(t.target), 0))
-        for work in works:
-            work.wait()
+            operations = [dist.P2POp(dist.irecv, buffer, t.source) for _, t, buffer in self._received]
+            operations += [dist.P2POp(dist.isend, buffer, t.target) for _, t, buffer in self._sent]
+            for work in dist.batch_isend_irecv(operations) if operations else []:
+                work.wait()
+            return
+        ends = [self._crew.submit(self._receive, *one) for one in self._received]
+        ends += [self._crew.submit(self._send, *one) for one in self._sent]
+        for end in ends:
+            end.result()
+
+    def _send(self, number: int, transfer: Transfer, buffer: Any) -> None:
+        lane, order = self._lanes[transfer.lane]
+        for part in _parts(buffer):
+            lane.send([part], order.index(transfer.target), number).wait()
+
+    def _receive(self, number: int, transfer: Transfer, buffer: Any) -> None:
+        """Ask for WINDOW pieces at a time: gloo sends only what is asked for.
+
+        Without that a dozen streams fill each other's queues on the way, lose packets, and wait for time-outs.
+        """
+        lane, order = self._lanes[transfer.lane]
+        asked: deque[Any] = deque()
+        for part in _parts(buffer):
+            if len(asked) == WINDOW:
+                asked.popleft().wait()
+            asked.append(lane.recv([part], order.index(transfer.source), number))
+        while asked:
+            asked.popleft().wait()
 
     def _sum(self) -> None:
         from workloads.rings import pieces
@@ -224,7 +246,7 @@ class Step:
             work.wait()
 
     def _wrongs(self) -> int:
-        found = sum(int((buffer != _mark(transfer)).sum()) for transfer, buffer in self._received)
+        found = sum(int((buffer != _mark(transfer)).sum()) for _, transfer, buffer in self._received)
         for group, buffer, _ in self._mine:
             found += int((buffer != sum(rank + 1 for rank in group.rings[0])).sum())
             buffer.zero_()  # zeros stay zeros, however often they are summed
@@ -243,6 +265,11 @@ class Step:
 def wire_bytes(groups: Sequence[Group]) -> float:
     """Bytes one member of all of `groups` sends for them: 2 (k - 1) / k of each buffer."""
     return sum(2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups)
+
+
+def _parts(buffer: Any) -> Any:
+    """The pieces a transfer goes in."""
+    return buffer.split(max(PIECE, buffer.numel() // PIECES))
 
 
 def _mark(transfer: Transfer) -> int:
