@@ -1,10 +1,11 @@
 """What sampling 48 ports 100 times a second costs: of a core of each machine, and of a job's all-reduce.
 
-A private emulated lab of 12 hosts with four ports each runs an all-reduce job on the TopoOpt plan; sampling is on and off in turns,
-many times. The processor time of every committer and of the operator's process comes from the scheduler's own accounts
-(/proc/PID/schedstat); what they take without sampling is taken off. The figure is the most that any one machine gives: in a real
-lab each host and the operator are machines of their own. The sum over all twelve, which only an emulated lab has on one machine, is
-printed too, as are 10 and 1000 samples a second.
+A private emulated lab of 12 hosts with four ports each runs an all-reduce job on the TopoOpt plan, over one ring: what bounds it
+are the links, as on real hosts, and not the cores that twelve emulated ones share. Sampling is on and off in turns, many times. The
+processor time of every committer and of the operator's process comes from the scheduler's own accounts (/proc/PID/schedstat); what
+they take without sampling is taken off. The figure is the most that any one machine gives: in a real lab each host and the operator
+are machines of their own. The sum over all twelve, which only an emulated lab has on one machine, is printed too, as are 10 and
+1000 samples a second.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from orchestrator.telemetry import Journal
 
 HZ, LIMIT_SHARE, LIMIT_SLOWER = 100, 0.02, 0.01
 TURNS, WINDOW_S, OTHERS_S = 12, 4.0, 6.0
-SIZE = "1M"
+SIZE = "2M"
 
 
 def network(pid: int | str) -> str:
@@ -56,10 +57,10 @@ def ran_ns(pid: int) -> int:
 
 
 def plan(lab: BenchLab) -> Path:
-    """The TopoOpt plan with an all-reduce that goes on for ever."""
+    """The TopoOpt plan with an all-reduce over one ring that goes on for ever."""
     body: dict[str, Any] = json.loads((ROOT / "examples" / "topoopt-12.json").read_text())
     body.pop("$schema", None)
-    job = {key: body["job"][key] for key in ("ranks", "rings")}
+    job = {"ranks": body["job"]["ranks"], "rings": body["job"]["rings"][:1], "backend": "gloo"}
     body |= {"name": "sampled", "job": job | {"name": "sampled", "workload": "allreduce", "args": {"minbytes": SIZE, "loop": True}}}
     path = lab.folder / "sampled.json"
     path.write_text(json.dumps(body))
@@ -69,15 +70,16 @@ def plan(lab: BenchLab) -> Path:
 class Bench:
     """The lab's hosts, sampled or not, and what everybody took meanwhile."""
 
-    def __init__(self, hosts: Hosts, pids: list[int], journal: Journal) -> None:
-        self.hosts, self.pids, self.journal = hosts, pids, journal
+    def __init__(self, hosts: Hosts, lab: BenchLab, journal: Journal) -> None:
+        self.hosts, self.lab, self.journal = hosts, lab, journal
 
-    async def window(self, hz: float, seconds: float) -> tuple[list[float], float, tuple[int, int], float]:
-        """Shares of a core that each committer and this process took, when the window was (wall ns), samples a second and port."""
+    async def window(self, hz: float, seconds: float) -> tuple[dict[str, float], float, tuple[int, int], float]:
+        """Shares of a core that each host's committer and this process took, when that was (wall ns), samples a second and port."""
         queue, counters = self.hosts.subscribe(), Counters(self.journal)
         await self.hosts.stream_counters(1 / hz if hz else None)
         await asyncio.sleep(0.2)
-        before, here = [ran_ns(pid) for pid in self.pids], time.process_time_ns()
+        pids = committers(self.lab)
+        before, here = [ran_ns(pid) for pid in pids], time.process_time_ns()
         began, wall = time.monotonic(), time.time_ns()
         rows = counters.rows
         while (left := began + seconds - time.monotonic()) > 0:
@@ -89,16 +91,17 @@ class Bench:
             if event.kind == "counters":
                 counters.hear(event)
         took = time.monotonic() - began
-        shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in self.pids], before, strict=True)]
+        shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)]
+        hosts = per_host(shares, [network(pid) for pid in pids])
         ours = (time.process_time_ns() - here) / 1e9 / took
         await self.hosts.stream_counters(None)
         self.hosts.unsubscribe(queue)
         rate = (counters.rows - rows) / took / max(1, len(counters.latest))
-        return shares, ours, (wall, time.time_ns()), rate
+        return hosts, ours, (wall, time.time_ns()), rate
 
 
 def per_host(shares: list[float], hosts: list[str]) -> dict[str, float]:
-    """What a host's two processes took together."""
+    """What a host's processes took together."""
     found: dict[str, float] = {}
     for share, host in zip(shares, hosts, strict=True):
         found[host] = found.get(host, 0.0) + share
@@ -108,18 +111,16 @@ def per_host(shares: list[float], hosts: list[str]) -> dict[str, float]:
 async def measure(lab: BenchLab, turns: int, window_s: float) -> dict[str, Any]:
     """Cost with the job running, sampling on and off in turns; then other rates for a while each."""
     inventory = load_lab(lab.inventory)
-    pids = committers(lab)
-    where = [network(pid) for pid in pids]
     windows: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     costs: dict[float, list[tuple[dict[str, float], float, float]]] = {}
     async with open_session(inventory, lab.inventory, lab.folder / "ansible") as session:
         await session.hosts.connect()
         with Journal(lab.folder / "sampled", "r", inventory.name) as journal:
-            bench = Bench(session.hosts, pids, journal)
+            bench = Bench(session.hosts, lab, journal)
 
             async def once(hz: float, seconds: float) -> tuple[int, int]:
-                shares, ours, when, rate = await bench.window(hz, seconds)
-                costs.setdefault(hz, []).append((per_host(shares, where), ours, rate))
+                hosts, ours, when, rate = await bench.window(hz, seconds)
+                costs.setdefault(hz, []).append((hosts, ours, rate))
                 return when
 
             for turn in range(turns):

@@ -94,6 +94,8 @@ class Client:
         self.closed = True
         if self.gpus is not None:
             self.gpus.stop()
+        if self.counting is not None:
+            self.counting.end()
         if self.blocked:
             self.server.unregister(self.wfd)
         if self.hold is not None:

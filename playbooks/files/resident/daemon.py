@@ -252,8 +252,8 @@ class Server:
         client.watching, client.links = True, bool(request.get("links"))
         return {"links": {str(n): bool(self.interfaces.get(i, {}).get("carrier")) for n, i in self.ports.items()}}
 
-    def counters(self, request, client, _answer):
-        return self.samples.counters(request, client)
+    def counters(self, request, client, answer):
+        return self.samples.counters(request, client, answer)
 
     def job(self, request, _client, answer):
         if request["op"] == "job.stop":
