@@ -315,7 +315,7 @@ class Hosts:
         return {port: v for name, answer in answers.items() for port, v in port_counters(name, answer, offsets[name]).items()}
 
     async def stream_counters(
-        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 0.5
+        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 1.0
     ) -> None:
         """Let hosts sample every `interval_s` (>= 0.001, s; None: stop) and send `counters` events, read with `counters.samples`.
 
