@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -173,6 +174,11 @@ def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: fl
     )
 
 
+def _of_hosts(words: str, hosts: Sequence[HostName]) -> str:
+    """The words with `rank 3`, `ranks 0 and 1` said as hosts."""
+    return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), words)
+
+
 def degraded(
     plan: Plan, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName], link_up_s: float
 ) -> Degraded:
@@ -183,6 +189,13 @@ def degraded(
     for host in (*hosts, *(host for link in links for host in link)):
         if host not in rank:
             raise Infeasible(f"{host} is no rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
+    left = Counter(shape.links)
+    for a, b in links:
+        for way in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
+            left[way] -= 1
+        if left[rank[a], rank[b]] < 0:
+            beside = ", ".join(plan.job.ranks[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
+            raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {beside}")
     traits = [lab.traits_of(device) for device in lab.devices]
     many = [found.at_once for found in traits if found.at_once is not None]
     found = replan(
@@ -195,4 +208,6 @@ def degraded(
         at_once=min(many) if many else None,
         link_up_s=link_up_s,
     )
+    if not hosts:  # ranks are then the plan's own
+        found = replace(found, why_not=_of_hosts(found.why_not, plan.job.ranks))
     return Degraded(plan.name, (*(f"{a}--{b}" for a, b in links), *hosts), found)

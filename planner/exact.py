@@ -72,8 +72,15 @@ class Findings:
         better = first.score.beats(self.totient.score)
         if not better:
             return "totient strides are not beaten"
-        figures = [f"{name} {getattr(self.totient.score, name):.6g} -> {getattr(first.score, name):.6g}" for name in better]
+        figures = [_gain(name, getattr(self.totient.score, name), getattr(first.score, name)) for name in better]
         return f"{first.name} beats totient strides: {', '.join(figures)}"
+
+
+def _gain(name: str, was: float, now: float) -> str:
+    """A better figure in words; times as ratios, which hold whatever the links' rate."""
+    if name in ("allreduce_s", "mp_s"):
+        return f"{'all-reduce' if name == 'allreduce_s' else 'transfers'} {now / was - 1:+.2%}"
+    return f"{'links that must fail' if name == 'fails' else name} {was:.6g} -> {now:.6g}"
 
 
 def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -> Findings:
@@ -107,7 +114,7 @@ def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -
     if not candidates:
         raise Infeasible(
             f"no topology of {n} ranks and degree {lab.degree} fits this lab",
-            f"take {n + n % 2} ranks, or simplex links, or one switch for all ports",
+            f"{f'take {n + 1} ranks, or simplex links' if n % 2 else 'give hosts more ports'}, or one switch for all ports",
         )
     counts = tuple((kind, len(found)) for kind, found in kinds.items())
     return Findings(

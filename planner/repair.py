@@ -171,12 +171,13 @@ def replan(
     remain = [rank for rank in range(shape.n) if rank not in set(hosts)]
     if len(remain) < 2:
         raise Infeasible(f"{len(remain)} host(s) remain", "wait for a repair")
+    left = _without(shape, links)
     before = iteration_s(shape, demand, lab)
     rest = _restricted(demand, remain)
     why: list[str] = []
     now: Option | None = None
     try:
-        now = Option("reroute now", _around_s(shape, demand, lab, links, remain))
+        now = Option("reroute now", _around_s(shape, demand, lab, left, remain))
     except Infeasible as error:
         why.append(str(error))
     ways: list[Option] = []
@@ -214,14 +215,19 @@ def _restricted(demand: Demand, remain: Sequence[int]) -> Demand:
     return Demand(len(remain), groups, demand.mp[np.ix_(remain, remain)], demand.compute_s)
 
 
-def _around_s(shape: Shape, demand: Demand, lab: Lab, links: Sequence[Link], remain: Sequence[int]) -> float:
-    """An iteration with every step and pair on shortest paths over the links that are left."""
+def _without(shape: Shape, links: Sequence[Link]) -> Counter[Link]:
+    """The directed links that are left without some. Raises: Infeasible - one is not there."""
     left = Counter(shape.links)
     for a, b in links:
         for way in ((a, b), (b, a)) if shape.duplex else ((a, b),):
             if not left[way]:
                 raise Infeasible(f"no link from rank {way[0]} to rank {way[1]}", "name a link of the topology")
             left[way] -= 1
+    return left
+
+
+def _around_s(shape: Shape, demand: Demand, lab: Lab, left: Counter[Link], remain: Sequence[int]) -> float:
+    """An iteration with every step and pair on shortest paths over the links that are left."""
     alive = np.zeros(shape.n, dtype=bool)
     alive[list(remain)] = True
     over = Shape(shape.n, shape.degree, False, (), tuple(sorted(way for way in left.elements() if alive[list(way)].all())))

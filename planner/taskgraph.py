@@ -112,7 +112,8 @@ class _Reader:
 
 
 def write(root: Mapping[str, Any]) -> bytes:
-    """The file of a root table; fields that are left out or empty are absent."""
+    """The file of a root table. Fields that are left out or nothing are absent; empty lists are there, for who asks for their size
+    and does not look whether they are (the packet simulator)."""
     import flatbuffers
 
     builder = flatbuffers.Builder(1024)
@@ -121,7 +122,8 @@ def write(root: Mapping[str, Any]) -> bytes:
 
 
 def _table(builder: Any, name: str, values: Mapping[str, Any]) -> int:
-    given = [(number, field, kind) for number, (field, kind) in enumerate(TABLES[name]) if values.get(field)]
+    kinds = enumerate(TABLES[name])
+    given = [(n, field, kind) for n, (field, kind) in kinds if values.get(field) or (kind.startswith("[") and field in values)]
     parts = {field: _part(builder, kind, values[field]) for _, field, kind in given if kind not in _FORMS}
     builder.StartObject(len(TABLES[name]))
     for number, field, kind in given:

@@ -161,7 +161,7 @@ class Workload(_Part):
         data = split.data or max(1, self.ranks // apart)
         if data * apart != self.ranks:
             words = f"tensor {split.tensor} x data {data} x pipeline {split.pipeline} are {data * apart} ranks, not {self.ranks}"
-            nearest = max(1, round(self.ranks / apart)) * apart
+            nearest = data * apart if split.data else max(1, round(self.ranks / apart)) * apart
             raise Infeasible(words, f"set ranks to {nearest}, or degrees whose product is {self.ranks}")
         if data % split.expert:
             nearest = min((d for d in range(1, data + 1) if data % d == 0), key=lambda d: (abs(d - split.expert), d))

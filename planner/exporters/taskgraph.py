@@ -51,6 +51,7 @@ def tables(demand: Demand, shape: Shape, routes: Routes, rate_gbps: float) -> di
             {"fromnode": int(a), "tonode": int(b), "nconn": int(shape.adjacency[a, b])}
             for a, b in zip(*np.nonzero(shape.adjacency), strict=True)
         ],
+        "ops": [],
         "tasks": tasks,
         "devices": devices,
         "routes": [
@@ -66,9 +67,9 @@ def _task(kind: int, number: int, device: int, onward: list[int], *, runtime: fl
 
 
 def _rings(shape: Shape) -> list[dict[str, Any]]:
-    """Rings by size, each as its jump from rank to rank, step by step."""
+    """Rings by size, each as its jumps modulo the nodes, step by step: n/g times the stride in a group of every (n/g)th node."""
     by_size: dict[int, list[dict[str, list[int]]]] = {}
     for ring in shape.rings:
-        jumps = [b - a for a, b in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)]
-        by_size.setdefault(len(ring.order), []).append({"jumps": [ring.stride] * len(jumps) if ring.stride else jumps})
+        jumps = [(b - a) % shape.n for a, b in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)]
+        by_size.setdefault(len(ring.order), []).append({"jumps": jumps})
     return [{"ringsz": size, "ringpaths": paths} for size, paths in sorted(by_size.items())]

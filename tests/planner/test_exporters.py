@@ -19,7 +19,7 @@ from planner.demand import Demand, Group, Infeasible
 from planner.exporters import astra, graphviz, msccl, ranks, svg
 from planner.exporters.taskgraph import tables, taskgraph
 from planner.importers.taskgraph import demand as imported
-from planner.routing import even
+from planner.routing import Routes, even
 from planner.shape import Ring, Shape
 from planner.taskgraph import NOMINAL_COMM, read, write
 
@@ -212,3 +212,21 @@ def test_drawings_are_well_formed_and_show_every_link() -> None:
     paths = [e for e in ElementTree.fromstring(text).iter() if e.tag.endswith("path")]
     assert len(paths) == len(shape.cables)
     assert graphviz.dot(shape, HOSTS).count(" -- ") == len(shape.cables)
+
+
+def test_lists_are_there_for_the_simulator_even_if_empty() -> None:
+    alone = Demand(3, (Group("a", (0, 1), 8),), np.zeros((3, 3)))
+    shape = Shape(3, 2, True, (Ring("a", (0, 1, 2)),))
+    data = bytearray(taskgraph(alone, shape, even(shape), 25.0))
+    root = flatbuffers.table.Table(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+    tasks = root.Offset(20)
+    for number in range(root.VectorLen(tasks)):
+        task = flatbuffers.table.Table(data, root.Indirect(root.Vector(tasks) + 4 * number))
+        assert task.Offset(14), f"task {number} says that nothing follows it; it does not leave that out"
+    assert root.VectorLen(root.Offset(18)) == 0, "no operators"
+
+
+def test_jumps_of_a_ring_are_between_nodes() -> None:
+    shape = Shape(12, 4, True, (Ring("a", (0, 9, 6, 3), 3), Ring("b", (4, 5, 6), 1)))
+    found = tables(Demand(12, (), np.zeros((12, 12))), shape, Routes(12, {}), 25.0)["rings"]
+    assert found[1] == {"ringsz": 4, "ringpaths": [{"jumps": [9] * 4}]} and found[0]["ringpaths"][0]["jumps"] == [1, 1, 10]

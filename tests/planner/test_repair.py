@@ -141,8 +141,9 @@ def test_what_has_not_failed_or_leaves_nobody_is_refused() -> None:
 def test_a_link_that_is_not_there_cannot_have_failed() -> None:
     shape = find(MIXED, Lab(12, 4, planes=True)).shape
     far = next((0, b) for b in range(1, 12) if not shape.adjacency[0, b])
-    told = replan(shape, MIXED, Lab(12, 4, planes=True), links=[far])
-    assert told.reroute is None and f"no link from rank 0 to rank {far[1]}" in told.why_not
+    for link in (far, (0, 0), (0, 12)):
+        with pytest.raises(Infeasible, match=f"no link from rank 0 to rank {link[1]}"):
+            replan(shape, MIXED, Lab(12, 4, planes=True), links=[link])
 
 
 @pytest.mark.parametrize(

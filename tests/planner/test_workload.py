@@ -67,6 +67,7 @@ def test_what_is_given_as_it_is_is_taken_as_it_is() -> None:
     ("fields", "condition", "alternative"),
     [
         ({"parallelism": {"tensor": 3}}, "are 3 ranks, not 4", "set ranks to 3"),
+        ({"parallelism": {"data": 3}}, "are 3 ranks, not 4", "set ranks to 3"),
         ({"parallelism": {"expert": 3}}, "expert groups of 3 do not divide 4", "set expert to 2"),
         ({"transfers": [{"src": 0, "dst": 9, "bytes": 1}]}, "name rank 9; there are 4", "0 to 3"),
         ({"transfers": [{"among": [0, 1, 0], "bytes": 1}]}, "among ranks name 0 twice", "name each rank once: [0, 1]"),
