@@ -35,6 +35,8 @@ PAYLOAD = 8948 / 9014
 AIM_S = 1.0
 """On labs much slower than the workload's home an iteration is scaled down to take about so long."""
 MUCH_SLOWER = 10.0
+LEAST_BYTES, MOST_BYTES = 4.0, 2.0**50
+"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,40 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
 
 
 def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
-    """Find the topology and reckon with it. Raises: Infeasible - the condition that is not met, and the nearest that would be."""
+    """Find the topology and reckon with it.
+
+    Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
+    """
     hosts = chosen_hosts(lab, read.demand.n, wanted.hosts)
+    _check_scale(read.demand, wanted.scale)
+    degree = offered(lab, hosts, wanted).degree
+    try:
+        return _designed(read, lab, hosts, wanted)
+    except Infeasible as error:
+        most = offered(lab, hosts, replace(wanted, ports=None)).degree
+        for ports in sorted({*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)):
+            try:
+                _designed(read, lab, hosts, replace(wanted, ports=ports, search=0))
+            except Infeasible:
+                continue
+            raise Infeasible(str(error), hint=f"--ports {ports}" + (f"; or {error.hint}" if error.hint else "")) from error
+        raise
+
+
+def _check_scale(given: Demand, scale: float | None) -> None:
+    """Raises: Infeasible - bytes by this scale are none at all, or more than can be counted."""
+    if scale is None:
+        return
+    largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
+    least, most = LEAST_BYTES / max(largest, LEAST_BYTES), MOST_BYTES / max(largest, LEAST_BYTES)
+    if not least <= scale <= most:
+        raise Infeasible(
+            f"{scale:g} of the bytes: the largest buffer or transfer has {largest:.4g}",
+            hint=f"--scale {min(max(scale, least), most):.2g}, or leave it out",
+        )
+
+
+def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted) -> Design:
     planner_lab = offered(lab, hosts, wanted)
     read, searched = _searched(read, planner_lab, wanted) if wanted.search else (read, ())
     designs: list[Design] = []
@@ -216,7 +250,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     shares = spread(pairs)
     ratio = read.workload.rate_gbps * 1e3 / link_mbps
     home = predicted(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
-    scale = wanted.scale or _scale(_ideal_s(read.demand, offer, home_rate), ratio)
+    scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, home_rate), ratio)
     moved = tuple(
         Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
         for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
@@ -472,7 +506,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
                 ],
                 "compute_s": round(here.compute_s, 6),
                 "scale": found.scale,
-                "time_scale": round(found.time_scale, 9),
+                "time_scale": float(f"{found.time_scale:.9g}"),
             },
         },
         "predicted": {key: round(value, 3) for key, value in predicted.items()},

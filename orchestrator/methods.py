@@ -56,8 +56,9 @@ def topoopt(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     for group, choices in finding.choices:
         rings = [ring for ring in finding.shape.rings if ring.group == group]
         if choices and all(ring.stride is not None for ring in rings):
-            wished = ", ".join(f"{choice.wanted:.2f}" for choice in choices)
-            why.append(f"group {group}: strides {', '.join(str(ring.stride) for ring in rings)}, nearest to the wished {wished}")
+            wished = ", ".join(f"{c.wanted:.2f}" + (f" ({c.tie} is as near)" if c.tie else "") for c in choices)
+            how = "nearest to" if wanted.rules == "paper" else "first not below"
+            why.append(f"group {group}: strides {', '.join(str(ring.stride) for ring in rings)}, {how} the wished {wished}")
         else:
             why.append(f"group {group}: {len(rings)} ring(s)")
     why += [f"round {k} of matching joins {len(match.pairs)} pairs" for k, match in enumerate(finding.matches, 1)]

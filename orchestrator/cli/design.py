@@ -61,7 +61,7 @@ SHORT = {
     "expander": "A random regular graph with a large spectral gap.",
     "rail-only": "Domains and rails: nothing else joins hosts (--domain).",
 }
-ALPHA_US = 0.0
+ALPHA_US, DOMAIN = 0.0, 2
 
 
 def one_of(value: str, known: tuple[str, ...], option: str) -> str:
@@ -148,7 +148,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         alpha_us: Alpha = ALPHA_US,
         scale: Scale = None,
         iterations: Iterations = 20,
-        domain: Domain = 2,
+        domain: Domain = DOMAIN,
         search: Search = 0,
         name: Name = "",
         explain: Explain = False,
@@ -160,12 +160,15 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
 
         from orchestrator.cli import designtext
         from orchestrator.designing import document, routing
+        from orchestrator.planfile import read_plan
         from orchestrator.session import load_lab
 
         if lab and call.inventory and lab != call.inventory:
             raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="name one")
         if rules != "paper" and method != "topoopt":
             raise Usage(f"{call.verb}: --rules goes with topoopt only", hint=f"testbed design topoopt --rules {rules}")
+        if domain != DOMAIN and method != "rail-only":
+            raise Usage(f"{call.verb}: --domain goes with rail-only only", hint="testbed design rail-only --domain 4")
         call.inventory = lab or call.inventory
         found = _design(
             call,
@@ -184,10 +187,14 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
             search=search,
         )
         plan = document(found, name)
+        text = json.dumps(plan, indent=1) + "\n"
+        read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
         said = routing(found, load_lab(call.settings.inventory)) if explain else []
         data |= {"routing": said} if explain else {}
         lines = [designtext.text(found, plan["name"], routing=said, predict=predict)]
+        if out is not None:
+            kept(out, text)
         if svg is not None or export is not None:
             from orchestrator import exporting
 
@@ -202,8 +209,4 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
                 data |= {"exported": written, "not_exported": refused}
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
-        hint = ""
-        if out is not None:
-            kept(out, json.dumps(plan, indent=1) + "\n")
-            hint = f"testbed up --topology {out}"
-        return Result(data, "\n".join(lines), hint=hint)
+        return Result(data, "\n".join(lines), hint="" if out is None else f"testbed up --topology {out}")

@@ -118,6 +118,11 @@ def test_a_failed_link_can_be_gone_round_or_rewired_and_both_have_a_price(lab: L
     assert found.reroute.dark_s == 0 and found.rewire.dark_s == pytest.approx(5.67 + 0.05)
     with pytest.raises(Infeasible, match="gpu13 is no rank"):
         degraded(plan, lab, [], ["gpu13"], 0.0)
+    assert "gpu01 and gpu02 have no two model parallel links" in found.why_not
+    for links in ([("gpu01", "gpu04")], [("gpu01", "gpu01")], [("gpu01", "gpu02"), ("gpu02", "gpu01")]):
+        with pytest.raises(Infeasible, match=f"no such link from {links[-1][0]} to {links[-1][1]}") as caught:
+            degraded(plan, lab, links, [], 0.0)
+        assert "has links to gpu" in caught.value.hint
 
 
 def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path: Path) -> None:
@@ -144,9 +149,14 @@ def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
         ({"hosts": ("gpu1",)}, "host gpu1 is not in emulated; did you mean gpu01?", "status"),
         ({"hosts": ("gpu01", "gpu02")}, "12 ranks, the hosts named are 2", "set ranks to 2"),
         ({"ports": 9}, "9 ports per host are wanted", "--ports 4"),
-        ({"ports": 1}, "takes two ports of each", "give hosts 2 ports"),
+        ({"ports": 1}, "takes two ports of each", "--ports 2; or give hosts 2 ports"),
+        ({"ports": 1, "method": "exact"}, "no topology of 12 ranks and degree 1", "--ports 2; or give hosts more ports"),
+        ({"scale": float("inf")}, "inf of the bytes", "--scale "),
+        ({"scale": 0.0}, "0 of the bytes", "--scale "),
+        ({"scale": 1e30}, "1e+30 of the bytes", "--scale 2.2e+06"),
+        ({"scale": 1e-30}, "1e-30 of the bytes", "--scale "),
         ({"method": "rail-only", "domain": 5}, "domains of 5 do not divide 12", "domains of 4"),
-        ({"rules": "artifact", "ports": 3}, "3", ""),
+        ({"rules": "artifact", "ports": 3}, "degree 3 is odd", "--ports 4; or degree 4"),
     ],
 )
 def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[str, Any], words: str, hint: str, lab: Lab) -> None:
@@ -170,8 +180,11 @@ def test_an_odd_shard_on_planes_is_refused_and_six_hosts_are_not(lab: Lab, tmp_p
         if fits:
             assert len(design(read_workload(path), lab, Wanted("topoopt")).hosts) == ranks
         else:
-            with pytest.raises(Infeasible, match="planes carry at most"):
-                design(read_workload(path), lab, Wanted("topoopt"))
+            for method, words in (("topoopt", "planes carry at most"), ("ring", "pair up to 12 at most")):
+                with pytest.raises(Infeasible, match=words) as caught:
+                    design(read_workload(path), lab, Wanted(method))
+                assert caught.value.hint.startswith("--ports 3; or "), "tried, and it goes"
+                assert len(design(read_workload(path), lab, Wanted(method, ports=3)).links) == 7
 
 
 def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) -> None:
@@ -183,3 +196,15 @@ def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) 
     told = json.loads(done.stdout)
     assert (done.returncode, told["code"]) == (3, "E-INFEASIBLE") and "13 ranks, emulated are 12" in told["message"]
     assert "set ranks to 12" in told["hint"] and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--name", "../x y"), 3), (("--domain", "3"), 2), (("--scale", "inf"), 3), (("--out", "/nowhere/plan.json"), 2)],
+)
+def test_no_plan_is_written_that_would_be_refused(words: tuple[str, str], code: int, tmp_path: Path) -> None:
+    command = [Path(sys.executable).with_name("testbed"), "design", "ring", "-w", WORKLOADS / "vgg16.yaml", "--json"]
+    command += ["-o", "plan.json", "--svg", "plan.svg", "-i", ROOT / "inventory" / "emulated", *words]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == code and not list(tmp_path.iterdir()), done.stdout
+    assert json.loads(done.stdout)["hint"]
