@@ -183,7 +183,10 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
         plan = {}
     predicted: Mapping[str, float | None] = plan.get("predicted") or {}
     if not predicted:
-        raise Missing(f"{plan_name or run} predicts nothing", hint="testbed design topoopt --workload examples/workloads/dlrm.yaml --out plan.json")
+        raise Missing(
+            f"{plan_name or run} predicts nothing",
+            hint="testbed design topoopt --workload examples/workloads/dlrm.yaml --out plan.json",
+        )
     done = records(run_dir)
     seen = done[1:] or done
     if not seen:
