@@ -80,6 +80,8 @@ def test_a_running_job_is_profiled_and_a_change_is_weighed_before_it_is_made(lab
     lab.testbed("design", "ring", "-w", workload, "-o", ring, "--iterations", "0", "--scale", "0.2").must()
     lab.testbed("design", "topoopt", "-w", workload, "-o", better, "--iterations", "0", "--scale", "0.2").must()
     lab.up(ring).must()
+    first = {row["figure"]: row for row in lab.testbed("design", "compare").must()["figures"]}
+    assert abs(first["bandwidth tax"]["off"]) < 0.1, "counted now, as nobody had before"
 
     out = lab.folder / "measured.yaml"
     found = lab.testbed("job", "profile", "--iterations", "3", "--out", out).must()
