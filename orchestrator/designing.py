@@ -35,8 +35,8 @@ PAYLOAD = 8948 / 9014
 AIM_S = 1.0
 """On labs much slower than the workload's home an iteration is scaled down to take about so long."""
 MUCH_SLOWER = 10.0
-LEAST_BYTES, MOST_BYTES = 4.0, 2.0**50
-"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say."""
+LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
+"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say. Of computing, likewise."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
     Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
     """
     hosts = chosen_hosts(lab, read.demand.n, wanted.hosts)
-    _check_scale(read.demand, wanted.scale)
+    _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
     degree = offered(lab, hosts, wanted).degree
     try:
         return _designed(read, lab, hosts, wanted)
@@ -184,16 +184,19 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
         raise
 
 
-def _check_scale(given: Demand, scale: float | None) -> None:
-    """Raises: Infeasible - bytes by this scale are none at all, or more than can be counted."""
+def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
+    """Raises: Infeasible - bytes by this scale are none at all, or more than a plan can say, or the time to compute is."""
     if scale is None:
         return
     largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
     least, most = LEAST_BYTES / max(largest, LEAST_BYTES), MOST_BYTES / max(largest, LEAST_BYTES)
+    if given.compute_s:
+        most = min(most, MOST_S / (given.compute_s * ratio))
     if not least <= scale <= most:
         raise Infeasible(
-            f"{scale:g} of the bytes: the largest buffer or transfer has {largest:.4g}",
-            hint=f"--scale {min(max(scale, least), most):.2g}, or leave it out",
+            f"{scale:g} of the bytes: the largest buffer or transfer has {largest:.4g}, computing takes "
+            f"{given.compute_s * ratio:.3g} s on links of this rate",
+            hint=f"--scale {1.1 * least if scale < least else 0.9 * most:.2g}, or leave it out",
         )
 
 

@@ -153,7 +153,7 @@ def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
         ({"ports": 1, "method": "exact"}, "no topology of 12 ranks and degree 1", "--ports 2; or give hosts more ports"),
         ({"scale": float("inf")}, "inf of the bytes", "--scale "),
         ({"scale": 0.0}, "0 of the bytes", "--scale "),
-        ({"scale": 1e30}, "1e+30 of the bytes", "--scale 2.2e+06"),
+        ({"scale": 1e30}, "1e+30 of the bytes", "--scale 1.7e+04"),
         ({"scale": 1e-30}, "1e-30 of the bytes", "--scale "),
         ({"method": "rail-only", "domain": 5}, "domains of 5 do not divide 12", "domains of 4"),
         ({"rules": "artifact", "ports": 3}, "degree 3 is odd", "--ports 4; or degree 4"),
@@ -163,6 +163,15 @@ def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[
     with pytest.raises(Infeasible) as caught:
         design(workload("dlrm"), lab, Wanted(**{"method": "topoopt", **change}))
     assert words in str(caught.value) and hint in caught.value.hint and caught.value.hint
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e30])
+def test_a_scale_that_is_offered_is_taken(scale: float, lab: Lab) -> None:
+    with pytest.raises(Infeasible) as caught:
+        design(workload("dlrm"), lab, Wanted("ring", scale=scale))
+    offered = float(caught.value.hint.split()[1].rstrip(","))
+    plan = planned(design(workload("dlrm"), lab, Wanted("ring", scale=offered)), lab)
+    assert plan.job is not None and plan.job.traffic is not None and plan.job.traffic.groups[0].bytes >= 4
 
 
 def test_routing_is_told_with_its_rules_and_circles(lab: Lab) -> None:
