@@ -82,8 +82,14 @@ def parse(line: str) -> Point:
         name, quoted, whole, real, end = found.groups()
         if quoted is not None:
             fields[_plain(name)] = _QUOTED.sub(r"\1", quoted) if "\\" in quoted else quoted
+        elif whole is not None:
+            fields[_plain(name)] = count = int(whole)
+            if not INT_MIN <= count <= INT_MAX:
+                raise ValueError(f"{name} does not fit 64 bits: {whole[:80]}")
         else:
-            fields[_plain(name)] = int(whole) if whole is not None else float(real)
+            fields[_plain(name)] = value = float(real)
+            if not isfinite(value):
+                raise ValueError(f"{name} is no finite number: {real[:80]}")
         at = found.end()
         if end == " ":
             break

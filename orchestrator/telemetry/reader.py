@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.telemetry.lineprotocol import Point, parse
+from orchestrator.telemetry.names import MEASUREMENTS
+
+_KINDS: Mapping[str, type] = {"int": int, "float": float, "str": str}
+_TYPES = {name: {field: _KINDS[f.kind] for field, f in known.fields.items()} for name, known in MEASUREMENTS.items()}
+_TAGS = {name: frozenset(known.tags) for name, known in MEASUREMENTS.items()}
+_ALWAYS: Mapping[str, tuple[str, ...]] = {
+    "phase": ("begin_ns", "duration_ns", "duration_ms"),
+    "device_phase": ("phase",),
+}
+"""Fields without which a point says nothing; the journal writes them always."""
 
 
 def parts(run_dir: Path) -> list[Path]:
@@ -40,12 +50,33 @@ def read(
                 if (wanted and not line.startswith(wanted)) or (near is not None and not _within(line, near)):
                     continue
                 try:
-                    point = parse(line[:-1].decode("utf-8"))
+                    point = as_declared(parse(line[:-1].decode("utf-8")))
                 except ValueError as error:
                     if trouble is not None:
                         trouble.append(f"{path.name}:{count}: {error}")
                     continue
                 yield point
+
+
+def as_declared(point: Point) -> Point:
+    """The point, if it is one that a journal could have written: a disk may spoil a line so that it still parses.
+
+    Names that are not declared (any more) are let through. Raises: ValueError - a tag or a field that is always there is not, or
+    a field is of another type.
+    """
+    name = point.measurement
+    types = _TYPES.get(name)
+    if types is None:
+        return point
+    if not _TAGS[name] <= point.tags.keys():
+        raise ValueError(f"{name} without {', '.join(sorted(_TAGS[name] - point.tags.keys()))}")
+    for field in _ALWAYS.get(name, ()):
+        if field not in point.fields:
+            raise ValueError(f"{name} without {field}")
+    for field, value in point.fields.items():
+        if type(value) is not types.get(field, type(value)):
+            raise ValueError(f"{name}.{field} is not {types[field].__name__}: {str(value)[:80]!r}")
+    return point
 
 
 def _within(line: bytes, near: Collection[tuple[int, int]]) -> bool:

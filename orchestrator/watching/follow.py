@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.telemetry.lineprotocol import Point, parse
 from orchestrator.telemetry.names import MEASUREMENTS
-from orchestrator.telemetry.reader import parts
+from orchestrator.telemetry.reader import as_declared, parts
 from orchestrator.telemetry.tail import Mark, Tail
 
 RUNS = 12
@@ -131,6 +131,6 @@ class Journals:
     def _points(self, lines: Iterable[bytes]) -> Iterator[Point]:
         for line in lines:
             try:
-                yield parse(line.decode("utf-8"))
+                yield as_declared(parse(line.decode("utf-8")))
             except ValueError:
                 self.unread += 1

@@ -231,6 +231,29 @@ def test_garbage_inside_a_part_is_named_and_skipped(tmp_path: Path) -> None:
     assert trouble[0].startswith("000.lp:1: ")
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "why"),
+    [
+        ("begin_ns=0i", "begim_ns=0i"),
+        ("begin_ns=0i", 'begin_ns="0"'),
+        ("begin_ns=0i", "begin_ns=0.5"),
+        ("begin_ns=0i", "begin_ns=99999999999999999999i"),
+        ("duration_ms=1.0", "duration_ms=1e999"),
+        (",kind=run", ",kine=run"),
+    ],
+)
+def test_a_line_that_a_disk_spoilt_and_that_still_parses_is_named_and_skipped(tmp_path: Path, spoilt: str, why: str) -> None:
+    with Journal(tmp_path, "r", "emulated") as journal:
+        for n in range(2):
+            journal.phase("switch", journal.start_ns, journal.start_ns + 1_000_000, subject=f"ocs{n}")
+    path = parts(tmp_path)[0]
+    assert spoilt in path.read_text()
+    path.write_text(path.read_text().replace(spoilt, why, 1))
+    trouble: list[str] = []
+    assert [p.tags["subject"] for p in read(tmp_path, trouble=trouble)] == ["ocs1"]
+    assert len(trouble) == 1 and trouble[0].startswith("000.lp:1: ")
+
+
 def test_full_parts_are_compressed_and_read_in_order(tmp_path: Path) -> None:
     with Journal(tmp_path, "r", "emulated", part_bytes=100_000) as journal:
         for n in range(5000):

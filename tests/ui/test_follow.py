@@ -97,6 +97,16 @@ def test_spoilt_lines_are_counted_and_the_others_shown(tmp_path: Path) -> None:
     journals.close()
 
 
+def test_a_spoilt_line_that_still_parses_ends_nothing(tmp_path: Path) -> None:
+    with write(tmp_path, "r", 0, 2) as journal:
+        journal.phase("switch", journal.start_ns, journal.start_ns + 1)
+    part = tmp_path / "runs" / "r" / "telemetry" / "000.lp"
+    part.write_text(part.read_text().replace("begin_ns", "begim_ns"))
+    journals = Journals(tmp_path, lambda run: True)
+    assert [p.measurement for p in journals.take()] == ["port", "port"] and journals.unread == 1
+    journals.close()
+
+
 def test_runs_of_other_labs_are_not_opened_and_old_ones_are_let_go(tmp_path: Path) -> None:
     for n in range(1, 20):
         write(tmp_path, f"2026-11-21-{n:04d}", n, 1).close()
