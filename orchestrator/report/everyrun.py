@@ -74,10 +74,10 @@ def throughput(c: Context) -> None:
         drawn,
         "Fewer than two samples of each port: no rate can be drawn.",
     )
-    heads = {"reconfig_id": "move", "before_mbps": "before", "across_mbps": "across the move", "after_mbps": "after"}
-    section.tables.append(table(answer, heads))
+    heads = {"reconfig_id": "move", "before_mbps": "before", "before_over_ms": "over", "across_mbps": "across the move"}
+    section.tables.append(table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
     section.notes.append(
-        f"{answer.what[0].upper()}{answer.what[1:]}. Where fewer than two samples fell into it, it was not recorded."
+        f"{answer.what[0].upper()}{answer.what[1:]}. Where a port had fewer than two samples in it, it was not recorded."
     )
     c.sections.append(section)
 

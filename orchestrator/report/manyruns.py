@@ -13,6 +13,7 @@ from orchestrator.report.ledger import Answer, Cell, missing
 from orchestrator.report.model import Context, Section, Table, table
 from orchestrator.report.topology import topology
 from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.telemetry.progress import counted
 
 TOPOLOGIES_DRAWN = 6
 
@@ -28,7 +29,11 @@ def durations(c: Context) -> None:
     """How long reconfigurations took, as a distribution."""
     campaign, book = c.campaign, c.book
     spread = questions.percentiles(book, campaign)
-    section = Section("durations", "How long reconfigurations took", f"{len(c.reconfigs)} reconfigurations were recorded.")
+    section = Section(
+        "durations",
+        "How long reconfigurations took",
+        f"{counted(len(c.reconfigs), 'reconfiguration')} {'was' if len(c.reconfigs) == 1 else 'were'} recorded.",
+    )
     if c.reconfigs:
         colours = PHASE_COLOURS
         shown = {p: (colours[p], c.reconfigs.values(f"{p}_ms")) for p in ("dark", "link", "route", "total")}

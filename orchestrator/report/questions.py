@@ -44,7 +44,7 @@ def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
     return book.ask(
         "reconfigs",
         "every reconfiguration: how long its parts took",
-        f"SELECT run, reconfig_id, time_ns, n_circuits, lost_bytes, {durations} FROM reconfig"
+        f"SELECT run, COALESCE(reconfig_id, run) AS reconfig_id, time_ns, n_circuits, lost_bytes, {durations} FROM reconfig"
         f" WHERE {mine(campaign)} ORDER BY time_ns",
     )
 
@@ -232,24 +232,28 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
         return None
     window = f"{WINDOW_S:g} * 1000000000"
 
-    def rate(inner: str, when: str = "") -> str:
-        ports = f"SELECT {inner} AS rate FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
-        return f"(SELECT SUM(rate) FROM ({ports}))"
+    every = "SELECT COUNT(DISTINCT host || ':' || port) FROM port WHERE port.run = move.run AND layer = 'nic'"
 
-    whole = "(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
+    def over(inner: str, what: str, when: str) -> str:
+        ports = f"SELECT {inner} AS x FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
+        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"  # of some ports is not of all
+
+    span = "NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
+    whole = f"(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / {span}"
     first, last = "MIN(CASE WHEN time_ns >= back THEN {} END)", "MAX(CASE WHEN time_ns < t0 THEN {} END)"
     sent, took = (f"({first.format(x)} - {last.format(x)})" for x in ("tx_bytes", "time_ns"))
+    before, after = f" AND time_ns < t0 AND time_ns >= t0 - {window}", f" AND time_ns >= back AND time_ns <= back + {window}"
     around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
     sql = _windows(found, "{0}", "run") + (
         "SELECT id AS reconfig_id,"
-        f" {rate(whole, f' AND time_ns < t0 AND time_ns >= t0 - {window}')} AS before_mbps,"
-        f" {rate(f'{sent} * 8000.0 / NULLIF({took}, 0)', around)} AS across_mbps,"
-        f" {rate(whole, f' AND time_ns >= back AND time_ns <= back + {window}')} AS after_mbps"
+        f" {over(whole, 'SUM(x)', before)} AS before_mbps, {over(span, 'MAX(x) / 1e6', before)} AS before_over_ms,"
+        f" {over(f'{sent} * 8000.0 / NULLIF({took}, 0)', 'SUM(x)', around)} AS across_mbps,"
+        f" {over(whole, 'SUM(x)', after)} AS after_mbps, {over(span, 'MAX(x) / 1e6', after)} AS after_over_ms"
         " FROM move ORDER BY t0"
     )
     what = (
-        f"sent by all hosts together: in the {WINDOW_S:g} s before the first command, from the last sample before it to the first"
-        f" one with light and routes back, and in the {WINDOW_S:g} s from then on"
+        f"sent by all hosts together: in at most {WINDOW_S:g} s before the first command, from the last sample before it to the"
+        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; `over` is how long it was sampled"
     )
     answer = book.ask("throughput", what, sql)
     if any(value is not None for row in answer.rows for value in row[1:]):

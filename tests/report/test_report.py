@@ -72,7 +72,7 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Type
     job = dict(zip(page.numbers["answers"]["job"]["columns"], told["job"], strict=True))
     assert job["before_n"] == job["after_n"] == 20 and 55 < job["before_ms"] < 57 and 40 < job["after_ms"] < 42
     assert job["pause_ms"] > 1400 and job["during_ms"] is None
-    _, before, across, after = told["throughput"]
+    _, before, _, across, after, _ = told["throughput"]
     assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
 
 
@@ -305,6 +305,22 @@ def test_of_counters_sampled_for_hours_only_those_near_a_move_are_read(typed: Ty
     assert len([*read(folder, ("port",), near=[])]) == 0
     page, _ = report(typed, run)
     assert page.numbers["answers"]["throughput"] == before and recomputed(typed, page) > 100
+
+
+def test_what_some_ports_sent_is_not_told_as_what_all_sent(typed: Typed, lab: Lab) -> None:
+    run = lab.up("ring", RING, job_ms=None)
+    (whole,) = report(typed, run)[0].numbers["answers"]["throughput"]["rows"]
+    part = lab.settings.run_dir(run) / "telemetry" / "000.lp"
+    lines = part.read_text().splitlines(keepends=True)
+    t0 = next(p.time_ns for p in read(part.parent.parent, ("reconfig",)))
+    kept = [n for n in lines if not (n.startswith("port,") and "host=gpu03" in n and int(n.split()[-1]) < t0)]
+    assert len(kept) < len(lines)
+    part.write_text("".join(kept))
+    page, _ = report(typed, run)
+    answer = page.numbers["answers"]["throughput"]
+    told = dict(zip(answer["columns"], answer["rows"][0], strict=True))
+    assert told["before_mbps"] is None and told["before_over_ms"] is None and told["across_mbps"] is None
+    assert told["after_mbps"] == whole[answer["columns"].index("after_mbps")] and 0 < told["after_over_ms"] <= 2000
 
 
 def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(typed: Typed, lab: Lab) -> None:
