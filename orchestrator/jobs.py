@@ -131,17 +131,25 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
     local.touch(mode=0o600)
+    first = _ranks(record, session.lab)[0]
     while True:
         offset = local.stat().st_size
-        piece = await session.hosts.tail(name, _ranks(record, session.lab)[0], "iterations.jsonl", offset)
+        piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
         whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+        ahead_ns = await _ahead_ns(session, first) if whole else 0
         if whole and _append(local, offset, whole):
             with Journal(run_dir, record.run, session.lab.name) as journal:
                 for line in whole.splitlines():
-                    _iteration_point(journal, record, json.loads(line))
+                    _iteration_point(journal, record, json.loads(line), ahead_ns)
         if not whole or offset + len(whole) >= piece.size:
             break
     return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
+
+
+async def _ahead_ns(session: Session, host: HostName) -> int:
+    """A host's wall clock minus ours (ns); 0 where asking cannot tell them apart."""
+    reading = (await session.hosts.clocks([host]))[host]
+    return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
 
 
 def _append(file: Path, offset: int, piece: bytes) -> bool:
@@ -154,11 +162,11 @@ def _append(file: Path, offset: int, piece: bytes) -> bool:
         return True
 
 
-def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any]) -> None:
-    """Write what rank 0 said of one iteration: the step, and the all-reduce in it."""
+def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
+    """Write what rank 0 said of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus ours."""
     wanted = _facts(record)[2]
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
-    at = int(r["t_wall_ns"]) - journal.anchor_ns
+    at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
     journal.point(
         "iteration",
         {"job": record.name, "workload": str(wanted["workload"])},
@@ -203,11 +211,11 @@ async def resumed(session: Session, store: Store, key: str, run_dir: Path, recor
     ranks = _ranks(record, session.lab)
     patience_s, begun, usual_ms = RESUME_S, time.monotonic(), 0.0
     try:
-        offset_ns = (await session.hosts.clocks(ranks[:1]))[ranks[0]].offset_ns if ranks else 0
+        ahead_ns = await _ahead_ns(session, ranks[0]) if ranks else 0
         while ranks:
             found = await bring_home(session, _facts(record)[0], record, run_dir.parent / record.run)
             for r in found[-LATEST:]:
-                at = int(r["t_wall_ns"]) - offset_ns - journal.anchor_ns + int(float(r["iter_ms"]) * 1e6)
+                at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns + int(float(r["iter_ms"]) * 1e6)
                 if at > after_ns:
                     recorder.add("resume", after_ns, at, f"{record.name}: first packet to the end of iteration {r['iter']}")
                     return at
