@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,8 +68,10 @@ def _listener(address: str, port: int) -> socket.socket:
         listener.listen(64)
     except OSError as error:
         listener.close()
-        taken = f"{address}:{port}: {error.strerror or error}"
-        raise Usage(f"cannot listen on {taken}; perhaps another page is served there", hint="testbed ui --port 0") from None
+        said = f"cannot listen on {address}:{port}: {error.strerror or error}"
+        if error.errno != errno.EADDRINUSE:
+            raise Usage(said, hint="testbed ui --listen 127.0.0.1 --port 0") from None
+        raise Usage(f"{said}; perhaps another page is served there", hint="testbed ui --port 0") from None
     return listener
 
 

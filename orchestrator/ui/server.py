@@ -203,7 +203,7 @@ async def _key(request: Request) -> str:
             return ""
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     found = said.get("key") if isinstance(said, dict) else None
     return found if isinstance(found, str) else ""
@@ -224,6 +224,7 @@ async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) 
         loop="asyncio",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what a stray client says is no news for the operator's terminal
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,

@@ -207,7 +207,7 @@ def test_what_is_wrong_with_a_page_is_said_before_it_is_served(told: Told, tmp_p
         refused = ran("ui", "--port", str(taken.getsockname()[1]), "--passive")
     assert refused.returncode == 2 and "cannot listen" in refused.stderr and "testbed ui --port 0" in refused.stderr
     nowhere = ran("ui", "--listen", "192.0.2.7", "--passive")
-    assert nowhere.returncode == 2 and "192.0.2.7" in nowhere.stderr
+    assert nowhere.returncode == 2 and "192.0.2.7" in nowhere.stderr and "another page" not in nowhere.stderr
     (tmp_path / "bad.json").write_text('{"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu99:p1", "b": "gpu01:p1"}]}')
     bad = ran("ui", "--port", "0", "--passive", "--safe-plan", str(tmp_path / "bad.json"))
     assert bad.returncode == 3 and "gpu99" in bad.stderr
