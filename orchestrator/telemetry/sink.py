@@ -175,6 +175,8 @@ class Sink:
             except InterruptedError:
                 break  # told to stop; what was being written is written again by the next one
             except Later as error:
+                if self.stopping.is_set():
+                    break  # the same, where the wait for the server was cut short
                 if time.monotonic() - began > self.give_up_s:
                     raise
                 self._say(trouble=str(error))

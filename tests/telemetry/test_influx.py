@@ -226,7 +226,8 @@ sink.follow(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink
             until(lambda: sink.look(tmp_path, target)[0], "it does not hold its lock")
             assert sink.stop(tmp_path, target)
             assert process.wait(30) == 0
-    assert not sink.look(tmp_path, target)[0]
+    alive, state = sink.look(tmp_path, target)
+    assert not alive and "told to stop" not in state.trouble
 
 
 # --- what a server will not have
