@@ -247,12 +247,14 @@ async def bring(
     lab was `changed`, or was stopped. Another job: the old one is stopped at an iteration boundary and the new one takes its place,
     going on from its checkpoint if it bears the same name.
     """
-    record = store.latest_job(key)
-    old = (
-        await look(session, store, record, run_dir.parent / record.run)
-        if record is not None and _ranks(record, session.lab)
-        else None
-    )
+    record, old = store.latest_job(key), None
+    if record is not None and _ranks(record, session.lab):
+        try:
+            old = await look(session, store, record, run_dir.parent / record.run)
+        except Unreachable:
+            if record.ended is None:
+                raise
+            # one that has ended keeps nobody waiting: it may have run on hosts that this plan does not touch
     runs = old is not None and old.state in ("starting", "running")
     if job is None or not launch:
         return old if runs else None

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack
+from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack, Unreachable
 from orchestrator import changes, engine, jobs, ownership, survey
 from orchestrator.holding import locks_of
 from orchestrator.ownership import adopt
@@ -223,6 +223,26 @@ async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
         assert await jobs.again(session, store, bench.slice(), "run", bench.folder, number, recorder) is None
+
+
+async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*words: object) -> dict[str, object]:
+        raise Unreachable("gpu04: no channel to its committer")
+
+    monkeypatch.setattr(bench.fleet, "job_states", nobody)
+    with bench.store() as store:
+        spec = {"wanted": {"name": "mlp", "workload": "train", "ranks": ["gpu03", "gpu04"]}, "on_hosts": "mlp-1", "backend": "gloo"}
+        number = store.add_job(bench.slice(), "run", "mlp", spec, "running")
+        recorder = Recorder(Silent())
+        session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
+
+        async def bring() -> object:
+            return await jobs.bring(session, store, bench.slice(), "run", bench.folder, None, recorder, changed=True, launch=True)
+
+        with pytest.raises(Unreachable):
+            await bring()
+        store.set_job(number, "finished", ended=True)
+        assert await bring() is None
 
 
 async def test_adoption_is_whole_or_not_at_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
