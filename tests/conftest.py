@@ -24,7 +24,7 @@ ONE_AFTER_ANOTHER = (
 """Folders whose tests start labs or servers that all of the machine sees: group `lab`, begun first since it takes longest."""
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests belong together: the labs, the run of all conformance checks, and otherwise each module for itself."""
     items[:] = sorted(items, key=lambda item: _parts(item)[0] not in ONE_AFTER_ANOTHER)
