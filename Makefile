@@ -26,14 +26,14 @@ test: setup lint frontend
 	@scripts/install-deps influxdb
 	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
 	@scripts/install-deps chromium || echo "no Chromium here: the page of testbed ui will not be opened"
-	@$(SUDO) $(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(SUDO) $(BIN)/python -m pytest -n 2
 
 # The long end-to-end tests, too (half an hour on two cores).
 test-all: setup lint frontend
 	@scripts/install-deps influxdb
 	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
 	@scripts/install-deps chromium || echo "no Chromium here: the page of testbed ui will not be opened"
-	@$(SUDO) $(BIN)/python -m pytest -n 2 --dist loadgroup -m "long or not long"
+	@$(SUDO) $(BIN)/python -m pytest -n 2 -m "long or not long"
 
 # Grafana's own data library, for the dashboards' tests; where npm is missing they say what they did not do.
 FRONTEND := tests/dashboards/node

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-HERE = Path(__file__).parent
-ONE_AFTER_ANOTHER = (
+LAB = (
     "end_to_end",
     "hosts",
     "fabric",
@@ -21,18 +19,25 @@ ONE_AFTER_ANOTHER = (
     "report",
     "house",
 )
-"""Folders whose tests start labs or servers that all of the machine sees: group `lab`, begun first since it takes longest."""
+"""Folders whose tests start labs or servers that all of the machine sees: one after another, begun first since it takes longest."""
 
 
-@pytest.hookimpl(tryfirst=True)
+def _folder(test: str) -> str:
+    """The folder below tests/ in which a test lies."""
+    return test.partition("::")[0].removeprefix("tests/").partition("/")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong together: the labs, the run of all conformance checks, and otherwise each module for itself."""
-    items[:] = sorted(items, key=lambda item: _parts(item)[0] not in ONE_AFTER_ANOTHER)
-    for item in items:
-        folder, *rest = _parts(item)
-        group = "lab" if folder in ONE_AFTER_ANOTHER else folder if folder == "conformance" else f"{folder}/{'/'.join(rest)}"
-        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: _folder(item.nodeid) not in LAB)
 
 
-def _parts(item: pytest.Item) -> tuple[str, ...]:
-    return item.path.relative_to(HERE).parts if item.path.is_relative_to(HERE) else ("elsewhere", item.path.name)
+class Shared(LoadScopeScheduling):  # type: ignore[misc]
+    """The labs together, the run of all conformance checks together, and every other module for itself."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = _folder(nodeid)
+        return "labs" if folder in LAB else folder if folder == "conformance" else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Shared:
+    return Shared(config, log)
