@@ -161,29 +161,28 @@ class Bringing:
         times = Times()
         try:
             await self._wire_ahead(goal)
-            await self._stage(wanted, drain)
-            async with (
-                sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits),
-                Aftermath(self.hosts, context.session.devices) as aftermath,
-            ):
-                times = await self._switch(goal, wanted, generation, aftermath)
-                await aftermath.settle()
-                rungs = await self._verify(goal, times)
-                times.verified_ns = time.monotonic_ns()
-                times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
-                times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
-                ours = context.ours()
-                leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]
-                if self.confirming is not None:
-                    await self._leave_waiting(self.confirming, wanted, leaving)
-                    leaving = []  # they keep their routes, too, until then
-                else:
-                    with context.run.step("host", "all", "confirm", {"generation": generation}):
-                        await self.hosts.confirm(generation, wanted)
-                if leaving:
-                    self.told.update(leaving)
-                    with context.run.step("host", "all", "clear", {"hosts": leaving}):
-                        await self.hosts.clear(leaving)
+            # From the staging on: what ports carried before the move is half of what it cost them.
+            async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
+                await self._stage(wanted, drain)
+                async with Aftermath(self.hosts, context.session.devices) as aftermath:
+                    times = await self._switch(goal, wanted, generation, aftermath)
+                    await aftermath.settle()
+                    rungs = await self._verify(goal, times)
+                    times.verified_ns = time.monotonic_ns()
+                    times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
+                    times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
+                    ours = context.ours()
+                    leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]
+                    if self.confirming is not None:
+                        await self._leave_waiting(self.confirming, wanted, leaving)
+                        leaving = []  # they keep their routes, too, until then
+                    else:
+                        with context.run.step("host", "all", "confirm", {"generation": generation}):
+                            await self.hosts.confirm(generation, wanted)
+                    if leaving:
+                        self.told.update(leaving)
+                        with context.run.step("host", "all", "clear", {"hosts": leaving}):
+                            await self.hosts.clear(leaving)
         except (Exception, asyncio.CancelledError) as error:
             if not self.touched:
                 context.run.unchanged = True

@@ -5,21 +5,10 @@ from __future__ import annotations
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-LAB = (
-    "end_to_end",
-    "hosts",
-    "fabric",
-    "security",
-    "cli",
-    "guard",
-    "telemetry",
-    "dashboards",
-    "drills",
-    "ui",
-    "report",
-    "house",
-)
-"""Folders whose tests start labs or servers that all of the machine sees: one after another, begun first since it takes longest."""
+LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills")
+"""Folders whose tests start labs: one after another, begun first since it takes longest."""
+WHOLE = ("conformance", "dashboards", "telemetry")
+"""Folders whose modules share a costly beginning."""
 
 
 def _folder(test: str) -> str:
@@ -32,11 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Shared(LoadScopeScheduling):  # type: ignore[misc]
-    """The labs together, the run of all conformance checks together, and every other module for itself."""
+    """The labs together, what shares a beginning together, and every other module for itself."""
 
     def _split_scope(self, nodeid: str) -> str:
         folder = _folder(nodeid)
-        return "labs" if folder in LAB else folder if folder == "conformance" else nodeid.partition("::")[0]
+        return "labs" if folder in LAB else folder if folder in WHOLE else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Shared:

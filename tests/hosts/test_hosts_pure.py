@@ -199,3 +199,20 @@ def test_the_committer_needs_nothing_but_the_standard_library() -> None:
                 else []
             )
             assert {name.split(".")[0] for name in names} <= allowed, path
+
+
+def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name in ("job/a.txt", "../evil", "/abs", "job/sub/b"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 1
+            tar.addfile(entry, io.BytesIO(b"x"))
+        link = tarfile.TarInfo("job/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    fleet._unpack(packed.getvalue(), tmp_path / "gpu01")
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()) == [
+        "gpu01/job/a.txt",
+        "gpu01/job/sub/b",
+    ]
