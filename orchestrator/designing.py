@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from optics import BadFile, HostName, Infeasible, Link, LinkKind
+from orchestrator.beside import chosen_hosts
 from orchestrator.circuits import assign_ports
 from orchestrator.filecheck import check
-from orchestrator.filepos import Problems, did_you_mean, natural, read_yaml
+from orchestrator.filepos import Problems, read_yaml
 from orchestrator.lab import Lab
 from orchestrator.methods import METHODS, Found, Wanted
 from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
@@ -117,24 +118,6 @@ def _read_graph(path: Path) -> Read:
     return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
 
 
-def chosen_hosts(lab: Lab, count: int, named: Sequence[HostName]) -> tuple[HostName, ...]:
-    """The hosts of ranks 0, 1, ... Raises: Infeasible - one is not there, or twice, or there are too few."""
-    for index, host in enumerate(named):
-        if host not in lab.hosts:
-            raise Infeasible(
-                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
-            )
-        if host in named[:index]:
-            raise Infeasible(f"host {host} is named twice", hint=f"name {len(set(named))} different hosts")
-    there = tuple(named) or tuple(sorted(lab.hosts, key=natural))
-    if len(there) < count:
-        raise Infeasible(
-            f"the workload has {count} ranks, {'the hosts named' if named else lab.name} are {len(there)}",
-            hint=f"set ranks to {len(there)} in the workload, or take a lab of {count} hosts",
-        )
-    return there[:count]
-
-
 def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
     """What these hosts have in common: ports with fibres, and whether each port number has a switch of its own.
 
@@ -168,7 +151,7 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
 
     Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
     """
-    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts)
+    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken)
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
     degree = offered(lab, hosts, wanted).degree
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from optics import HostName
@@ -17,14 +17,16 @@ TRIED = 4
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab. domain: hosts of a
-    rail-only domain. search: ways to spread the model that are tried, 0 for the workload's own alone."""
+    """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab that no other plan
+    has (`taken`: host to plan). domain: hosts of a rail-only domain. search: ways to spread the model that are tried, 0 for the
+    workload's own alone."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
     seed: int = 1
     backend: Backend = "ring-groups"
     hosts: tuple[HostName, ...] = ()
+    taken: Mapping[HostName, str] = field(default_factory=dict)
     ports: int | None = None
     simplex: bool = False
     alpha_s: float = 0.0

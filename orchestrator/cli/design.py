@@ -11,6 +11,8 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
     from orchestrator.designing import Design
+    from orchestrator.lab import Lab
+    from orchestrator.plan import Plan
 
 Workload = Annotated[
     Path | None,
@@ -27,6 +29,10 @@ Backend = Annotated[
 ]
 Hosts = Annotated[
     str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.", show_default=False)
+]
+Beside = Annotated[
+    list[Path] | None,
+    typer.Option("--beside", metavar="PLAN", help="Take hosts that this plan leaves free; may be repeated.", show_default=False),
 ]
 Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.", show_default=False)]
 Simplex = Annotated[bool, typer.Option("--simplex", help="Links that carry one way: transmitters and receivers joined apart.")]
@@ -82,6 +88,7 @@ def kept(path: Path, text: str) -> None:
 
 
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
+    from orchestrator.beside import taken
     from orchestrator.designing import design, read_workload
     from orchestrator.methods import Wanted
     from orchestrator.session import load_lab
@@ -91,12 +98,21 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         raise Usage(
             f"{call.verb}: no workload given", hint=f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
         )
+    lab = load_lab(call.settings.inventory)
+    named = tuple(host.strip() for host in (given["hosts"] or "").split(",") if host.strip())
+    whose = taken(given["beside"])
+    if both := [host for host in named if host in whose]:
+        raise Usage(
+            f"{call.verb}: --hosts {both[0]} and --beside {whose[both[0]]}, which has that host, contradict each other",
+            hint="leave --hosts out, or name hosts that are free",
+        )
     wanted = Wanted(
         method,
         rules=one_of(given["rules"], ("paper", "artifact"), "--rules"),  # type: ignore[arg-type]
         seed=given["seed"],
         backend=one_of(given["backend"], BACKENDS, "--backend"),  # type: ignore[arg-type]
-        hosts=tuple(host.strip() for host in (given["hosts"] or "").split(",") if host.strip()),
+        hosts=named,
+        taken=whose,
         ports=given["ports"],
         simplex=given["simplex"],
         alpha_s=given["alpha_us"] / 1e6,
@@ -107,7 +123,16 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
     )
     if wanted.search and method != "topoopt":
         raise Usage(f"{call.verb}: --search goes with topoopt only", hint="testbed design topoopt --search 1000")
-    return design(read_workload(workload), load_lab(call.settings.inventory), wanted)
+    return design(read_workload(workload), lab, wanted)
+
+
+def _there(path: Path, lab: Lab) -> Plan:
+    """A plan that is beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
+    from orchestrator.session import load_plan
+
+    if not path.is_file():
+        raise Usage(f"--beside {path}: no such file", hint="--beside first.json: a plan of this lab")
+    return load_plan(path, lab)[0]
 
 
 def register(root: typer.Typer) -> None:
@@ -131,6 +156,7 @@ testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json
 testbed up --topology plan.json
 testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain --svg design.svg
 testbed design {method} -w examples/workloads/dlrm.yaml --export design     for NCCL, MSCCL, ASTRA-sim, ...
+testbed design {method} -w other.yaml --beside plan.json --out other.json   a second job on hosts that are free
 """,
         more="Nothing touches the lab. The plan's job replays the workload's traffic; `up` shows prediction beside measurement.",
     )
@@ -143,6 +169,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         seed: Seed = 1,
         backend: Backend = "ring-groups",
         hosts: Hosts = None,
+        beside: Beside = None,
         ports: Ports = None,
         simplex: Simplex = False,
         alpha_us: Alpha = ALPHA_US,
@@ -158,6 +185,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
     ) -> Result:
         import json
 
+        from orchestrator.beside import apart, owner_for
         from orchestrator.cli import designtext
         from orchestrator.designing import document, routing
         from orchestrator.planfile import read_plan
@@ -170,6 +198,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
         if domain != DOMAIN and method != "rail-only":
             raise Usage(f"{call.verb}: --domain goes with rail-only only", hint="testbed design rail-only --domain 4")
         call.inventory = lab or call.inventory
+        there = {str(path): _there(path, load_lab(call.settings.inventory)) for path in beside or ()}
         found = _design(
             call,
             method,
@@ -178,6 +207,7 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
             seed=seed,
             backend=backend,
             hosts=hosts,
+            beside=there,
             ports=ports,
             simplex=simplex,
             alpha_us=alpha_us,
@@ -186,7 +216,10 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
             domain=domain,
             search=search,
         )
+        others = [other.name for other in there.values()]
         plan = document(found, name)
+        plan["name"] = name or apart(plan["name"], others)
+        plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in there.values() if other.job))
         text = json.dumps(plan, indent=1) + "\n"
         read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
@@ -209,4 +242,5 @@ testbed design {method} -w examples/workloads/dlrm.yaml --export design     for 
                 data |= {"exported": written, "not_exported": refused}
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
-        return Result(data, "\n".join(lines), hint="" if out is None else f"testbed up --topology {out}")
+        as_other = f" --as {owner_for(plan['name'], others)}" if beside else ""
+        return Result(data, "\n".join(lines), hint="" if out is None else f"testbed up --topology {out}{as_other}")

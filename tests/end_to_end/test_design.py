@@ -49,6 +49,34 @@ def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(la
     )
 
 
+def test_a_second_job_is_designed_beside_the_first_and_leaves_its_circuits_and_its_job_alone(lab: Lab) -> None:
+    first, second = (lab.folder / f"job-{number}.json" for number in (1, 2))
+    workloads = [lab.folder / f"job-of-{ranks}.yaml" for ranks in (4, 2)]
+    for path, ranks in zip(workloads, (4, 2), strict=True):
+        path.write_text(WORKLOAD.replace("ranks: 6", f"ranks: {ranks}"))
+    design = ("design", "topoopt", "--scale", "0.1", "--workload")
+    lab.testbed(*design, workloads[0], "--out", first, "--iterations", "0").must()
+    answer = lab.testbed(*design, workloads[1], "--out", second, "--beside", first, "--iterations", "4")
+    name = answer.must()["plan"]["name"]
+    assert json.loads(second.read_text())["job"]["ranks"] == ["gpu05", "gpu06"], "the hosts that are free"
+    assert answer.envelope["hint"] == f"testbed up --topology {second} --as {name}" and name == "small-topoopt-2"
+
+    lab.up(first).must()
+    glass, before = lab.glass(), lab.testbed("job", "status").must()
+    own = {"TESTBED_OWNER": name}
+    try:
+        job = lab.up(second, **own).must()["job"]
+        assert job["workload"] == "replay" and job["ranks"] == 2
+        both, writes = lab.glass(), lab.writes()
+        assert all(pairs <= both[device] for device, pairs in glass.items()), "nothing of the first was touched"
+        assert sum(map(len, both.values())) == sum(map(len, glass.values())) + 2 * 4
+        after = lab.testbed("job", "status").must()
+        assert (after["state"], after["name"]) == ("running", before["name"]) and after["iterations"] > before["iterations"]
+    finally:
+        lab.testbed("down", "--yes", **own).must()
+    assert lab.glass() == glass and lab.writes() != writes and lab.testbed("job", "status").must()["state"] == "running"
+
+
 @pytest.mark.long
 def test_what_was_predicted_is_measured_within_a_tenth(tmp_path: Path) -> None:
     own = Lab(tmp_path)

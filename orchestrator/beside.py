@@ -1,0 +1,83 @@
+"""Several designed jobs on one lab: which hosts plans that were there before have, and which are left for another. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from itertools import count as numbers
+
+from optics import HostName, Infeasible
+from orchestrator.filepos import did_you_mean, natural
+from orchestrator.lab import Lab
+from orchestrator.plan import Plan
+
+
+def hosts_of(plan: Plan) -> frozenset[HostName]:
+    """Every host that a plan links, runs its job on, or routes over."""
+    linked = {host for link in plan.links for host in link.hosts}
+    routed = {host for route in plan.routes for host in route.path}
+    return frozenset(linked | routed | set(plan.job.ranks if plan.job else ()))
+
+
+def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
+    """Who has each host, by the plans' files. Raises: Infeasible - two of them need the same host."""
+    whose: dict[HostName, str] = {}
+    for file, plan in plans.items():
+        if twice := sorted(hosts_of(plan) & whose.keys(), key=natural):
+            raise Infeasible(
+                f"{file} and {whose[twice[0]]} both need {', '.join(twice[:6])}",
+                hint=f"one of them can be up at a time: leave {file} out, or design it beside {whose[twice[0]]}",
+            )
+        whose |= dict.fromkeys(hosts_of(plan), file)
+    return whose
+
+
+def chosen_hosts(
+    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None
+) -> tuple[HostName, ...]:
+    """The hosts of ranks 0, 1, ...: those named, else the first of the lab that no other plan has (`whose`).
+
+    Raises: Infeasible - one is not there, is another plan's, or is named twice; there are too few or too many.
+    """
+    whose = whose or {}
+    free = sorted(lab.hosts.keys() - whose.keys(), key=natural)
+    for index, host in enumerate(named):
+        if host not in lab.hosts:
+            raise Infeasible(
+                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
+            )
+        if host in whose:
+            raise Infeasible(f"host {host} is named, and {whose[host]} has it", hint=f"free: {', '.join(free) or 'none'}")
+        if host in named[:index]:
+            raise Infeasible(f"host {host} is named twice", hint=f"name {len(set(named))} different hosts")
+    if len(named) > count:
+        raise Infeasible(
+            f"{len(named)} hosts are named, the workload has {count} ranks",
+            hint=f"name {count} of them: {','.join(named[:count])}, or set ranks to {len(named)} in the workload",
+        )
+    there = tuple(named) or tuple(free)
+    if len(there) >= count:
+        return there[:count]
+    if named:
+        words = f"the hosts named are {len(there)}"
+    elif whose:
+        words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(lab.hosts)} hosts free"
+    else:
+        words = f"{lab.name} are {len(there)}"
+    set_to = f"set ranks to {len(there)} in the workload, or " if len(there) > 1 else ""
+    raise Infeasible(
+        f"the workload has {count} ranks, {words}", hint=f"{set_to}take a lab of {count + len(whose if not named else ())} hosts"
+    )
+
+
+def apart(name: str, others: Iterable[str]) -> str:
+    """The name, or the first of `name-2`, `name-3`, ... that none of the others has."""
+    there = set(others)
+    numbered = (f"{name[:59]}-{number}" for number in numbers(2))
+    return next(one for one in chain((name,), numbered) if one not in there)
+
+
+def owner_for(name: str, others: Iterable[str] = ()) -> str:
+    """A name under which a plan can be up beside others': its own, made of what owners' names may hold."""
+    return apart(re.sub(r"[^\w.-]", "-", name)[:64], others)
