@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,6 +10,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.runs import _runs
+from orchestrator.wholefile import probe, write_whole
 
 if TYPE_CHECKING:
     from orchestrator.records import RunRecord
@@ -172,26 +172,17 @@ def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
     try:
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _fresh(path).touch()
-        _fresh(path).unlink()
+        probe(path)
     except OSError as error:
         raise _unwritable("--out", path, error) from error
     return path
 
 
-def _fresh(path: Path) -> Path:
-    """Where a file is written before it takes its name, whole."""
-    return path.with_name(f".{path.name}.new")
-
-
 def _save(made: Report, path: Path) -> None:
     """Write the page, whole or not at all. Raises: Usage - it cannot be written there."""
     try:
-        _fresh(path).write_text(made.html, encoding="utf-8")
-        _fresh(path).replace(path)
+        write_whole(path, made.html)
     except OSError as error:
-        with suppress(OSError):
-            _fresh(path).unlink(missing_ok=True)
         raise _unwritable("--out", path, error) from error
 
 
@@ -224,10 +215,8 @@ def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]
     try:
         paths = list(tables.export(list(campaign.journals.values()), folder, "csv"))
         answers = folder / "answers.json"
-        answers.write_text(
-            json.dumps({name: answer.to_json() for name, answer in made.answers.items()}, indent=1, ensure_ascii=False),
-            encoding="utf-8",
-        )
+        told = {name: answer.to_json() for name, answer in made.answers.items()}
+        write_whole(answers, json.dumps(told, indent=1, ensure_ascii=False))
         return [*paths, answers]
     except OSError as error:
         raise _unwritable("--data", folder, error) from error

@@ -14,6 +14,7 @@ import typer
 
 from optics.plain import coloured, json_safe, printable
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.wholefile import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,7 +191,7 @@ class _Once(_Looker):
         if self._svg is not None:
             drawn = _console(self, SVG_COLUMNS, SVG_ROWS, record=True).export_svg(title="testbed watch")
             try:  # letters come from the machine it is looked at on: rich would have them fetched from elsewhere
-                self._svg.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
+                write_whole(self._svg, re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
             except OSError as error:
                 raise Usage(f"--svg {self._svg}: {error.strerror or error}") from None
             self.last = f"Written: {path_text(self._svg)}"

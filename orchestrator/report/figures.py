@@ -18,6 +18,7 @@ from orchestrator.report.ledger import Answer
 from orchestrator.report.svg import INK, inline
 from orchestrator.report.topology import Link, Topology, host_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.wholefile import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,18 +77,21 @@ class Drawing:
 
     def svg(self) -> str:
         """As an element of a page."""
-        out = io.BytesIO()
-        with style():
-            self.figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        return inline(out.getvalue(), self.name, self.title)
+        return inline(self._drawn("svg", Date=None, Creator=None), self.name, self.title)
 
     def save(self, folder: Path) -> list[Path]:
-        """As files for papers, PDF and SVG. Raises: OSError."""
-        made = [folder / f"{self.name}.{kind}" for kind in ("pdf", "svg")]
+        """As files for papers, PDF and SVG, each whole or as it was. Raises: OSError."""
+        drawn = {"pdf": self._drawn("pdf", CreationDate=None), "svg": self._drawn("svg", Date=None)}
+        made = {folder / f"{self.name}.{kind}": text for kind, text in drawn.items()}
+        for path, text in made.items():
+            write_whole(path, text)
+        return list(made)
+
+    def _drawn(self, kind: str, **metadata: None) -> bytes:
+        out = io.BytesIO()
         with style():
-            self.figure.savefig(made[0], format="pdf", metadata={"CreationDate": None})
-            self.figure.savefig(made[1], format="svg", metadata={"Date": None})
-        return made
+            self.figure.savefig(out, format=kind, metadata=metadata)
+        return out.getvalue()
 
 
 def prepare(cache_dir: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from optics.errors import TestbedError
 from orchestrator.telemetry.grafana import Grafana
+from orchestrator.wholefile import write_whole
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"
 FOLDER_UID, FOLDER = "testbed", "Testbed"
@@ -49,7 +50,7 @@ def write(out: Path) -> list[Path]:
         target = out / (Path("dashboards") / inside.name if inside.parts[0] == "json" else inside)
         try:
             _readable(target.parent)
-            target.write_bytes(source.read_bytes())
+            write_whole(target, source.read_bytes())
             target.chmod(0o644)
         except OSError as error:
             raise TestbedError(f"{target}: {error.strerror}", hint="choose another --out") from None

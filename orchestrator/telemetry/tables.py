@@ -7,7 +7,7 @@ import math
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from optics.errors import BadFile, Missing
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
 from orchestrator.telemetry.reader import read
+from orchestrator.wholefile import whole
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
@@ -142,23 +143,25 @@ def export(run_dirs: Sequence[Path], folder: Path, kind: str, trouble: list[str]
     folder.mkdir(parents=True, exist_ok=True)
     made: dict[Path, int] = {}
     for known in MEASUREMENTS.values():
-        plain, final = folder / f"{known.name}.csv.new", folder / f"{known.name}.{kind}"
-        try:
-            count = _csv(plain, known, (row for run_dir in run_dirs for row in _rows(run_dir, known, trouble)))
-            if not count:
-                continue
-            if convert is not None:
-                convert(known, plain, final.with_suffix(".new"))
-                final.with_suffix(".new").replace(final)
-            else:
-                plain.replace(final)
-        finally:
-            plain.unlink(missing_ok=True)
-        made[final] = count
+        final = folder / f"{known.name}.{kind}"
+        with suppress(_Nothing), whole(final) as fresh:
+            plain = fresh.with_suffix(".csv") if convert is not None else fresh
+            try:
+                made[final] = _csv(plain, known, (row for run_dir in run_dirs for row in _rows(run_dir, known, trouble)))
+                if convert is not None:
+                    convert(known, plain, fresh)
+            finally:
+                if plain != fresh:
+                    plain.unlink(missing_ok=True)
     return made
 
 
+class _Nothing(Exception):
+    """A measurement has no points, so there is to be no file of it."""
+
+
 def _csv(path: Path, known: Measurement, rows: Iterable[tuple[Any, ...]]) -> int:
+    """Write rows, return their number. Raises: _Nothing - there are none."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
@@ -166,6 +169,8 @@ def _csv(path: Path, known: Measurement, rows: Iterable[tuple[Any, ...]]) -> int
         for row in rows:
             out.writerow(row)
             count += 1
+    if not count:
+        raise _Nothing
     return count
 
 
@@ -180,6 +185,9 @@ def _parquet() -> Callable[[Measurement, Path, Path], None]:
         types = {TIME: "BIGINT"} | dict.fromkeys(known.tags, "VARCHAR") | {n: _DUCK[f.kind] for n, f in known.fields.items()}
         with duckdb.connect(":memory:") as database:
             table = database.read_csv(str(plain), header=True, columns=types, quotechar='"', escapechar='"', sep=",")
-            table.write_parquet(str(final), compression="zstd")
+            try:
+                table.write_parquet(str(final), compression="zstd")
+            except duckdb.IOException as error:
+                raise OSError(str(error)) from error
 
     return convert

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import csv
+import fcntl
 import hashlib
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -13,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli import report as report_command
 from orchestrator.report.figures import Drawing
 from orchestrator.report.figures import topology as topology_figure
 from orchestrator.report.ledger import number_text
 from orchestrator.report.topology import Topology
 from orchestrator.report.words import ending
 from orchestrator.telemetry import Journal, read
+from tests.disk import room_for
 from tests.report.conftest import Typed
 from tests.report.page import Page, disagreeing, from_csv
 from tests.report.recorded import CROSSED, RING, Lab
@@ -229,6 +233,40 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     drawing = Drawing("t", "t", "", topology_figure(Topology(after=frozenset({("a:p1", "b:p1")}))))
     drawn = [[path.read_bytes() for path in drawing.save(at)] for at in (typed.home, typed.home / "paper")]
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("part", ["_save", "_figures", "_tables"])
+def test_a_disk_that_fills_tears_neither_page_nor_figure_nor_table(
+    typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    run = lab.up("ring", RING)
+    page, folder = typed.home / "page.html", typed.home / "paper"
+    words = ("report", run, "--out", page, "--figures", folder, "--data", folder)
+    assert typed(*words).code == 0
+    before = {path: path.read_bytes() for path in (page, *folder.iterdir())}
+    write, size = getattr(report_command, part), [0]
+
+    def cramped(*args: Any) -> Any:
+        with room_for(size[0]):
+            return write(*args)
+
+    monkeypatch.setattr(report_command, part, cramped)
+    for size[0] in (100, 9000):
+        said = typed(*words)
+        assert said.code == 2 and "cannot be written: File too large" in said.err, said
+        assert {path: path.read_bytes() for path in (page, *folder.iterdir())} == before
+
+
+def test_a_page_may_go_where_no_file_is(typed: Typed, lab: Lab) -> None:
+    pipe = typed.home / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+    try:
+        assert typed("report", lab.up("ring", RING), "--out", pipe).code == 0
+        assert os.read(reader, 1 << 20).startswith(b"<!doctype html>") and pipe.is_fifo()
+    finally:
+        os.close(reader)
 
 
 def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) -> None:

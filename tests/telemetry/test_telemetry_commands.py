@@ -15,8 +15,9 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.settings import load
-from orchestrator.telemetry import influxd, retention, sink
+from orchestrator.telemetry import influxd, retention, sink, tables
 from orchestrator.telemetry.influx import Target
+from tests.disk import room_for
 from tests.telemetry.conftest import fill, held
 from tests.telemetry.servers import needed
 
@@ -146,6 +147,36 @@ def test_export_writes_a_file_per_measurement_with_every_value(typed: Typed, kin
             rows = database.execute("SELECT run, host, rx_bytes, drops FROM 'out/port.parquet' ORDER BY rx_bytes").fetchall()
     assert [row[:3] for row in rows] == [("r", f"gpu{n % 7}", n) for n in range(50)]
     assert {row[3] for row in rows} == {"" if kind == "csv" else None}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_disk_that_fills_leaves_the_old_export_whole(typed: Typed, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    fill(typed.runs / "r", 3000)
+    typed("export", "r", "--out", "out", "--format", kind)
+    (file,) = Path("out").iterdir()
+    before, write, size = file.read_bytes(), tables.export, [0]
+
+    def cramped(*args: Any) -> dict[Path, int]:
+        with room_for(size[0]):
+            return write(*args)
+
+    monkeypatch.setattr(tables, "export", cramped)
+    for size[0] in (100, len(before) - 1):
+        said = typed("export", "r", "--out", "out", "--format", kind, code=2)
+        assert "choose another --out" in said and file.read_bytes() == before and list(Path("out").iterdir()) == [file]
+
+
+def test_a_disk_that_fills_under_parquet_leaves_nothing_torn(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(typed.runs / "r", 50)
+    convert = tables._parquet()
+
+    def cramped(*args: Any) -> None:
+        with room_for(50):
+            convert(*args)
+
+    monkeypatch.setattr(tables, "_parquet", lambda: cramped)
+    said = typed("export", "r", "--out", "out", "--format", "parquet", code=2)
+    assert "choose another --out" in said and "File too large" in said and list(Path("out").iterdir()) == []
 
 
 def test_export_says_where_it_cannot_write(typed: Typed) -> None:
