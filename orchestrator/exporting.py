@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from planner.exporters import astra, graphviz, msccl, ranks, svg
 from planner.exporters.taskgraph import taskgraph
 from planner.routing import even
 
-Files = dict[str, str | bytes]
+Files = Mapping[str, str | bytes | Infeasible]
+"""By name; or why one cannot be."""
 
 
 def export(found: Design, folder: Path) -> tuple[list[str], list[str]]:
@@ -28,9 +29,11 @@ def export(found: Design, folder: Path) -> tuple[list[str], list[str]]:
         try:
             files = make(found)
         except Infeasible as error:
-            refused.append(f"{kind}: {error}" + (f" ({error.hint})" if error.hint else ""))
-            continue
+            files = {kind: error}
         for name, content in files.items():
+            if isinstance(content, Infeasible):
+                refused.append(f"{kind}: {content}" + (f" ({content.hint})" if content.hint else ""))
+                continue
             (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
             written.append(name)
     return written, refused
@@ -72,22 +75,29 @@ def _nccl(found: Design) -> Files:
 
 
 def _msccl(found: Design) -> Files:
-    files: Files = {}
+    """A program for each group, with the hosts of its communicator's ranks beside it."""
+    files: dict[str, str | bytes | Infeasible] = {}
     for group in found.read.demand.groups:
-        if group.id in found.schedules:
-            raise Infeasible(
-                f"group {group.id} goes by a breadth-first schedule; programs are written of rings", hint="export another method"
-            )
-        if len(group.members) == found.shape.n:
-            files[f"allreduce-{group.id}.xml"] = msccl.xml(f"{found.read.workload.name}-{group.id}", found.orders[group.id])
-    return files or {"allreduce.xml": msccl.xml("none", ())}
+        name, file = f"{found.read.workload.name}-{group.id}", f"allreduce-{group.id}"
+        try:
+            if sends := found.schedules.get(group.id):
+                files[f"{file}.xml"] = msccl.scheduled(name, found.shape.n, sends)
+            else:
+                files[f"{file}.xml"] = msccl.xml(name, found.orders[group.id])
+        except Infeasible as error:
+            files[file] = Infeasible(f"group {group.id}: {error}", hint=error.hint)
+            continue
+        files[f"{file}.ranks.txt"] = ranks.rank_file(found.hosts, msccl.ranks_of(group.members))
+    if not files:
+        raise Infeasible("no group sums anything", hint="export a workload with all-reduces")
+    return files
 
 
 def _astra(found: Design) -> Files:
     demand = found.read.demand
-    files: Files = {"astra-network.yml": astra.network(found.shape, found.read.workload.rate_gbps)}
+    files = {"astra-network.yml": astra.network(found.shape, found.read.workload.rate_gbps)}
     files["astra-communicators.json"] = astra.communicators(demand)
-    return files | {f"astra.{rank}.et": astra.trace(demand, rank) for rank in range(demand.n)}
+    return {**files} | {f"astra.{rank}.et": astra.trace(demand, rank) for rank in range(demand.n)}
 
 
 def _taskgraph(found: Design) -> Files:

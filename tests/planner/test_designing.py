@@ -19,6 +19,7 @@ from orchestrator.methods import METHODS, Wanted
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.replanning import degraded, demand_of, reckon, shape_of
+from tests.planner.test_exporters import reduced
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "examples" / "workloads"
@@ -133,6 +134,22 @@ def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path:
     written, refused = export(single, tmp_path / "single")
     assert not refused and {"ranks.txt", "nccl.env", "astra-network.yml", "astra.11.et"} <= set(written)
     assert len(KINDS) == 7
+
+
+def test_every_group_is_exported_for_msccl_with_the_hosts_of_its_ranks(lab: Lab, tmp_path: Path) -> None:
+    found = design(workload("moe"), lab, Wanted("topoopt"))
+    assert any(len(group.members) < 12 for group in found.read.demand.groups)
+    _, refused = export(found, tmp_path / "moe")
+    assert not [line for line in refused if line.startswith("msccl")]
+    for group in found.read.demand.groups:
+        program = (tmp_path / "moe" / f"allreduce-{group.id}.xml").read_text()
+        hosts = (tmp_path / "moe" / f"allreduce-{group.id}.ranks.txt").read_text().split()
+        assert hosts == [found.hosts[rank] for rank in sorted(group.members)]
+        assert all(chunk == frozenset(range(len(hosts))) for rank in reduced(program) for chunk in rank)
+    stepped = design(workload("vgg16"), lab, Wanted("direct", backend="msccl"))
+    assert stepped.schedules and "allreduce-data.xml" in export(stepped, tmp_path / "steps")[0]
+    program = (tmp_path / "steps" / "allreduce-data.xml").read_text()
+    assert all(chunk == frozenset(range(12)) for rank in reduced(program) for chunk in rank)
 
 
 def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:

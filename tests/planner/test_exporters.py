@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner import bfb
 from planner.backend import orders
 from planner.demand import Demand, Group, Infeasible
 from planner.exporters import astra, graphviz, msccl, ranks, svg
@@ -33,37 +36,59 @@ def asked(n: int = 6) -> Demand:
     return Demand(n, (Group("dp", tuple(range(n)), 1200), Group("tp", (1, 2), 40)), mp, 0.02)
 
 
-def reduced(text: str) -> list[list[frozenset[int]]]:
-    """Run an MSCCL program: which ranks' parts each chunk of each rank is the sum of, at the end."""
+def reduced(text: str, seed: int = 0) -> list[list[frozenset[int]]]:
+    """Run an MSCCL program: which ranks' parts each chunk of each rank is the sum of, at the end.
+
+    Thread blocks take their steps in an order drawn by the seed, as soon as what they wait for is there; a wire holds two messages.
+    """
+    rng = np.random.default_rng(seed)
     root = ElementTree.fromstring(text)
-    chunks = int(root.attrib["nchunksperloop"])
-    held = [[frozenset({rank})] * chunks for rank in range(int(root.attrib["ngpus"]))]
-    wires: dict[tuple[int, int, str], deque[tuple[int, frozenset[int]]]] = {}
+    chunks, n = int(root.attrib["nchunksperloop"]), int(root.attrib["ngpus"])
+    held = [[frozenset({rank})] * chunks for rank in range(n)]
+    wires: dict[tuple[int, int, str], deque[tuple[int, list[frozenset[int]]]]] = {}
     blocks = [(int(gpu.attrib["id"]), tb, deque(tb)) for gpu in root for tb in gpu]
+    done: dict[tuple[int, str], int] = {}
+    assert [int(gpu.attrib["id"]) for gpu in root] == list(range(n))
+    for gpu in root:
+        assert [int(tb.attrib["id"]) for tb in gpu] == list(range(len(gpu))), "thread blocks are numbered without gaps"
+        for end in ("send", "recv"):
+            used = [(tb.attrib[end], tb.attrib["chan"]) for tb in gpu if tb.attrib[end] != "-1"]
+            assert len(set(used)) == len(used), "a connection belongs to one thread block"
+        awaited = {(step.attrib["depid"], step.attrib["deps"]) for tb in gpu for step in tb if step.attrib["depid"] != "-1"}
+        posted = {(tb.attrib["id"], step.attrib["s"]) for tb in gpu for step in tb if step.attrib["hasdep"] == "1"}
+        assert awaited == posted, "who is waited for says when it is done, and nobody else"
     while any(steps for _, _, steps in blocks):
         moved = False
-        for rank, tb, steps in blocks:
+        for index in rng.permutation(len(blocks)).tolist():
+            rank, tb, steps = blocks[index]
             if not steps:
                 continue
-            kind, chunk = steps[0].attrib["type"], int(steps[0].attrib["srcoff"])
+            step = steps[0].attrib
+            kind, at, count = step["type"], int(step["srcoff"]), int(step["cnt"])
             incoming = wires.setdefault((int(tb.attrib["recv"]), rank, tb.attrib["chan"]), deque())
             outgoing = wires.setdefault((rank, int(tb.attrib["send"]), tb.attrib["chan"]), deque())
-            if kind != "s" and not incoming:
+            receives, sends = kind.startswith("r"), kind in ("s", "rrs", "rrcs", "rcs")
+            waits = step["depid"] != "-1" and done.get((rank, step["depid"]), -1) < int(step["deps"])
+            if waits or (receives and not incoming) or (sends and len(outgoing) == 2):
                 continue
-            value = held[rank][chunk]
-            if kind != "s":
-                at, got = incoming.popleft()
-                assert at == chunk, "what is received is the chunk that is meant"
+            assert count < 72 and int(step["s"]) == done.get((rank, tb.attrib["id"]), -1) + 1 < 256, "as MSCCL takes it"
+            if kind == "nop":
+                assert step["depid"] != "-1" and steps[1].attrib["depid"] != "-1", "the last one of a chain does something"
+            value = held[rank][at : at + count]
+            if receives:
+                sent, got = incoming.popleft()
+                assert (sent, len(got)) == (at, count), "what is received are the chunks that are meant"
                 if kind.startswith("rr"):
-                    assert not got & value, "nothing is added twice"
-                    value = got | value
+                    assert not any(one & other for one, other in zip(got, value, strict=True)), "nothing is added twice"
+                    value = [one | other for one, other in zip(got, value, strict=True)]
                 else:
                     value = got
-            if kind in ("rrcs", "rcs", "r"):
-                held[rank][chunk] = value
-            if kind != "r":
-                outgoing.append((chunk, value))
+            if kind in ("rrcs", "rrc", "rcs", "r"):
+                held[rank][at : at + count] = value
+            if sends:
+                outgoing.append((at, value))
             steps.popleft()
+            done[rank, tb.attrib["id"]] = int(step["s"])
             moved = True
         assert moved, "every step that waits is answered in the end"
     assert not any(wires.values())
@@ -71,15 +96,62 @@ def reduced(text: str) -> list[list[frozenset[int]]]:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(2, 9).flatmap(lambda n: st.lists(st.permutations(range(n)), min_size=1, max_size=4)))
+@given(
+    st.sets(st.integers(0, 20), min_size=2, max_size=9).flatmap(
+        lambda n: st.lists(st.permutations(sorted(n)), min_size=1, max_size=4)
+    )
+)
 def test_an_msccl_program_sums_everything_everywhere(found: list[list[int]]) -> None:
-    everybody = frozenset(found[0])
+    everybody = frozenset(range(len(found[0])))
+    assert msccl.ranks_of(found[0]) == tuple(sorted(found[0])), "whoever the members are, the program counts them from 0"
     assert all(chunk == everybody for rank in reduced(msccl.xml("a", [tuple(order) for order in found])) for chunk in rank)
 
 
-def test_an_msccl_program_is_for_all_ranks() -> None:
-    with pytest.raises(Infeasible, match="all ranks of a communicator"):
-        msccl.xml("a", [(0, 2)])
+@settings(max_examples=25, deadline=None)
+@given(st.data(), st.integers(3, 9), st.booleans(), st.integers(0, 9))
+def test_a_breadth_first_schedule_becomes_a_program_that_sums_everything_over_links(
+    data: st.DataObject, n: int, duplex: bool, seed: int
+) -> None:
+    orders = data.draw(st.lists(st.permutations(range(n)), min_size=1, max_size=3))
+    shape = Shape(n, 6, duplex, tuple(Ring("a", tuple(order)) for order in orders))
+    text = msccl.scheduled("a", n, bfb.schedule(shape))
+    assert all(chunk == frozenset(range(n)) for rank in reduced(text, seed) for chunk in rank)
+    for gpu in ElementTree.fromstring(text):
+        for tb in gpu:
+            src, dst = int(gpu.attrib["id"]), int(tb.attrib["send"])
+            assert dst == -1 or shape.adjacency[src, dst] or shape.adjacency[dst, src]
+
+
+def test_parts_finer_than_a_program_takes_are_rounded_and_still_whole() -> None:
+    thirds = [bfb.Send(1, src, 0, 3, 1 / 3 + off) for src, off in ((1, 1e-3), (2, -2e-3))]
+    sends = [bfb.Send(1, 3, dst, 3, 1.0) for dst in (1, 2)] + [replace(s, step=2) for s in thirds]
+    sends += [bfb.Send(1, 3, 0, 3, 1 / 3 + 1e-3)] + [bfb.Send(1, k, j, k, 1.0) for k in range(3) for j in range(4) if j != k]
+    text = msccl.scheduled("a", 4, sends)
+    assert f'nchunksperloop="{4 * msccl.FINEST}"' in text
+    assert all(chunk == frozenset(range(4)) for rank in reduced(text) for chunk in rank)
+
+
+def test_parallel_links_are_channels_of_their_own() -> None:
+    shape = Shape(2, 2, True, (), ((0, 1), (0, 1)))
+    root = ElementTree.fromstring(msccl.scheduled("a", 2, bfb.schedule(shape)))
+    assert root.attrib["nchannels"] == "2" and all(len(gpu) == 4 for gpu in root)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: msccl.xml("a", []), "each once in every order"),
+        (lambda: msccl.xml("a", [(0, 2), (0, 1)]), "each once in every order"),
+        (lambda: msccl.xml("a", [(0, 2, 2)]), "each once in every order"),
+        (lambda: msccl.xml("a", [tuple(range(129))]), "257 steps in a thread block, MSCCL 256 at most"),
+        (lambda: msccl.xml("a", [(0, 1)] * 33), "33 channels, MSCCL 32"),
+        (lambda: msccl.scheduled("a", 2, []), "without sends"),
+    ],
+)
+def test_what_msccl_does_not_take_is_refused(make: Callable[[], str], words: str) -> None:
+    with pytest.raises(Infeasible, match=words) as caught:
+        make()
+    assert caught.value.alternative
 
 
 def test_stock_nccl_gets_one_order_or_a_refusal() -> None:
