@@ -318,6 +318,19 @@ def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_
     assert lost["2"]["tx_bytes"] >= 0 and rows_end < lost["2"]["t_ns"]
 
 
+def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(host: Space, peer: Peer) -> None:
+    carrier = peer.ask("hello")["ports"]["1"]["carrier"]
+    assert carrier
+    told = []
+    for pause_s in (0.0, 0.05):
+        host.far.ip("link", "set", "opt1", "down")  # type: ignore[attr-defined]
+        time.sleep(pause_s)
+        host.far.ip("link", "set", "opt1", "up")  # type: ignore[attr-defined]
+        assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"])
+        told.append(peer.ask("counters")["downs"]["1"]["t_ns"])
+    assert told[0] < told[1] < time.monotonic_ns()
+
+
 @pytest.mark.parametrize("wrong", [{"interval_s": 0.0001}, {"interval_s": "often"}, {"interval_s": 0.1, "batch_s": -1}])
 def test_a_rate_that_cannot_be_is_refused_in_words(peer: Peer, wrong: dict[str, Any]) -> None:
     answer = peer.ask("counters", **wrong)

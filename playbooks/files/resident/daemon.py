@@ -158,10 +158,10 @@ class Server:
         self.interfaces[value["name"]] = value
         if before and before["carrier"] == value["carrier"] and before["ups"] == value["ups"]:
             return
-        self.generations.carrier(now)
         port = self.numbers.get(value["name"])
-        if port is not None and before and before["carrier"] and not value["carrier"]:
-            self.samples.carrier_lost(port, now)
+        if port is not None and before and before["carrier"] != value["carrier"]:
+            self.samples.carrier(port, value["carrier"], now)
+        self.generations.carrier(now)
         if port is not None:
             event = {"event": "link", "port": port, "interface": value["name"], "carrier": value["carrier"], "t_ns": now}
             for client in [c for c in self.clients if c.links]:

@@ -25,6 +25,7 @@ NEWSTATS, DONE, ERROR = 92, 3, 2
 LEAST_S = 0.001
 BATCH_S = 0.5
 NICE = 10  # a tenth of the share of an ordinary process (sched(7)), and never nothing, as 19 would be
+DARK_NS = 10_000_000  # how long a port that lost its light waits to be read: those who end the darkness go first
 LONGEST_NS = 2_000_000_000  # no batch waits longer, not even while this host waits for its light
 MOST_ROWS = 4000
 BUFFER = 1 << 18
@@ -42,6 +43,7 @@ class Samples:
         self.places = ()  # of each port: where it stands in an answer, what stands there before its counters, its name
         self.numbers = []  # the ports of a row, in their order
         self.downs = {}  # port -> when its carrier went last, and its counters then
+        self.dark = {}  # ports whose carrier went and that were not read since -> when it went
 
     def look(self):
         """Read every port once: {number: {field: value, "oper": 0 or 1}}."""
@@ -58,10 +60,26 @@ class Samples:
     def oper(self, port):
         return int(bool(self.server.interfaces.get(self.server.ports[port], {}).get("carrier")))
 
-    def carrier_lost(self, port, now):
-        """Keep what a port had counted when its light went: what was sent and did not arrive by then is lost."""
+    def carrier(self, port, carrier, now):
+        """Keep what a port had counted when its light went: what was sent and did not arrive by then is lost.
+
+        A dark port counts nothing, so there is time until its light is back, and one look serves all ports.
+        """
+        if carrier:
+            if port in self.dark:
+                self.keep()
+            return
+        if not self.dark:
+            self.server.timer(now + DARK_NS, self.keep)
+        self.dark[port] = now
+
+    def keep(self):
+        if not self.dark:
+            return
+        dark, self.dark = self.dark, {}
         with contextlib.suppress(OSError):
-            self.downs[str(port)] = dict(self.look().get(str(port), {}), t_ns=now)
+            ports = self.look()
+            self.downs.update({str(port): dict(ports.get(str(port), {}), t_ns=at) for port, at in dark.items()})
 
     def counters(self, request, client, answer):
         """Answer with one look. With `interval_s` (s, >= 0.001) samples follow from now on; null or 0 ends them."""
@@ -79,6 +97,7 @@ class Samples:
         return None
 
     def told(self):
+        self.keep()
         return {"t_ns": time.monotonic_ns(), "ports": self.look(), "downs": self.downs}
 
     def row(self):
