@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 WIDTH = 7.4
 """Inches: two columns of a paper, and a page's width."""
+LEAST_MS = 0.01
+"""What takes less than this (ms) is drawn at it: nothing here is measured more finely."""
 GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
 _RUN_COLOURS = {
     "switch": "dark",
@@ -287,44 +289,57 @@ def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> 
 
 
 def breakdown(percentiles: Answer) -> Figure | None:
-    """Median of each part with a line to its 99th percentile. Without the job: beside its seconds all else vanishes."""
-    rows = [line for line in percentiles.lines() if line["part"].value != "resume"]
+    """Median of each part, on a line from the least to the 99th percentile; from the link's µs to the job's seconds."""
+    rows = list(percentiles.lines())
     if not rows:
         return None
+    found = [line[c].value or 0.0 for line in rows for c in ("least_ms", "median_ms", "p99_ms")]
+    least = _least(found)
     with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):
+        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)  # words stand behind the longest
         for y, line in enumerate(rows):
-            name, middle = line["part"].value, line["median_ms"].value
-            axes.barh(y, middle, height=0.55, color=PHASE_COLOURS.get(name, GREY))
-            if line["p99_ms"]:
-                axes.plot([middle, line["p99_ms"].value], [y, y], color=INK, linewidth=0.8, marker="|", markersize=6, markevery=[1])
-            end = max(middle, line["p99_ms"].value or 0.0)
+            colour = PHASE_COLOURS.get(line["part"].value, GREY)
+            first, middle, last = (max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms"))
+            axes.plot([first, max(middle, last)], [y, y], color=colour, linewidth=2.4, alpha=0.6, solid_capstyle="butt")
+            axes.plot([middle], [y], "o", color=colour, markersize=6, clip_on=False)
             words = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
-            axes.annotate(words, (end, y), (4, 0), textcoords="offset points", va="center", fontsize=7)
+            axes.annotate(words, (max(middle, last), y), (6, 0), textcoords="offset points", va="center", fontsize=7)
         axes.set_yticks(range(len(rows)), [line["part"].value.replace("_", " ") for line in rows])
-        axes.margins(x=0.28)
-        axes.set_xlim(left=0)
-        downwards(axes, "ms")
+        downwards(axes, "logarithmic")
+        _by_decades(axes)
     return figure
 
 
+def _least(found: Sequence[float]) -> float:
+    """Where a logarithmic axis begins that shows these times (ms)."""
+    return float(10.0 ** math.floor(math.log10(max(min((x for x in found if x > 0), default=1.0), LEAST_MS))))
+
+
+def _by_decades(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda ms, _: f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s")
+    axes.xaxis.set_minor_formatter("")
+
+
 def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure | None:
-    """Shares of values that are not above x; `series`: colour and values by name."""
+    """Shares of times (ms) that are not above x; `series`: colour and times by name."""
     shown = {name: (colour, sorted(values)) for name, (colour, values) in series.items() if len(values) > 1}
     if not shown:
         return None
+    every = [ms for _, values in shown.values() for ms in values]
+    least = _least(every)
+    wide = max(every) / least > 50
     with one_figure(2.5) as (figure, axes):
-        for name, (colour, values) in shown.items():
+        for name, (colour, found) in shown.items():
+            values = [max(ms, least) for ms in found] if wide else found
             shares = [(k + 1) / len(values) for k in range(len(values))]
             axes.step(
                 [values[0], *values], [0.0, *shares], where="post", color=colour, linewidth=1.4, label=f"{name} (n = {len(values)})"
             )
-        low = min(v[0] for _, v in shown.values())
-        high = max(v[-1] for _, v in shown.values())
-        if low > 0 and high / low > 50:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-            axes.xaxis.set_minor_formatter("")
-            label += ", logarithmic"
+        if wide:
+            _by_decades(axes)
+            axes.set_xlim(left=least / 1.4)
+            label = "logarithmic"
         axes.set_ylim(0, 1.02)
         axes.set_xlabel(label)
         axes.set_ylabel("share of all")

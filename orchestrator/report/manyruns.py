@@ -48,7 +48,7 @@ def durations(c: Context) -> None:
             section,
             "parts",
             "parts of reconfigurations",
-            "Median of each part, a line to its 99th percentile; when the job resumed is in the table.",
+            "Median of each part, on a line from the least to the 99th percentile; the shortest stand at the axis' begin.",
             figures.breakdown(spread),
         )
         heads = {

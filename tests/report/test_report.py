@@ -6,6 +6,7 @@ import base64
 import csv
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import report as report_command
-from orchestrator.report.figures import Drawing
+from orchestrator.report.figures import Drawing, breakdown
 from orchestrator.report.figures import topology as topology_figure
-from orchestrator.report.ledger import number_text
+from orchestrator.report.ledger import Answer, number_text
 from orchestrator.report.topology import Topology
 from orchestrator.report.words import ending
 from orchestrator.telemetry import Journal, read
@@ -233,6 +234,21 @@ def test_the_figures_are_files_for_papers_and_the_same_every_time(typed: Typed, 
     drawing = Drawing("t", "t", "", topology_figure(Topology(after=frozenset({("a:p1", "b:p1")}))))
     drawn = [[path.read_bytes() for path in drawing.save(at)] for at in (typed.home, typed.home / "paper")]
     assert drawn[0] == drawn[1]
+
+
+def test_every_part_can_be_read_in_the_figure_beside_a_job_that_took_seconds_to_go_on() -> None:
+    columns = ("part", "n", "least_ms", "median_ms", "p90_ms", "p99_ms", "most_ms")
+    rows = [("ack", 0.0, 0.0), ("link", 0.03, 0.04), ("route", 0.3, 0.4), ("dark", 64.0, 65.0), ("resume", 12_000.0, 13_000.0)]
+    spread = Answer("percentiles", "", "", columns, tuple((p, 9, m, m, last, last, last) for p, m, last in rows))
+    figure = breakdown(spread)
+    assert figure is not None
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [row[0] for row in rows]
+    across = axes.transData + axes.transAxes.inverted()
+    dots = [across.transform(line.get_xydata())[0][0] for line in axes.lines if line.get_marker() == "o"]
+    assert len(dots) == len(rows) and dots[0] == pytest.approx(0.0, abs=0.03) and dots[-1] < 0.9
+    assert all(b - a > 0.05 for a, b in itertools.pairwise(dots)), dots
 
 
 @pytest.mark.parametrize("part", ["_save", "_figures", "_tables"])
