@@ -7,7 +7,7 @@ analytical model: compute, then the fullest link of traffic between pairs, then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import exp
 
@@ -25,6 +25,12 @@ PER_MS = 1.0
 """alpha, for differences in milliseconds: the released planner's value."""
 STALE = 50
 """Steps without change after which the released planner finds a new topology."""
+PATIENCE = 10_000
+"""Strategies in a row that bring nothing better, after which a search against one topology ends unless told otherwise."""
+LOOK = 16
+"""Strategies between two looks at who watches."""
+KEPT = 1024
+"""Topologies that are remembered with what every option costs on them; older ones are found again, the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +61,26 @@ class Round:
     taken: int
 
 
+@dataclass(frozen=True)
+class Seen:
+    """How far a search is: its turn (from 1), strategies tried in it and those it may try, the best time (s) of an iteration."""
+
+    turn: int
+    tried: int
+    budget: int
+    best_s: float
+
+
+Watch = Callable[[Seen], bool]
+"""Is told how far the search is, now and then; False ends it with the best so far."""
+
+
 @dataclass(frozen=True, eq=False)
 class Alternation:
-    """The best strategy (an option's name for each part) with its topology. settled: the last round changed nothing."""
+    """The best strategy (an option's name for each part) with its topology.
+
+    settled: the last round changed nothing. stopped: who watched ended it before.
+    """
 
     strategy: tuple[str, ...]
     demand: Demand
@@ -65,6 +88,7 @@ class Alternation:
     iteration_s: float
     rounds: tuple[Round, ...]
     settled: bool
+    stopped: bool = False
 
 
 def together(n: int, parts: Sequence[Part], chosen: Sequence[int]) -> Demand:
@@ -96,39 +120,44 @@ def alternate(
     seed: int = 0,
     budget: int = 1000,
     rounds: int = 10,
+    patience: int = PATIENCE,
     start: Sequence[int] | None = None,
+    watch: Watch | None = None,
 ) -> Alternation:
     """Search strategies and topologies in turn; the answer is the best pair met, never worse than the first.
 
-    budget: strategies tried against one topology. artifact: a new topology whenever a strategy was taken or 50 in a row were not,
-    and back to the best every budget/100 steps, 1 to 1000. start: the first option of each part, 0 where it is left out.
+    budget: strategies tried against one topology at most; patience: fewer, if so many in a row bring nothing better. artifact: a
+    new topology whenever a strategy was taken or 50 in a row were not, and back to the best every budget/100 steps, 1 to 1000.
+    start: the first option of each part, 0 where it is left out. watch: may end the search, which then depends on when.
     Raises: Infeasible - a part without options, or no topology for the first strategy.
     """
     for part in parts:
         if not part.options:
             raise Infeasible(f"{part.name} has no option", "give each part of the model one way to spread it")
-    if not parts or budget < 1 or rounds < 1:
-        raise Infeasible(f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s)", "give 1 or more of each")
+    if not parts or min(budget, rounds, patience) < 1:
+        raise Infeasible(
+            f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s), patience {patience}", "give 1 or more of each"
+        )
     chosen = list(start) if start is not None else [0] * len(parts)
-    search = _Search(n, tuple(parts), lab, rules, np.random.default_rng(seed), seed)
+    search = _Search(n, tuple(parts), lab, rules, np.random.default_rng(seed), seed, patience, watch)
     best: tuple[float, list[int], Finding] | None = None
     told: list[Round] = []
     settled = False
-    while len(told) < rounds and not settled:
+    while len(told) < rounds and not settled and not search.stopped:
         costs = search.costs(chosen)
         before = costs.seconds(chosen)
         if best is None or before < best[0]:
             best = (before, list(chosen), costs.finding)
-        after, found, on, tried, taken = search.strategy(costs, chosen, budget)
+        after, found, on, tried, taken = search.strategy(costs, chosen, budget, len(told) + 1, best[0])
         told.append(Round(before, after, tried, taken))
         if after < best[0] * (1 - 1e-12):
             best = (after, list(found), on.finding)
-        settled = found == chosen
+        settled = found == chosen and not search.stopped
         chosen = found
     assert best is not None  # there was a first round
     seconds, chosen, finding = best
     names = tuple(part.options[index].name for part, index in zip(parts, chosen, strict=True))
-    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(told), settled)
+    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(told), settled, search.stopped)
 
 
 @dataclass(eq=False)
@@ -177,6 +206,9 @@ class _Search:
     rules: Rules
     rng: np.random.Generator
     seed: int
+    patience: int
+    watch: Watch | None
+    stopped: bool = False
     known: dict[tuple[int, ...], _Costs] = field(default_factory=dict)
 
     def costs(self, chosen: Sequence[int]) -> _Costs:
@@ -186,6 +218,8 @@ class _Search:
             finding = find(together(self.n, self.parts, chosen), self.lab, rules=self.rules, seed=self.seed)
             if not finding.shape.connected:  # other strategies must be able to run on it
                 finding = find(self._joined(chosen), self.lab, rules=self.rules, seed=self.seed)
+            if len(self.known) == KEPT:
+                del self.known[next(iter(self.known))]
             self.known[key] = _Costs(finding, self.lab, self.parts)
         return self.known[key]
 
@@ -196,14 +230,21 @@ class _Search:
         mp[np.arange(self.n), (np.arange(self.n) + 1) % self.n] += 1.0
         return Demand(self.n, demand.groups, mp, demand.compute_s)
 
-    def strategy(self, costs: _Costs, chosen: Sequence[int], budget: int) -> tuple[float, list[int], _Costs, int, int]:
-        """The best strategy the chain meets: time, options, the topology it is of, tried, taken."""
+    def strategy(
+        self, costs: _Costs, chosen: Sequence[int], budget: int, turn: int, known_s: float
+    ) -> tuple[float, list[int], _Costs, int, int]:
+        """The best strategy the chain meets: time, options, its topology, tried, taken. known_s: the best of other turns."""
         here, now = list(chosen), costs.seconds(chosen)
         best, least, on = list(here), now, costs
         open_ = [place for place, part in enumerate(self.parts) if len(part.options) > 1]
-        taken = stale = 0
+        taken = stale = since = tried = 0
         back = min(max(budget // 100, 1), 1000)
-        for step in range(budget if open_ else 0):
+        while tried < budget and open_ and since < self.patience:
+            if tried % LOOK == 0 and self.watch is not None and not self.watch(Seen(turn, tried, budget, min(least, known_s))):
+                self.stopped = True
+                break
+            tried += 1
+            since += 1
             place = open_[int(self.rng.integers(len(open_)))]
             options = len(self.parts[place].options)
             old = here[place]
@@ -219,7 +260,7 @@ class _Search:
                 costs, stale = self.costs(here), 0
                 now = costs.seconds(here)
             if now < least:
-                best, least, on = list(here), now, costs
-            if self.rules == "artifact" and (step + 1) % back == 0:
+                best, least, on, since = list(here), now, costs, 0
+            if self.rules == "artifact" and tried % back == 0:
                 here, now, costs = list(best), least, on
-        return least, best, on, budget if open_ else 0, taken
+        return least, best, on, tried, taken

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from planner.alternating import Alternation, Option, Part, alternate, together
+from planner.alternating import LOOK, Alternation, Option, Part, Seen, alternate, together
 from planner.demand import Demand, Group, Infeasible
 from planner.score import allreduce_s, iteration_s, mp_s
 from planner.shape import Lab
@@ -69,6 +69,33 @@ def test_groups_of_the_same_ranks_are_summed_and_names_stay_apart() -> None:
     assert demand_.mp_bytes == 56 * 10**7 and demand_.compute_s == pytest.approx(0.003)
     twice = (Part("x", (Option("o", 0.0, (Group("g", (0, 1), 1), Group("g", (2, 3), 2))),)),)
     assert [group.id for group in together(4, twice, (0,)).groups] == ["g", "g-2"]
+
+
+def test_a_search_ends_when_patience_does_however_much_it_may_try() -> None:
+    for rules in ("paper", "artifact"):
+        found = alternate(MODEL, Lab(N, 4), N, budget=10**8, patience=200, rules=rules)
+        assert all(200 <= told.tried < 10**6 for told in found.rounds) and not found.stopped
+        assert found.iteration_s <= alternate(MODEL, Lab(N, 4), N, budget=100, rules=rules).iteration_s
+    assert [told.tried for told in alternate(MODEL, Lab(N, 4), N, budget=80).rounds] == [80] * 2, "the budget holds, too"
+    with pytest.raises(Infeasible, match="patience 0"):
+        alternate(MODEL, Lab(N, 4), N, patience=0)
+
+
+def test_who_watches_sees_it_get_better_and_may_take_the_best_so_far() -> None:
+    lab, heard = Lab(N, 4), []
+
+    def watch(seen: Seen) -> bool:
+        heard.append(seen)
+        return len(heard) < 12
+
+    found = alternate(MODEL, lab, N, budget=10**8, patience=10**8, watch=watch)
+    assert found.stopped and not found.settled and len(heard) == 12
+    assert [seen.tried for seen in heard] == list(range(0, 12 * LOOK, LOOK)) and {seen.budget for seen in heard} == {10**8}
+    times = [seen.best_s for seen in heard]
+    assert times == sorted(times, reverse=True) and times[-1] < times[0]
+    assert found.iteration_s <= times[-1] and found.rounds[-1].tried == heard[-1].tried
+    unwatched = alternate(MODEL, lab, N, budget=300)
+    assert alternate(MODEL, lab, N, budget=300, watch=lambda seen: True).rounds == unwatched.rounds, "to watch changes nothing"
 
 
 def test_a_seed_gives_the_same_search() -> None:
