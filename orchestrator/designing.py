@@ -23,6 +23,7 @@ from orchestrator.lab import Lab
 from orchestrator.methods import METHODS, Found, Wanted
 from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
 from orchestrator.plan import WantedLink
+from planner.alternating import Watch
 from planner.backend import orders
 from planner.bfb import Send
 from planner.demand import Demand, Group
@@ -66,6 +67,7 @@ class Design:
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
     home: the same at the workload's own rate and bytes. others: topologies reckoned with beside, and their iteration (s).
+    stopped: somebody ended the search for a strategy; this is the best until then.
     """
 
     wanted: Wanted
@@ -83,6 +85,7 @@ class Design:
     here: Prediction
     home: Prediction
     others: tuple[tuple[str, float], ...] = ()
+    stopped: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -146,8 +149,8 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
     return min(lab.hosts[host].link_mbps for host in hosts)
 
 
-def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
-    """Find the topology and reckon with it.
+def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
+    """Find the topology and reckon with it. watch: hears how far a search is and may end it.
 
     Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
     """
@@ -155,7 +158,7 @@ def design(read: Read, lab: Lab, wanted: Wanted) -> Design:
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
     degree = offered(lab, hosts, wanted).degree
     try:
-        return _designed(read, lab, hosts, wanted)
+        return _designed(read, lab, hosts, wanted, watch)
     except Infeasible as error:
         most = offered(lab, hosts, replace(wanted, ports=None)).degree
         for ports in sorted({*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)):
@@ -183,9 +186,9 @@ def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
         )
 
 
-def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted) -> Design:
+def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted, watch: Watch | None = None) -> Design:
     planner_lab = offered(lab, hosts, wanted)
-    read, searched = _searched(read, planner_lab, wanted) if wanted.search else (read, ())
+    read, searched, stopped = _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
     designs: list[Design] = []
     refused: Infeasible | None = None
     for found in METHODS[wanted.method](read.demand, planner_lab, wanted):
@@ -197,20 +200,37 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted)
         raise refused
     best = min(designs, key=lambda found: found.home.iteration_s)
     others = tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best)
-    return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others)
+    return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others, stopped=stopped)
 
 
-def _searched(read: Read, lab: PlannerLab, wanted: Wanted) -> tuple[Read, tuple[str, ...]]:
-    """The demand of the best way to spread the model that the alternating search found, and what it did, in words."""
+def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
+    """The demand of the best way to spread the model that the search found, what it did, in words, and whether it was stopped."""
     from planner.alternating import alternate
     from planner.strategies import parts
 
     at_home = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
     ways = parts(read.workload)
-    found = alternate(ways, at_home, lab.n, rules=wanted.rules, seed=wanted.seed, budget=wanted.search)
+    found = alternate(
+        ways,
+        at_home,
+        lab.n,
+        rules=wanted.rules,
+        seed=wanted.seed,
+        budget=wanted.search,
+        patience=wanted.patience,
+        watch=watch,
+    )
     spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
     told = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
-    return replace(read, demand=found.demand), (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}")
+    last = found.rounds[-1].tried
+    if found.stopped:
+        end = "stopped there"
+    elif 0 < last < wanted.search:
+        end = f"{wanted.patience} in a row brought nothing better"
+    else:
+        end = f"all {last} were tried" if last else "there is only one way"
+    said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}; {end}")
+    return replace(read, demand=found.demand), said, found.stopped
 
 
 def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from optics import HostName
+from planner.alternating import PATIENCE
 from planner.backend import Backend, single_order
 from planner.demand import Demand
 from planner.shape import Lab, Ring, Shape
@@ -34,6 +35,7 @@ class Wanted:
     iterations: int = 20
     domain: int = 2
     search: int = 0
+    patience: int = PATIENCE
 
 
 @dataclass(frozen=True)

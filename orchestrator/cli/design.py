@@ -47,6 +47,9 @@ Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
 Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts of a rail-only domain.")]
 Search = Annotated[int, typer.Option("--search", min=0, help="TopoOpt: also try so many ways to spread the model (0: its own).")]
+Patience = Annotated[
+    int, typer.Option("--patience", min=1, help="End the search after so many tried in a row that are no better (--search).")
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
 Svg = Annotated[
     Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.", show_default=False)
@@ -67,7 +70,7 @@ SHORT = {
     "expander": "A random regular graph with a large spectral gap.",
     "rail-only": "Domains and rails: nothing else joins hosts (--domain).",
 }
-ALPHA_US, DOMAIN = 0.0, 2
+ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
 
 
 def one_of(value: str, known: tuple[str, ...], option: str) -> str:
@@ -89,6 +92,7 @@ def kept(path: Path, text: str) -> None:
 
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
     from orchestrator.beside import taken
+    from orchestrator.cli.searching import watched
     from orchestrator.designing import design, read_workload
     from orchestrator.methods import Wanted
     from orchestrator.session import load_lab
@@ -120,10 +124,17 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         iterations=given["iterations"],
         domain=given["domain"],
         search=given["search"],
+        patience=given["patience"],
     )
     if wanted.search and method != "topoopt":
         raise Usage(f"{call.verb}: --search goes with topoopt only", hint="testbed design topoopt --search 1000")
-    return design(read_workload(workload), lab, wanted)
+    if wanted.patience != PATIENCE and not wanted.search:
+        raise Usage(f"{call.verb}: --patience goes with --search", hint=f"--search 100000 --patience {wanted.patience}")
+    read = read_workload(workload)
+    if not wanted.search:
+        return design(read, lab, wanted)
+    with watched(call) as watch:
+        return design(read, lab, wanted, watch)
 
 
 def _there(path: Path, lab: Lab) -> Plan:
@@ -177,6 +188,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         iterations: Iterations = 20,
         domain: Domain = DOMAIN,
         search: Search = 0,
+        patience: Patience = PATIENCE,
         name: Name = "",
         explain: Explain = False,
         predict: Predict = False,
@@ -215,6 +227,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
             iterations=iterations,
             domain=domain,
             search=search,
+            patience=patience,
         )
         others = [other.name for other in there.values()]
         plan = document(found, name)
@@ -243,4 +256,8 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
         as_other = f" --as {owner_for(plan['name'], others)}" if beside else ""
-        return Result(data, "\n".join(lines), hint="" if out is None else f"testbed up --topology {out}{as_other}")
+        hint = "" if out is None else f"testbed up --topology {out}{as_other}"
+        if found.stopped:
+            words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
+            return Result(data, "\n".join(lines), "E-INTERRUPTED", 130, words, hint, ok=False)
+        return Result(data, "\n".join(lines), hint=hint)

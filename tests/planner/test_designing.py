@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +226,45 @@ def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) 
     assert "set ranks to 12" in told["hint"] and not out.exists()
 
 
+def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -> None:
+    out, budget = tmp_path / "plan.json", "1000000000"
+    command = [
+        str(Path(sys.executable).with_name("testbed")),
+        "design",
+        "topoopt",
+        "-w",
+        str(WORKLOADS / "moe.yaml"),
+        "-o",
+        str(out),
+    ]
+    command += ["-i", str(ROOT / "inventory" / "emulated"), "--search", budget, "--patience", budget, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not _catches(process.pid, signal.SIGTERM):  # it is searching now
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    told = json.loads(process.communicate(timeout=60)[0])
+    assert (process.returncode, told["code"], told["ok"]) == (130, "E-INTERRUPTED", False)
+    assert "best so far" in told["message"] and json.loads(out.read_text()) == told["data"]["plan"]
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(("--name", "../x y"), 3), (("--domain", "3"), 2), (("--scale", "inf"), 3), (("--out", "/nowhere/plan.json"), 2)],
+    [
+        (("--name", "../x y"), 3),
+        (("--domain", "3"), 2),
+        (("--patience", "9"), 2),
+        (("--search", "9"), 2),
+        (("--scale", "inf"), 3),
+        (("--out", "/nowhere/plan.json"), 2),
+    ],
 )
 def test_no_plan_is_written_that_would_be_refused(words: tuple[str, str], code: int, tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("testbed"), "design", "ring", "-w", WORKLOADS / "vgg16.yaml", "--json"]
