@@ -85,6 +85,19 @@ class Trunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Packet switches that join host ports. `ports` maps a host to its port; rates are each way.
+
+    racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one switch.
+    """
+
+    name: str
+    ports: Mapping[str, int]
+    rate_bps: int
+    racks: tuple[tuple[tuple[str, ...], int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LabConfig:
     """One lab. `rate_bps` 0 means unshaped; `mtu` is the largest packet a fibre carries, bytes."""
 
@@ -99,6 +112,7 @@ class LabConfig:
     rate_bps: int = 250_000_000
     mtu: int = 9000
     reserve_core: bool | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 def read_config(inventory: Path) -> LabConfig:
@@ -172,6 +186,13 @@ def read_config(inventory: Path) -> LabConfig:
             if device not in devices
         ]
     problems += [f"fibres.yml: {what}" for what in _twice(fibres, trunks)]
+    segments: list[Segment] = []
+    for entry in fibres_file.get("segments") or []:
+        try:
+            segments.append(_segment(entry))
+        except (KeyError, TypeError, ValueError) as problem:
+            problems.append(f"fibres.yml: segments: {entry}: {_words(problem)}")
+    problems += [f"fibres.yml: {what}" for what in _unplugged(segments, fibres, hosts)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
 
@@ -183,6 +204,7 @@ def read_config(inventory: Path) -> LabConfig:
         devices=devices,
         fibres=tuple(fibres),
         trunks=tuple(trunks),
+        segments=tuple(segments),
         with_hosts=bool(extra.get("hosts", True)) and bool(hosts),
         seed=int(extra.get("seed", 1)),
         rate_bps=round(float(extra.get("link_rate_mbps", 250)) * 1_000_000),
@@ -240,6 +262,38 @@ def _fibre(entry: Mapping[str, Any]) -> Fibre:
 def _trunk(entry: Mapping[str, Any]) -> Trunk:
     (one, egress), (other, ingress) = ((str(entry[end]["device"]), str(entry[end]["port"])) for end in ("from", "to"))
     return Trunk(str(entry["name"]), (one, egress), (other, ingress), _loss_db(entry))
+
+
+def _segment(entry: Mapping[str, Any]) -> Segment:
+    ports = [(host, int(number)) for host, _, number in (str(port).rpartition(":p") for port in entry["ports"])]
+    if len(dict(ports)) < len(ports):
+        raise ValueError("a host has two ports there")
+    racks = tuple((tuple(map(str, rack["hosts"])), _bps(rack["uplink_mbps"])) for rack in entry.get("racks") or ())
+    if racks and sorted(host for hosts, _ in racks for host in hosts) != sorted(dict(ports)):
+        raise ValueError("every host is in one rack, or there are no racks")
+    return Segment(str(entry["name"]), dict(ports), _bps(entry["link_mbps"]), racks)
+
+
+def _bps(mbps: Any) -> int:
+    if not 0 < float(mbps) < float("inf"):
+        raise ValueError(f"a rate of {mbps} Mb/s: wanted more than 0")
+    return round(float(mbps) * 1_000_000)
+
+
+def _unplugged(segments: list[Segment], fibres: list[Fibre], hosts: Mapping[str, HostConfig]) -> Iterator[str]:
+    """Say which cables of segments have no port to go to."""
+    taken = {(fibre.host, fibre.port): fibre.name for fibre in fibres}
+    names = {fibre.name for fibre in fibres}
+    for segment in segments:
+        if segment.name in names:
+            yield f"{segment.name}: the name is taken"
+        names.add(segment.name)
+        for host, port in segment.ports.items():
+            if host not in hosts or port not in hosts[host].interfaces:
+                yield f"{segment.name}: no port {port} on a host {host} in hosts.yml"
+            elif (host, port) in taken:
+                yield f"{segment.name}: port {port} of {host} is taken by {taken[host, port]}"
+            taken.setdefault((host, port), segment.name)
 
 
 def _loss_db(entry: Mapping[str, Any]) -> float:

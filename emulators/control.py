@@ -162,6 +162,8 @@ class Control:
             "devices": devices,
             "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
             "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
+            "segments": [asdict(s) for s in lab.config.segments],
+            "unplugged": sorted(lab.unplugged),
         }
 
     def _history(self, request: Request) -> Words:
@@ -230,10 +232,11 @@ class Control:
 
     def _fibre(self, request: Request) -> Words:
         lab, name = self._lab, str(request["name"])
-        if name not in lab.light.strands and name not in lab.light.ties:
+        electrical = lab.fabric.cables if lab.fabric else {}
+        if name not in lab.light.strands and name not in lab.light.ties and name not in electrical:
             raise BadRequest(f"no fibre {name}")
         lab.sever(name, bool(request["cut"]))
-        return {"cut": sorted(lab.light.cut)}
+        return {"cut": sorted(lab.light.cut | lab.unplugged)}
 
     def _swap(self, request: Request) -> Words:
         lab, one, other, ends = self._lab, str(request["a"]), str(request["b"]), str(request.get("ends", "both"))
@@ -251,7 +254,8 @@ class Control:
         if port.host not in lab.config.hosts or port.port not in lab.config.hosts[port.host].interfaces:
             raise BadRequest(f"no port {port.port} on a host {port.host}")
         lab.kill(port, not request["up"])
-        return {"dead": sorted(f"{host}:p{number}" for host, number in lab.light.dead)}
+        unplugged = [lab.fabric.cables[name] for name in lab.unplugged] if lab.fabric else []
+        return {"dead": sorted(f"{host}:p{number}" for host, number in (*lab.light.dead, *unplugged))}
 
     def _running(self, request: Request) -> Host:
         host = self._lab.hosts.get(str(request["host"]))

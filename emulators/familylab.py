@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulators.electrical import Electrical
 from emulators.family import Family
 
 DEFAULT_STATE = "~/.local/state/testbed/emulated"
@@ -23,7 +24,8 @@ SIZES = (4, 8, 9, 16, 20, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320)
 class Wanted:
     """The lab to write. `state` is where its keys and its control socket live; ports are loopback TCP ports.
 
-    settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own.
+    settle_s: the devices' switching time (s); in a lab of one family 0 means the family's own. electrical: packet switches beside
+    the devices; rack: hosts of a leaf switch.
     """
 
     ssh_ports: tuple[int, ...]
@@ -33,6 +35,8 @@ class Wanted:
     rate_mbps: int = 250
     gpus: int = 0
     lab: str = "emulated"
+    electrical: tuple[Electrical, ...] = ()
+    rack: int = 4
 
 
 def host_name(number: int, count: int) -> str:

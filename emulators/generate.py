@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from emulators.electrical import parse, segments
 from emulators.families import WHERE, family
 from emulators.family import Family
 from emulators.familylab import DEFAULT_STATE, Wanted, host_name, most_hosts, texts_of, texts_of_each
@@ -66,7 +67,9 @@ def free_ports(count: int) -> tuple[int, ...]:
 def hosts_yml(wanted: Wanted) -> str:
     """Return the Ansible inventory of the hosts."""
     count, ports = len(wanted.ssh_ports), len(wanted.device_ports)
-    opts = ", ".join(f"{p}: {{interface: opt{p}}}" for p in range(1, ports + 1))
+    names = [f"opt{p}" for p in range(1, ports + 1)]
+    names += [f"el{p}" for p in range(ports + 1, ports + 1 + len(wanted.electrical))]
+    opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
     # To ssh ~ is the home in the machine's list of users, to everybody else it is $HOME.
     known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
     lines = [
@@ -136,6 +139,9 @@ def _fibres(wanted: Wanted) -> str:
                 f"  - {{name: f-{name}-p{device}, host: {name}, port: {device}, device: ocs{device}, "
                 f'enters: "{enters}", leaves: "{leaves}", length_m: {8 + (host - 1) // 4 * 2}.0}}'
             )
+    if wanted.electrical:
+        names = [host_name(host, count) for host in range(1, count + 1)]
+        lines += segments(wanted.electrical, names, total + 1, total * wanted.rate_mbps, wanted.rack)
     return "\n".join([*lines, ""])
 
 
@@ -178,6 +184,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--look-ahead", action="store_true", help="a patch-panel robot behind a 1x2 switch per port (default 6 hosts of 2 ports)"
     )
+    parser.add_argument(
+        "--electrical",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="a packet switch beside the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
+        "domains:K or rails:K, with @MBPS for another rate than that of all optical ports together; may be repeated, at most 8",
+    )
+    parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
     parser.add_argument("--port-base", type=int, default=22100, help="host n's sshd answers on 127.0.0.1:BASE+n (default 22100)")
     parser.add_argument(
         "--device-port-base", type=int, help="device k answers on BASE+k (default 25000+k Polatis, 23080+k Calient)"
@@ -197,8 +212,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.driver and options.look_ahead:
         parser.error("--driver and --look-ahead exclude each other")
+    if options.electrical and (options.driver or options.look_ahead):
+        parser.error("--electrical is for labs of Polatis and Calient switches")
     options.ports = options.ports or (2 if options.look_ahead else 1 if options.driver else 4)
     try:
+        options.electrical = tuple(parse(text) for text in options.electrical)
+        if not (len(options.electrical) <= 8 and options.rack >= 1):
+            parser.error("at most 8 times --electrical, and racks of 1 host or more")
         kinds = [family(driver) for driver in options.driver or ()]
         options.hosts = options.hosts or (min(8, *map(most_hosts, kinds)) if kinds else 6 if options.look_ahead else 12)
         if not (1 <= options.hosts <= MAX_HOSTS and 1 <= options.ports <= 8):
@@ -224,8 +244,10 @@ def write_default(options: argparse.Namespace) -> str:
             for k in range(1, options.ports + 1)
         )
     settle_s = 0.05 if options.settle_s is None else options.settle_s
-    generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps))
-    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices"
+    more = {"electrical": options.electrical, "rack": options.rack}
+    generate(options.out, Wanted(ssh, devices, options.state or DEFAULT_STATE, settle_s, options.rate_mbps, **more))
+    switches = f", {len(options.electrical)} electrical ports a host" if options.electrical else ""
+    return f"{options.hosts} hosts, {options.hosts * options.ports} fibres, {options.ports} devices{switches}"
 
 
 def write_families(kinds: Sequence[Family], options: argparse.Namespace) -> str:

@@ -62,6 +62,7 @@ class Lab:
         self.stopped = asyncio.Event()
         self.light = fabric.glass if fabric else laid(config)  # who hears whom
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
+        self.unplugged: set[str] = set()  # cables of packet switches
         self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {t.name: t for t in config.trunks}
         self._feeds = Feeds(config, self.servers, self.light)
         self._feeds.start()
@@ -95,6 +96,10 @@ class Lab:
 
     def sever(self, name: str, cut: bool) -> None:
         """Cut a cable or a trunk, or splice it. Raises: KeyError - there is none of that name."""
+        if self.fabric and name in self.fabric.cables:
+            self.fabric.unplug(name, cut)
+            (self.unplugged.add if cut else self.unplugged.discard)(name)
+            return
         cable = self._cables[name]
         self._relit(self.fabric.sever(name, cut) if self.fabric else self.light.sever(name, cut))
         self._feeds.refresh(cable)
@@ -107,6 +112,9 @@ class Lab:
 
     def kill(self, port: HostPort, dead: bool) -> None:
         """Let the link of a host's port never come up, or work again."""
+        if self.fabric and (cable := next((c for c, at in self.fabric.cables.items() if at == port), None)):
+            self.sever(cable, dead)
+            return
         self._relit(self.fabric.kill(port, dead) if self.fabric else self.light.kill(port, dead))
 
     def _on_glass(self, device: str, lit: frozenset[Lit], now: float) -> None:

@@ -30,7 +30,18 @@ def assign_ports(
     `avoid` (see `circuits.foreign_ports`) are taken only where the plan names them.
     Raises: Infeasible - no choice exists, naming the condition that fails; or none was found within the bounded search.
     """
-    wanted = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
+    every = [link if isinstance(link, WantedLink) else WantedLink(link.a, link.b, link.kind) for link in links]
+    wanted = [link for link in every if not lab.electrical(link)]
+    chosen = iter(_optical(wanted, lab, live, avoid))
+    return tuple(_cabled(link) if lab.electrical(link) else next(chosen) for link in every)
+
+
+def _cabled(link: WantedLink) -> Link:
+    assert isinstance(link.a, HostPort) and isinstance(link.b, HostPort)  # else it would not be electrical
+    return Link(link.a, link.b, link.kind)
+
+
+def _optical(wanted: Sequence[WantedLink], lab: Lab, live: Collection[Link], avoid: Collection[HostPort]) -> tuple[Link, ...]:
     try:
         return _assign(_Problem(wanted, lab, frozenset(avoid)), live)
     except Infeasible:

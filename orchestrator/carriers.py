@@ -50,6 +50,8 @@ def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str
 def no_carrier(port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Mapping[str, str]) -> str:
     """Why a planned receiver is dark, as far as the meters and the hosts tell."""
     reading = next((r for r in readings if r.circuit.receiver == port), None)
+    if (segment := lab.segment_at.get(port)) is not None:
+        return f"{port} has no carrier: its cable to the packet switch {segment.name}, or that switch's port, or {port.host}'s"
     if reading is None:
         return f"{port} has no carrier"
     sender = reading.circuit.transmitter

@@ -15,9 +15,11 @@ __all__ = ["assign_ports", "circuit", "circuits", "foreign_ports", "live_links",
 
 
 def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
-    """The circuits of these links, a duplex link being two. live, foreign, Raises: as `routing.route`."""
+    """The circuits of these links, a duplex link being two, an electrical one none. live, foreign, Raises: as `routing.route`."""
     wanted: list[tuple[HostPort, HostPort]] = []
     for link in links:
+        if lab.electrical(link):
+            continue
         wanted.append((link.a, link.b))
         if link.kind is LinkKind.DUPLEX:
             wanted.append((link.b, link.a))

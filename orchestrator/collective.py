@@ -65,17 +65,27 @@ def expected(
                 raise NotVerified(f"ring {index} steps from {host} to {follower}, and no path joins them")
             hops += path
         ways.append(hops)
-    users = Counter(hop for hops in ways for hop in hops)
-    worst: tuple[float, Hop] | None = None
-    for hop in users:
-        rate = (measured.get(Direction(hop.out, hop.into)) or 0.0) / users[hop]
-        if worst is None or rate < worst[0]:
-            worst = (rate, hop)
-    assert worst is not None
-    rate, hop = worst
+    users: Counter[str] = Counter()
+    rates_: dict[str, float] = {}
+    for hop in (hop for hops in ways for hop in hops):
+        for name, mbps in _limits(hop, lab, measured.get(Direction(hop.out, hop.into)) or 0.0):
+            users[name] += 1
+            rates_[name] = max(mbps, rates_.get(name, 0.0))  # a port that reaches some hosts slowly is not slow itself
+    slowest = min(users, key=lambda name: rates_[name] / users[name])
+    rate = rates_[slowest] / users[slowest]
     return Expected(
-        len(rings) * rate / 8, rate * users[hop], f"{hop}" + (f" by {users[hop]} rings' steps" if users[hop] > 1 else "")
+        len(rings) * rate / 8, rates_[slowest], slowest + (f" by {users[slowest]} rings' steps" if users[slowest] > 1 else "")
     )
+
+
+def _limits(hop: Hop, lab: Lab, mbps: float) -> list[tuple[str, float]]:
+    """What limits a hop that carries `mbps` alone, by name: the hop itself, or over packet switches what others share with it."""
+    segment = lab.segment_at.get(hop.out)
+    if segment is None:
+        return [(str(hop), mbps)]
+    # Uplinks carry what they carry; a port what was measured of it.
+    shared = segment.limits(hop.out.host, hop.into.host)
+    return [(name, mbps if rate == segment.link_mbps else rate) for name, rate in shared]
 
 
 def size(limit: Expected, ranks: int) -> int:

@@ -55,6 +55,14 @@ async def degraded(
     for link in dead:
         ends = sorted(port for port in listening([link]) if carriers.get(port) is False)
         why = [found[way] for way in dark if way.receiver in ends and way in found]
+        if lab.electrical(link):
+            continue
         at = f"no light at {', '.join(map(str, ends))}" if ends else "its sender sees no light and sends none"
         lines.append("; ".join(filter(None, [f"{link_text(link)} is dark: {at}", *dict.fromkeys(why), trouble])))
+    cables = dict.fromkeys(
+        port for link in dead if lab.electrical(link) for port in (link.a, link.b) if carriers.get(port) is False
+    )
+    lines += [
+        f"{port} is down: its cable to the packet switch {lab.segment_at[port].name}, or a port at its ends" for port in cables
+    ]
     return tuple(lines)

@@ -111,6 +111,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 END = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:p[0-9]{1,3})?$"
+PORT = END.replace("?", "")
 INTERFACE = r"^[^\s/:]{1,15}$"
 OPTION = r"^[a-z][a-z0-9_]{0,62}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
@@ -118,6 +119,7 @@ LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {
     NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
     END: "a host port such as gpu01:p1, or a host alone",
+    PORT: "a host port such as gpu01:p1",
     INTERFACE: "the name of a Linux interface, at most 15 characters",
     OPTION: "an option's name in small letters, digits and '_'",
     VARIABLE: "the name of an environment variable",

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from optics import BadFile, Db, Dbm, DeviceConfig, DeviceName, HostName, HostPort, Port, Slot, Traits
+from optics import BadFile, Db, Dbm, DeviceConfig, DeviceName, HostName, HostPort, Link, Port, Slot, Traits
 from orchestrator.ansible import InventoryHost, read_inventory
 from orchestrator.filecheck import check
 from orchestrator.filepos import Document, Path, Problems, did_you_mean, natural, read_yaml, summary
 from orchestrator.labedges import DevicesEdge, FibreEdge, FibresEdge, Forwarding, HostEdge, SshEdge, TrunkEdge
+from orchestrator.plan import WantedLink
+from orchestrator.segments import Segment, read_segments
 
 FIBRE_DB_PER_KM = 0.35  # G.652.D at 1310 nm, ITU-T G.652 (11/2016) table 2 gives at most 0.4; 0.35 is the usual data sheet value
 CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in each direction
@@ -136,6 +138,8 @@ class Lab:
     """What the drivers say of their devices; who reads the lab adds it (`with_traits`), because nothing here knows a driver."""
     input_limits: Mapping[DeviceName, Mapping[str, Dbm]] = field(default_factory=dict)
     """How much light (dBm) may enter each port, by its label; the empty label stands for all others of the device."""
+    segments: Mapping[str, Segment] = field(default_factory=dict)
+    """What packet switches join, by name: fixed cabling beside the fibres."""
 
     def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
         """The same lab, its devices as their drivers describe them, the inventory's overrides included."""
@@ -173,6 +177,16 @@ class Lab:
         enters = {fibre.enters for fibre in self.fibres.values()} | {trunk.end for trunk in self.trunks}
         leaves = {fibre.leaves for fibre in self.fibres.values()} | {trunk.start for trunk in self.trunks}
         return frozenset(port.device for port in enters & leaves)
+
+    @cached_property
+    def segment_at(self) -> Mapping[HostPort, Segment]:
+        """The segment each electrical port is cabled to."""
+        return {port: segment for segment in self.segments.values() for port in segment.ports.values()}
+
+    def electrical(self, link: Link | WantedLink) -> bool:
+        """Whether packet switches carry the link, so that it needs no light."""
+        at = [self.segment_at.get(end) if isinstance(end, HostPort) else None for end in (link.a, link.b)]
+        return at[0] is not None and at[0] is at[1]
 
     def interface(self, port: HostPort) -> str:
         """The interface the host itself sends from at `port`."""
@@ -231,12 +245,12 @@ def read_lab(
     )
     device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
-        fibres, trunks = _glass(fibres_doc, problems[2], hosts, host_names, device_names)
+        fibres, trunks, segments = _cables(fibres_doc, problems[2], hosts, host_names, device_names)
     for found in problems:
         lines += found.lines()
     if lines:
         raise BadFile(lines, hint="correct the inventory; nothing was changed")
-    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits)
+    return Lab(lab_name, hosts, devices, fibres, secrets, trunks, input_limits=limits, segments=segments)
 
 
 def _keys(value: Any, key: str) -> list[str]:
@@ -393,17 +407,17 @@ def _devices(
     return edge.lab, devices, secrets, limits
 
 
-def _glass(
+def _cables(
     document: Document,
     problems: Problems,
     hosts: Mapping[HostName, Host],
     host_names: frozenset[HostName] | None,
     device_names: frozenset[DeviceName] | None,
-) -> tuple[dict[HostPort, Fibre], tuple[Trunk, ...]]:
-    """The fibres and trunks; names of hosts and devices are checked where those are known."""
+) -> tuple[dict[HostPort, Fibre], tuple[Trunk, ...], dict[str, Segment]]:
+    """The fibres, trunks and segments; names of hosts and devices are checked where those are known."""
     edge = check(FibresEdge, document.value if document.value is not None else {}, problems)
     if edge is None:
-        return {}, ()
+        return {}, (), {}
     claims = _Claims(problems, device_names)
     fibres: dict[HostPort, Fibre] = {}
     for index, fibre in enumerate(edge.fibres):
@@ -418,7 +432,9 @@ def _glass(
         claims.device(fibre.device, (*path, "device"))
         fibres[port] = claims.fibre(fibre, port, path)
     trunks = tuple(claims.trunk(trunk, ("trunks", index)) for index, trunk in enumerate(edge.trunks))
-    return dict(sorted(fibres.items(), key=lambda item: (natural(item[0].host), item[0].number))), trunks
+    numbers = {name: tuple(host.ports) for name, host in hosts.items()}
+    segments = read_segments(edge.segments, problems, numbers, host_names, claims.taken)
+    return dict(sorted(fibres.items(), key=lambda item: (natural(item[0].host), item[0].number))), trunks, segments
 
 
 class _Claims:

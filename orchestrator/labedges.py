@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from orchestrator.filecheck import INTERFACE, NAME, Edge
+from orchestrator.filecheck import INTERFACE, NAME, PORT, Edge
 from orchestrator.filepos import did_you_mean
 
 Forwarding = Literal["kernel", "npar-rdma"]
@@ -175,6 +175,23 @@ class TrunkEdge(Edge):
     loss_db: Annotated[float, Field(ge=0, le=60)] | None = None
 
 
+class RackEdge(Edge):
+    """Hosts of a segment at one leaf switch, and the rate of all its uplinks together."""
+
+    hosts: Annotated[list[str], Field(min_length=1)]
+    uplink_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
+
+
+class SegmentEdge(Edge):
+    """Host ports cabled to packet switches that are not driven from here."""
+
+    name: Name
+    ports: Annotated[list[Annotated[str, Field(pattern=PORT, description="a host port such as gpu01:p5")]], Field(min_length=2)]
+    link_mbps: Annotated[float, Field(gt=0, le=10_000_000)]
+    racks: list[RackEdge] = Field(default_factory=list)
+
+
 class FibresEdge(Edge):
     fibres: list[FibreEdge]
     trunks: list[TrunkEdge] = Field(default_factory=list)
+    segments: list[SegmentEdge] = Field(default_factory=list)

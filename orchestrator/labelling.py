@@ -18,7 +18,13 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
     it = lab.hosts[host]
     wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
     devices = ", ".join(f"p{n} at {device}" for n, device in wired.items())
-    return {"forwarding": it.forwarding, "lanes": it.lanes, "GPUs": it.gpus, "ports": len(it.ports), "fibres": devices}
+    segments = ", ".join(
+        f"p{s.ports[host].number} at {s.name}" + (f" rack {s.rack(host) + 1}" if s.racks else "")
+        for s in lab.segments.values()
+        if host in s.ports
+    )
+    same = {"forwarding": it.forwarding, "lanes": it.lanes, "GPUs": it.gpus, "ports": len(it.ports), "fibres": devices}
+    return same | {"segments": segments}
 
 
 def difference(one: HostName, other: HostName, lab: Lab) -> str:
@@ -47,6 +53,9 @@ def relabelled_text(text: str, by: Labels) -> str:
 
     for link in body.get("links", ()):
         link["a"], link["b"] = end(link["a"]), end(link["b"])
+    for segment in body.get("segments", ()):
+        if segment.get("hosts"):
+            segment["hosts"] = [by.get(host, host) for host in segment["hosts"]]
     if job := body.get("job"):
         job["ranks"] = [by.get(host, host) for host in job["ranks"]]
         if "rings" in job:
@@ -74,7 +83,7 @@ def labels_between(text: str, other: str) -> dict[HostName, HostName] | None:
 
 def _names(body: Any) -> Iterable[str]:
     """Every host that a plan names in its links and ranks, in the order of the file."""
-    for link in body["links"]:
+    for link in body.get("links", ()):
         yield link["a"].partition(":")[0]
         yield link["b"].partition(":")[0]
     yield from (body.get("job") or {}).get("ranks", ())

@@ -172,7 +172,8 @@ class Avoid:
 class Plan:
     """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing.
 
-    interchangeable: groups of like hosts that may take each other's place.
+    interchangeable: groups of like hosts that may take each other's place. segments: names of packet switches, whose pairs of ports
+    are among the links.
     """
 
     name: str
@@ -186,6 +187,7 @@ class Plan:
     warnings: tuple[str, ...] = field(default=(), compare=False)
     avoid: Avoid = Avoid()
     interchangeable: tuple[tuple[HostName, ...], ...] = ()
+    segments: tuple[str, ...] = ()
 
     @property
     def rings(self) -> tuple[tuple[HostName, ...], ...]:

@@ -186,14 +186,24 @@ class TransitionEdge(Edge):
     revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that nobody confirmed in this time")] = 30.0
 
 
+class SegmentEdge(Edge):
+    """An electrical segment of the inventory whose ports carry traffic of the plan, as if every two of them were linked."""
+
+    name: Name
+    hosts: Annotated[
+        list[str] | None, Field(min_length=2, description="which of its hosts; without them all that have a port there")
+    ] = None
+
+
 class PlanEdge(Edge):
-    """Which host ports should be linked, and what should then run."""
+    """Which host ports should be linked, which packet switches used, and what should then run. Links or segments are needed."""
 
     schema_url: Annotated[str, Field(alias="$schema")] = ""
     schema_id: Annotated[Literal["testbed.plan/1"], Field(alias="schema")]
     name: Name
     description: Annotated[str, Field(max_length=4096)] = ""
-    links: Annotated[list[LinkEdge], Field(min_length=1, max_length=8192)]
+    links: Annotated[list[LinkEdge], Field(max_length=8192)] = Field(default_factory=list)
+    segments: Annotated[list[SegmentEdge], Field(max_length=64)] = Field(default_factory=list)
     job: JobEdge | None = None
     predicted: PredictedEdge | None = None
     producer: ProducerEdge | None = None

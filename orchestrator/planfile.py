@@ -18,7 +18,7 @@ from orchestrator.lab import Lab
 from orchestrator.labelling import alike, difference
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, Traffic, TransitionPolicy, WantedLink, host_of
-from orchestrator.planedges import GroupEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, json_schema
+from orchestrator.planedges import GroupEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, SegmentEdge, json_schema
 
 __all__ = ["json_schema", "read_plan"]
 
@@ -35,6 +35,9 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}
     checker = _Checker(lab, problems, notes)
     links = checker.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
+    links += checker.segments(raw.get("segments"))
+    if edge is not None and not edge.links and not edge.segments:
+        problems.add(("links",) if "links" in raw else (), "nothing joins hosts: a plan has links, or segments, or both")
     job = checker.job(raw.get("job"))
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
@@ -53,6 +56,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         warnings=tuple(notes.lines()),
         interchangeable=groups,
+        segments=tuple(segment.name for segment in edge.segments),
     )
 
 
@@ -127,6 +131,47 @@ class _Checker:
         self.degrees(wanted)
         return tuple(wanted)
 
+    def segments(self, raw: Any) -> tuple[WantedLink, ...]:
+        """A link for every pair of ports of the segments that the plan names."""
+        wanted: list[WantedLink] = []
+        seen: dict[str, int] = {}
+        known = self.lab.segments
+        for index, item in enumerate(raw if isinstance(raw, list) else ()):
+            path: Path = ("segments", index)
+            edge = attempt(SegmentEdge, item)
+            if edge is None:
+                self.complete = False
+                continue
+            if edge.name not in known:
+                listed = summary(known, "segment") if known else "it has none; fibres.yml lists them"
+                hint = did_you_mean(edge.name, known)
+                self.problems.add((*path, "name"), f"segment {edge.name} is not in the lab ({listed}){hint}")
+                self.complete = False
+                continue
+            if edge.name in seen:
+                self.problems.add((*path, "name"), f"segment {edge.name} is named already, by segments[{seen[edge.name]}]")
+                continue
+            seen[edge.name] = index
+            segment = known[edge.name]
+            self.members(edge.hosts or [], segment.ports, segment.name, path)
+            for link in segment.links(edge.hosts if edge.hosts is not None else segment.ports):
+                wanted.append(WantedLink(link.a, link.b, link.kind, f"segments[{index}]"))
+                self.edges[link.a.host, link.b.host] += 1
+                self.edges[link.b.host, link.a.host] += 1
+        return tuple(wanted)
+
+    def members(self, hosts: list[str], ports: Mapping[HostName, HostPort], segment: str, path: Path) -> None:
+        """The hosts of a segment that a plan names have a port there, and are named once."""
+        for at, host in enumerate(hosts):
+            place: Path = (*path, "hosts", at)
+            if not self.known_host(host, place):
+                self.complete = False
+            elif host not in ports:
+                self.problems.add(place, f"{host} has no port at segment {segment} ({summary(ports, 'host')} have)")
+                self.complete = False
+            elif host in hosts[:at]:
+                self.problems.add(place, f"host {host} is named twice")
+
     def end(self, text: str, path: Path) -> LinkEnd | None:
         name, _, port_text = text.partition(":p")
         if not self.known_host(name, path):
@@ -142,7 +187,9 @@ class _Checker:
             )
             return None
         if port not in self.lab.fibres:
-            self.problems.add(path, f"no fibre is attached to {port}")
+            at = self.lab.segment_at.get(port)
+            electrical = f'; it is a port of the packet switch {at.name}: "segments": [{{"name": "{at.name}"}}]' if at else ""
+            self.problems.add(path, f"no fibre is attached to {port}{electrical}")
             return None
         return port
 

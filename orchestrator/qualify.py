@@ -141,17 +141,23 @@ async def qualify(hosts: HostSide, lab: Lab, links: Sequence[Link], accept: Acce
     """
     groups = batches(links)
     measured = await load(hosts, lab, groups)
-    known = [quality.mbps for quality in measured.values() if quality.mbps]
+    own = {
+        d: lab.segment_at[link.a].alone_mbps(link.a.host, link.b.host)
+        for link in links
+        if lab.electrical(link)
+        for d in directions(link)
+    }
+    known = [quality.mbps for d, quality in measured.items() if quality.mbps and d not in own]
     reference = accept.link_mbps or (statistics.median(known) if known else None)
     for _ in range(AGAIN):
-        doubtful = compared(measured, reference, accept).bad
+        doubtful = compared(measured, reference, accept, own=own).bad
         if not doubtful:
             break
         again = [[link] for link in links if doubtful & set(directions(link))]
         groups += again
         for direction, quality in (await load(hosts, lab, again)).items():
             measured[direction] = better(measured[direction], quality)
-    return compared(measured, reference, accept, len(groups))
+    return compared(measured, reference, accept, len(groups), own)
 
 
 def better(one: LinkQuality, other: LinkQuality) -> LinkQuality:
@@ -179,11 +185,19 @@ async def load(hosts: HostSide, lab: Lab, groups: Iterable[Sequence[Link]]) -> d
     return measured
 
 
-def compared(measured: Mapping[Direction, LinkQuality], reference: float | None, accept: Acceptance, count: int = 1) -> Quality:
-    """What was measured against what is wanted."""
+def compared(
+    measured: Mapping[Direction, LinkQuality],
+    reference: float | None,
+    accept: Acceptance,
+    count: int = 1,
+    own: Mapping[Direction, float] | None = None,
+) -> Quality:
+    """What was measured against what is wanted. own: rates (Mb/s) of directions that are not compared with the others'."""
+    own = own or {}
     least = MIN_SHARE if accept.min_link_share is None else accept.min_link_share
     most = MAX_LOSS if accept.max_link_loss is None else accept.max_link_loss
-    shares = {d: replace(q, share=round((q.mbps or 0.0) / reference, 3) if reference else 0.0) for d, q in measured.items()}
+    of = {d: own.get(d, reference) for d in measured}
+    shares = {d: replace(q, share=round((q.mbps or 0.0) / rate, 3) if (rate := of[d]) else 0.0) for d, q in measured.items()}
     bad: dict[Direction, str] = {}
     for direction, quality in sorted(shares.items()):
         why = []
@@ -191,7 +205,7 @@ def compared(measured: Mapping[Direction, LinkQuality], reference: float | None,
             why.append("nothing arrives")
         elif (quality.share or 0.0) < least:
             why.append(
-                f"{quality.mbps:.0f} Mb/s, {100 * (quality.share or 0):.0f} % of {reference:.0f} (at least {100 * least:g} %)"
+                f"{quality.mbps:.0f} Mb/s, {100 * (quality.share or 0):.0f} % of {of[direction]:.0f} (at least {100 * least:g} %)"
             )
         if quality.loss is not None and quality.loss > most:
             why.append(f"loses {100 * quality.loss:.2g} % at {quality.offered_mbps:.0f} Mb/s (at most {100 * most:g} %)")

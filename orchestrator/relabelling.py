@@ -39,7 +39,8 @@ def relabelled(
     known = labels_between(text, current_text) if current_text else None
     if known is not None and not _within(known, groups):
         known = None
-    found = labels(plan.links, groups, live_links(mine, lab), known)
+    optical = [link for link in plan.links if not lab.electrical(link)]
+    found = labels(optical, groups, live_links(mine, lab), known)
     tried: dict[tuple[tuple[HostName, HostName], ...], int | Infeasible | Interlock] = {}
     plans: dict[tuple[tuple[HostName, HostName], ...], tuple[Plan, str]] = {}
     for by in (known or {}, {}, found):

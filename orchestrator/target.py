@@ -39,7 +39,8 @@ from orchestrator.transition import Held, Transition, transition
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside; kept_links: those that stay.
+    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside, and the plan's segments, which
+    always carry traffic; kept_links: those that stay.
 
     early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`prewire.ahead`); late: the
     rest of it.
@@ -111,6 +112,7 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
     early = ahead(change, observed, lab)
     change = in_order(change, early, observed, lab)
     old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
+    old += tuple(link for link in links if lab.electrical(link))
     return Target(links, ways, wanted, change, old, early)
 
 

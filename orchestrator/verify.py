@@ -127,16 +127,24 @@ async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) ->
 async def check_identity(
     hosts: HostSide, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
 ) -> Finding:
-    """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named.
+    """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named. At a segment, any other
+    port of it does: a packet switch brings everybody's frames to everybody.
 
     Only planned ports are asked at first, and nobody waits once all are heard. What is not as planned is looked at again at every
     port of every host that answers: the other half of a swap may be at a port that the plan does not use.
     """
-    planned = senders(tuple(links))
+    links = tuple(links)
+    planned = senders(link for link in links if not lab.electrical(link))
+    switched = {port: lab.segment_at[port] for link in links if lab.electrical(link) for port in (link.a, link.b)}
     answering = {name for name, hello in hellos.items() if hello.installed and name not in silent}
-    ports = {port for port in {*planned, *planned.values()} if port.host in answering}
-    found = await hosts.neighbours(ports, timeout_s=PROBE_S, hear=[p for p in planned if p in ports])
+    ports = {port for port in {*planned, *planned.values(), *switched} if port.host in answering}
+    found = await hosts.neighbours(ports, timeout_s=PROBE_S, hear=[p for p in (*planned, *switched) if p in ports])
     hears = {port: found[port].hears if port in found else None for port in planned}
+    astray = [
+        f"{port}: hears {end.hears or 'nobody'}; the packet switch {segment.name} is planned there"
+        for port, segment in sorted(switched.items(), key=lambda item: item[0])
+        if (end := found.get(port)) is not None and (end.hears is None or lab.segment_at.get(end.hears) is not segment)
+    ]
     lines: tuple[str, ...] = ()
     if any(hears[port] != peer for port, peer in planned.items() if port in ports):
         everywhere = {port for port in lab.fibres if port.host in answering}
@@ -144,10 +152,12 @@ async def check_identity(
         hears |= {port: end.hears for port, end in wide.items()}
         lit = {port for port, end in wide.items() if end.carrier}
         lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), hears, lab, lit)
-    mute = sorted({port.host for port in planned if port.host not in answering})
+    mute = sorted({port.host for port in (*planned, *switched) if port.host not in answering})
     wrong = sum(hears.get(port) != peer for port, peer in planned.items())
+    wrong += len(astray) + sum(port not in found for port in switched)
+    total = len(planned) + len(switched)
     unasked = tuple(f"{host}: does not answer, so nobody knows what it hears" for host in mute)
-    return Finding(not wrong, f"neighbours {len(planned) - wrong}/{len(planned)}", (*lines, *unasked))
+    return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *astray, *unasked))
 
 
 async def check_forwarding(

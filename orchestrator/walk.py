@@ -1,7 +1,8 @@
 """Follows a packet through the hosts' rules: an oracle for `rules`, written from what kernels, NICs and light do.
 
 It shares nothing with the code that computes the rules: it knows interfaces, addresses, MACs and links, looks routes up by longest
-prefix, finds the receiver by the frame's MAC, and lets the RDMA function of a split NIC port consume what is addressed to it.
+prefix, finds the receiver by the frame's MAC, and lets the RDMA function of a split NIC port consume what is addressed to it. Light
+leads from one port to one other; a packet switch brings a frame to the port that has its MAC.
 """
 
 from __future__ import annotations
@@ -73,14 +74,20 @@ def walk_to(
     tagged: bool = False,
 ) -> tuple[HostName, ...]:
     """As `walk`, to one address."""
-    light = dict(way for link in links for way in _ways(link))
+    light: dict[HostPort, list[HostPort]] = {}
+    for sender, receiver in (way for link in links for way in _ways(link)):
+        light.setdefault(sender, []).append(receiver)
     destination = IPv4Address(address)
     trail = [source]
     frame = _send(rules.get(source, frozenset()), lab.hosts[source], destination, trail)
     for _ in range(TIME_TO_LIVE):
         if frame.port not in light:
             raise Lost(tuple(trail), f"no light leaves {frame.port}")
-        arrival = light[frame.port]
+        reached = light[frame.port]
+        theirs = [port for port in reached if frame.mac in (macs[port].mac, macs[port].eth)]
+        if len(reached) > 1 and len(theirs) != 1:
+            raise Lost(tuple(trail), f"{len(theirs)} ports beyond {frame.port} have the MAC {frame.mac}")
+        arrival = theirs[0] if theirs else reached[0]
         here = lab.hosts[arrival.host]
         trail.append(here.name)
         ours = macs[arrival]

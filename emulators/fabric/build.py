@@ -1,7 +1,7 @@
 """Build the fabric: namespaces, fibres, shapers; then move its light.
 
 All glass is in one namespace `ocs`, with one end of every fibre. A cross-connect is a redirect from one end to another; a dark
-receiver is an end that is down, which the host at the other end sees as loss of carrier.
+receiver is an end that is down, which the host at the other end sees as loss of carrier. Packet switches are there too.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from emulators.fabric.netlink import (
     link_state,
     no_redirect,
     redirect,
-    shaper,
     veth,
 )
 from emulators.fabric.sshd import Keys, server_config
+from emulators.fabric.switches import cables, limited, switched
 from emulators.light import Lit
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
@@ -107,6 +107,7 @@ class Fabric:
         """Build everything. Takes over the listening sockets in `doors`. Raises: CannotBuild."""
         self.config = config
         self.glass = laid(config)
+        self.cables = cables(config.segments)
         self._index: dict[HostPort, int] = {}
         self._aside = ThreadPoolExecutor(1, "carrier")
         self._darkening: Future[None] = Future()
@@ -146,6 +147,10 @@ class Fabric:
     def silence(self, port: HostPort, silent: bool) -> Relight:
         """Let the transmitter of `port` fall silent, or send again."""
         return self._apply(self.glass.silence(port, silent))
+
+    def unplug(self, cable: str, out: bool) -> None:
+        """Pull a cable of a packet switch, or plug it in again. Raises: KeyError - no such cable."""
+        self._ocs.send([link_state(self._index[self.cables[cable]], not out, absent_ok=True)])
 
     def carriers(self) -> dict[HostPort, bool]:
         """Ask the kernel, not the books, which host ports have carrier."""
@@ -205,6 +210,7 @@ class Fabric:
             linux.bind(f"/proc/self/fd/{fd}", Path("/run/netns", name))
 
         fibres: list[Message] = []
+        rates = {port: s.rate_bps for s in self.config.segments for port in cables([s]).values()}
         patches: list[Message] = [bridge(BRIDGE_INDEX, "mgmt"), link_state(BRIDGE_INDEX, True), link_state(LOOPBACK, True)]
         for name, host in self.config.hosts.items():
             for port, interface in host.interfaces.items():
@@ -213,13 +219,13 @@ class Fabric:
                 near = End(index, f"h{host.number}p{port}", mtu=self.config.mtu)
                 mac = f"02:0a:00:{host.number >> 8:02x}:{host.number & 255:02x}:{port:02x}"
                 fibres.append(veth(near, End(FIRST_PORT_INDEX + port, interface, mac, net=nets[name])))
-                if self.config.rate_bps:
-                    fibres += shaper(index, self.config.rate_bps)
+                fibres += limited(index, rates.get(HostPort(name, port), self.config.rate_bps))
                 fibres.append(clsact(index))
             index = FIRST_MGMT_INDEX + host.number
             mac = f"02:0a:ff:{host.number >> 8:02x}:{host.number & 255:02x}:00"
             patches.append(veth(End(index, f"m{host.number}"), End(MGMT_INDEX, "mgmt", mac, net=nets[name])))
             patches.append(enslave(index, BRIDGE_INDEX))
+        fibres += switched(self.config.segments, self._index, self.config.mtu)
         try:
             self._ocs.send(fibres)
             lab = Netlink()

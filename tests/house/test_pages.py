@@ -27,6 +27,7 @@ from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
 from optics import TestbedError, errors
+from orchestrator import planedges
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.filepos import read_yaml
 from orchestrator.lab import read_lab
@@ -37,6 +38,8 @@ from orchestrator.labedges import (
     FibresEdge,
     HostEdge,
     PortEdge,
+    RackEdge,
+    SegmentEdge,
     SlotEdge,
     SshEdge,
     TraitsEdge,
@@ -97,7 +100,8 @@ def test_the_inventory_page_lists_exactly_the_keys_of_each_file() -> None:
     text = page("reference/inventory.md")
     assert names(section(text, "hosts.yml")) == fields(HostEdge, prefix="testbed_") | fields(PortEdge, SshEdge)
     assert names(section(text, "devices.yml")) == fields(DevicesEdge, DeviceEdge, TraitsEdge)
-    assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge)
+    segments = fields(RackEdge, SegmentEdge)
+    assert names(section(text, "fibres.yml")) == fields(FibresEdge, FibreEdge, SlotEdge, TrunkEdge, TrunkEndEdge) | segments
     own = {key for driver in WHERE for key in inspect.signature(family(driver).dialect).parameters} - {"plant"}
     settings = {"hosts", "seed", "link_rate_mbps", "mtu", "reserve_core", "devices"}
     assert names(section(text, "emulator.yml")) == own | PLANT_KEYS | settings
@@ -118,6 +122,7 @@ def test_every_key_of_emulator_yml_that_the_page_lists_is_taken(tmp_path: Path) 
 PLAN_PARTS: Mapping[str, type[BaseModel]] = {
     "The plan": PlanEdge,
     "Links": LinkEdge,
+    "Segments": planedges.SegmentEdge,
     "Job": JobEdge,
     "Traffic": TrafficEdge,
     "Groups": GroupEdge,

@@ -1,0 +1,77 @@
+"""The packet switches of a generated lab: which hosts they join, at what rates, as fibres.yml says it.
+
+A specification is KIND[:NUMBER][@MBPS]. `ideal`: one switch. `fat-tree`: racks whose uplinks carry all that their hosts can send;
+`oversubscribed:F`: 1/F of it. `domains:K`: a switch for every K hosts in a row. `rails:K`: a switch for all hosts at the same of K
+places. Each takes one port of every host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+KINDS = ("ideal", "fat-tree", "oversubscribed", "domains", "rails")
+UNSHAPED_MBPS = 25_000
+
+
+@dataclass(frozen=True, slots=True)
+class Electrical:
+    """One specification. number: the factor of an oversubscribed tree, the K of domains and rails. mbps: 0 where it names none."""
+
+    kind: str
+    number: float = 0.0
+    mbps: float = 0.0
+
+
+def parse(text: str) -> Electrical:
+    """Read a specification. Raises ValueError: what is wrong with it, and what would be right."""
+    found = re.fullmatch(r"([a-z-]+)(?::(\d+(?:\.\d+)?))?(?:@(\d+(?:\.\d+)?))?", text)
+    if found is None or found[1] not in KINDS:
+        raise ValueError(f"{text!r}: wanted ideal, fat-tree, oversubscribed:4, domains:2 or rails:2, each perhaps with @MBPS")
+    kind, number, mbps = found[1], float(found[2] or 0), float(found[3] or 0)
+    if (number > 0) != (kind not in ("ideal", "fat-tree")):
+        raise ValueError(f"{text!r}: {kind} takes {'no number' if number else 'a number, such as ' + kind + ':2'}")
+    if kind == "oversubscribed" and number < 1:
+        raise ValueError(f"{text!r}: an uplink of more than all hosts is no oversubscription: wanted 1 or more")
+    if kind in ("domains", "rails") and number != int(number):
+        raise ValueError(f"{text!r}: {kind} of {number:g} hosts: wanted a whole number")
+    if found[3] and not mbps:
+        raise ValueError(f"{text!r}: a rate of 0 Mb/s carries nothing")
+    return Electrical(kind, number, mbps)
+
+
+def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int, default_mbps: float, rack: int) -> list[str]:
+    """The lines of fibres.yml. default_mbps: of a port where the specification names no rate; rack: hosts of a leaf switch.
+
+    Raises ValueError: domains or rails that the hosts do not divide into, or of a single host.
+    """
+    lines = ["# Packet switches: a port of every host listed, all joined. uplink_mbps: of a rack, each way.", "segments:"]
+    used: dict[str, int] = {}
+    for port, spec in enumerate(specs, first_port):
+        mbps = spec.mbps or default_mbps or UNSHAPED_MBPS
+        used[spec.kind] = used.get(spec.kind, 0) + 1
+        again = f"-{used[spec.kind]}" if used[spec.kind] > 1 else ""
+        for name, members in _parts(spec, hosts, again):
+            ports = ", ".join(f'"{host}:p{port}"' for host in members)
+            lines.append(f"  - {{name: {name}, link_mbps: {mbps:.10g}, ports: [{ports}]")
+            if spec.kind in ("fat-tree", "oversubscribed"):
+                racks = [members[at : at + rack] for at in range(0, len(members), rack)]
+                uplinks = [round(len(part) * mbps / (spec.number or 1), 3) for part in racks]
+                each = (f"{{hosts: [{', '.join(p)}], uplink_mbps: {up:.10g}}}" for p, up in zip(racks, uplinks, strict=True))
+                lines[-1] += f",\n     racks: [{', '.join(each)}]"
+            lines[-1] += "}"
+    return lines
+
+
+def _parts(spec: Electrical, hosts: Sequence[str], again: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield name and hosts of every segment of a specification."""
+    if spec.kind not in ("domains", "rails"):
+        yield spec.kind + again, hosts
+        return
+    size = int(spec.number)
+    if len(hosts) % size or size < (2 if spec.kind == "domains" else 1) or (spec.kind == "rails" and len(hosts) < 2 * size):
+        raise ValueError(f"{spec.kind}:{size} do not divide {len(hosts)} hosts into switches of two or more")
+    for number in range(len(hosts) // size if spec.kind == "domains" else size):
+        part = hosts[number * size : (number + 1) * size] if spec.kind == "domains" else hosts[number::size]
+        yield f"{spec.kind[:-1]}{again}{number + 1}", part

@@ -1,0 +1,60 @@
+"""Packet switches, as kernel bridges: the fixed cabling beside the glass.
+
+The near end of a host's cable is made as that of a fibre. It is joined for good with a port of the switch, a pair of interfaces
+whose inner one is in a bridge: what the host sends is shaped on its way in, what it gets on its way out, as by a real cable's rate.
+With racks there is a bridge for each and one above them; the pair between two bridges is shaped both ways, so that all of a rack's
+traffic contends for its uplinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from emulators.config import Segment
+from emulators.fabric.glass import HostPort
+from emulators.fabric.netlink import End, Message, bridge, clsact, enslave, link_state, redirect, shaper, veth
+
+FIRST_INDEX = 20_000
+UNLIMITED_BPS = 1 << 35
+"""The shaper counts bytes a second in 32 bits: a faster cable has no limit but the machine's."""
+
+
+def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
+    """The host port at the end of each cable, by the cable's name: SEGMENT-HOST."""
+    return {f"{s.name}-{host}": HostPort(host, port) for s in segments for host, port in s.ports.items()}
+
+
+def limited(index: int, rate_bps: int) -> list[Message]:
+    """Shape what leaves by an interface; 0 and what the shaper cannot count is no limit."""
+    return shaper(index, rate_bps) if 0 < rate_bps < UNLIMITED_BPS else []
+
+
+def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: int) -> Iterator[Message]:
+    """Build the switches of all segments and plug the cables in; index: of the glass's end of each host port."""
+    fresh = iter(range(FIRST_INDEX, 1 << 20))
+    for number, segment in enumerate(segments):
+        spine = next(fresh)
+        yield from _bridge(spine, f"sw{number}")
+        leaf_of = dict.fromkeys(segment.ports, spine)
+        for at, (hosts, uplink_bps) in enumerate(segment.racks):
+            leaf, below, above = next(fresh), next(fresh), next(fresh)
+            yield from _bridge(leaf, f"sw{number}r{at}")
+            yield veth(End(below, f"sw{number}u{at}", mtu=mtu), End(above, f"sw{number}d{at}", mtu=mtu))
+            for end, inside in ((below, leaf), (above, spine)):
+                yield from limited(end, uplink_bps)
+                yield enslave(end, inside)
+            leaf_of |= dict.fromkeys(hosts, leaf)
+        for at, (host, port) in enumerate(segment.ports.items()):
+            cable, outer, inner = index[HostPort(host, port)], next(fresh), next(fresh)
+            yield veth(End(outer, f"sw{number}o{at}", mtu=mtu), End(inner, f"sw{number}p{at}", mtu=mtu))
+            yield from limited(outer, segment.rate_bps)
+            yield clsact(outer)
+            yield enslave(inner, leaf_of[host])
+            yield redirect(cable, outer)
+            yield redirect(outer, cable)
+            yield link_state(outer, True)
+            yield link_state(cable, True)
+
+
+def _bridge(index: int, name: str) -> tuple[Message, Message]:
+    return bridge(index, name), link_state(index, True)

@@ -1,0 +1,66 @@
+"""Plans over packet switches on a lab that has both kinds: brought up, verified, left for light and come back to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import ROOT, Lab
+from tests.end_to_end.test_design import WORKLOAD
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+
+def started(folder: Path, hosts: int, *more: str) -> Lab:
+    """A lab of its own, running."""
+    lab = Lab(folder)
+    generate = [sys.executable, "-m", "emulators.generate", "--hosts", str(hosts), "--free-ports", *more]
+    subprocess.run([*generate, "--out", lab.inventory, "--state", folder / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    lab.testbed("lab", "start").must()
+    return lab
+
+
+def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
+    lab = started(tmp_path, 3, "--ports", "2", "--electrical", "oversubscribed:2@50", "--rack", "2")
+    try:
+        tree = lab.plan("tree", [], segments=[{"name": "oversubscribed"}])
+        up = lab.up(tree).must()
+        assert (up["pairs_ok"], up["pairs_total"], up["writes"]) == (6, 6, 0)
+        assert lab.up(tree).must()["nothing_to_do"]
+        lab.ask("fibre", name="oversubscribed-gpu03", cut=True)
+        bad = lab.testbed("verify", "--rung", "link", "--rung", "identity")
+        words = str(bad.envelope)
+        assert bad.exit_code == 7 and "gpu03:p3 has no carrier: its cable to the packet switch oversubscribed" in words
+        assert "gpu03:p3: hears nobody; the packet switch oversubscribed is planned there" in words
+        lab.ask("fibre", name="oversubscribed-gpu03", cut=False)
+        ring = lab.plan("ring", [("gpu01", "gpu02"), ("gpu02", "gpu03")])
+        assert lab.up(ring).must()["pairs_ok"] == 6
+        assert lab.testbed("rollback").must()["plan"] == "tree"
+        assert lab.glass() == {"ocs1": set(), "ocs2": set()}
+        assert lab.testbed("verify").must()["ok"]
+    finally:
+        lab.testbed("lab", "stop").must()
+
+
+@pytest.mark.long
+def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Path) -> None:
+    kinds = ("ideal", "fat-tree@50", "oversubscribed:4")
+    lab = started(tmp_path, 6, "--ports", "2", "--rate-mbps", "20", "--rack", "3", *(w for k in kinds for w in ("--electrical", k)))
+    workload = tmp_path / "small.yaml"
+    workload.write_text(WORKLOAD)
+    try:
+        for method in ("ideal", "fat-tree", "oversubscribed"):
+            plan = tmp_path / f"{method}.json"
+            lab.testbed("design", method, "-w", workload, "-o", plan, "--scale", "0.15", "--iterations", "4").must()
+            job = lab.up(plan).must()["job"]
+            while job["state"] in ("starting", "running"):
+                job = lab.testbed("job", "status").must()
+            figures = {row["figure"]: row for row in lab.testbed("compare", "--predicted", "last").must()["figures"]}
+            for name in ("iteration", "all-reduce"):
+                assert abs(figures[name]["off"]) < 0.10, (method, figures[name])
+    finally:
+        lab.testbed("lab", "stop").must()

@@ -1,0 +1,119 @@
+"""Plans over packet switches: read, routed, and brought beside light."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from emulators.electrical import parse
+from emulators.generate import Wanted, generate
+from optics import BadFile, CrossConnect, HostPort, Link
+from orchestrator.circuits import circuits, settings
+from orchestrator.lab import Lab
+from orchestrator.labelling import difference, relabelled_text
+from orchestrator.planfile import read_plan
+from orchestrator.rules import Macs, drain_rules, rules
+from orchestrator.target import link_data, stored_circuits, target
+from orchestrator.walk import walk
+from tests.properties.switches import switched_lab
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return switched_lab(tmp_path_factory.mktemp("switches"))
+
+
+def plan_text(**more: object) -> str:
+    return json.dumps({"schema": "testbed.plan/1", "name": "p", **more})
+
+
+def macs_of(lab: Lab) -> dict[HostPort, Macs]:
+    return {HostPort(n, p): Macs(f"02:0a:00:00:{h.host_id:02x}:{p:02x}") for n, h in lab.hosts.items() for p in h.ports}
+
+
+RING = [{"a": f"gpu0{n}:p{2 - n % 2}", "b": f"gpu0{n % 6 + 1}:p{2 - n % 2}"} for n in range(1, 7)]
+
+
+def test_a_generated_lab_has_the_switches_that_were_asked_for(lab: Lab) -> None:
+    assert list(lab.segments) == ["ideal", "fat-tree", "oversubscribed", "domain1", "domain2", "domain3", "rail1", "rail2"]
+    tree, over = lab.segments["fat-tree"], lab.segments["oversubscribed"]
+    assert (tree.full, over.full, over.link_mbps, [rack.uplink_mbps for rack in over.racks]) == (True, False, 40, [30, 30])
+    assert list(lab.segments["rail2"].ports) == ["gpu02", "gpu04", "gpu06"]
+    assert len(lab.fibres) == 12 and not set(lab.fibres) & set(lab.segment_at)
+
+
+@pytest.mark.parametrize("name", ["ideal", "oversubscribed"])
+def test_over_a_switch_every_host_is_one_hop_away_on_every_lane(lab: Lab, name: str) -> None:
+    plan = read_plan(plan_text(segments=[{"name": name}]), "plan.json", lab)
+    goal = target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
+    assert len(goal.links) == 15 and not goal.circuits and not goal.moving
+    wanted = rules(goal.links, lab, macs_of(lab))
+    for (a, b), lane in ((pair, lane) for pair in permutations(lab.hosts, 2) for lane in range(2)):
+        assert walk(wanted, lab, macs_of(lab), goal.links, a, b, lane) == (a, b)
+
+
+def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
+    hosts = ["gpu01", "gpu03", "gpu05"]
+    plan = read_plan(plan_text(links=RING, segments=[{"name": "ideal", "hosts": hosts}]), "plan.json", lab)
+    goal = target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
+    assert len(goal.links) == 9 and len(goal.circuits) == 12
+    assert walk(rules(goal.links, lab, macs_of(lab)), lab, macs_of(lab), goal.links, "gpu02", "gpu06") in {
+        ("gpu02", "gpu01", "gpu06"),
+    }
+    stored = {"links": [link_data(link) for link in goal.links]}
+    assert {(c.transmitter, c.receiver) for c in stored_circuits(stored, lab)} == {
+        (c.transmitter, c.receiver) for c in goal.circuits
+    }
+
+
+def test_traffic_moves_to_the_switch_before_the_light_goes(lab: Lab) -> None:
+    ring = read_plan(plan_text(links=RING), "plan.json", lab)
+    links = [Link(link.a, link.b) for link in ring.links]  # type: ignore[arg-type]
+    held = {"ocs1": frozenset[CrossConnect](), "ocs2": frozenset[CrossConnect](), **settings(circuits(links, lab))}
+    goal = target(
+        read_plan(plan_text(segments=[{"name": "ideal"}]), "p", lab), lab, held, [s for found in held.values() for s in found]
+    )
+    assert len(goal.broken_links) == 6 and len(goal.kept_links) == 15
+    drain = drain_rules(goal.old_links, goal.kept_links, lab, macs_of(lab))
+    for pair in permutations(lab.hosts, 2):
+        assert walk(drain, lab, macs_of(lab), goal.kept_links, *pair) == pair
+
+
+def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
+    segments = [
+        {"name": "idael"},
+        {"name": "rail1", "hosts": ["gpu01", "gpu02", "gpu01"]},
+        {"name": "rail1"},
+        {"name": "ideal", "x": 1},
+    ]
+    with pytest.raises(BadFile) as refused:
+        read_plan(plan_text(links=[{"a": "gpu01:p3", "b": "gpu02"}], segments=segments), "plan.json", lab)
+    words = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
+    assert sorted(words) == [
+        'links[0].a: no fibre is attached to gpu01:p3; it is a port of the packet switch ideal: "segments": [{"name": "ideal"}]',
+        "segments[0].name: segment idael is not in the lab (8 segments, domain1..rail2); did you mean ideal?",
+        "segments[1].hosts[1]: gpu02 has no port at segment rail1 (3 hosts, gpu01, gpu03, gpu05 have)",
+        "segments[1].hosts[2]: host gpu01 is named twice",
+        "segments[2].name: segment rail1 is named already, by segments[1]",
+        "segments[3].x: unknown field",
+    ]
+
+
+def test_hosts_of_different_racks_do_not_take_each_others_place(lab: Lab) -> None:
+    assert "p5 at oversubscribed rack 2" in difference("gpu01", "gpu04", lab)
+    text = plan_text(segments=[{"name": "ideal", "hosts": ["gpu01", "gpu02"]}])
+    assert json.loads(relabelled_text(text, {"gpu01": "gpu03"}))["segments"][0]["hosts"] == ["gpu03", "gpu02"]
+
+
+@pytest.mark.parametrize("text", ["idael", "ideal:2", "oversubscribed", "oversubscribed:0.5", "rails:2.5", "fat-tree@0"])
+def test_a_switch_that_cannot_be_made_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{text}'"):
+        parse(text)
+
+
+def test_domains_that_do_not_divide_the_hosts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="domains:4 do not divide 6 hosts"):
+        generate(tmp_path, Wanted(tuple(range(22101, 22107)), (25001,), electrical=(parse("domains:4"),)))

@@ -1,0 +1,18 @@
+"""A lab whose hosts are cabled to packet switches of every kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from emulators.electrical import parse
+from emulators.generate import Wanted, generate
+from orchestrator.lab import Lab, read_lab
+
+KINDS = ("ideal@60", "fat-tree@30", "oversubscribed:4", "domains:2@160", "rails:2@20")
+
+
+def switched_lab(folder: Path) -> Lab:
+    """Six hosts of two optical ports of 20 Mb/s, and of five at switches."""
+    ssh, devices = tuple(range(22101, 22107)), (25001, 25002)
+    generate(folder, Wanted(ssh, devices, rate_mbps=20, electrical=tuple(map(parse, KINDS)), rack=3))
+    return read_lab(*((folder / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
