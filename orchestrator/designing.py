@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from optics import BadFile, HostName, Infeasible, Link, LinkKind
+from orchestrator import electrical
 from orchestrator.beside import chosen_hosts
 from orchestrator.circuits import assign_ports
 from orchestrator.filecheck import check
@@ -27,7 +28,20 @@ from planner.alternating import Watch
 from planner.backend import orders
 from planner.bfb import Send
 from planner.demand import Demand, Group
-from planner.predict import PairFlow, Prediction, RingFlow, StepFlow, Way, allreduce_s, pair_loads, ring_loads, spread, transfers_s
+from planner.predict import (
+    PairFlow,
+    Prediction,
+    RingFlow,
+    StepFlow,
+    Way,
+    allreduce_s,
+    is_link,
+    on_links,
+    pair_loads,
+    ring_loads,
+    spread,
+    transfers_s,
+)
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
 from planner.workload import Workload, demand
@@ -128,7 +142,7 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
     """
     devices = {host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host} for host in hosts}
     fewest = min(hosts, key=lambda host: len(devices[host]))
-    ports = len(devices[fewest])
+    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)  # what rates and scales are by
     if wanted.ports is not None and not 1 <= wanted.ports <= ports:
         raise Infeasible(f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre", hint=f"--ports {ports}")
     alike = all(found == devices[hosts[0]] for found in devices.values())
@@ -191,7 +205,8 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
     read, searched, stopped = _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
     designs: list[Design] = []
     refused: Infeasible | None = None
-    for found in METHODS[wanted.method](read.demand, planner_lab, wanted):
+    switched = wanted.method in electrical.KINDS
+    for found in electrical.find(lab, hosts, wanted) if switched else METHODS[wanted.method](read.demand, planner_lab, wanted):
         try:
             designs.append(_on_hosts(found, read, lab, hosts, planner_lab, wanted))
         except Infeasible as error:
@@ -240,7 +255,11 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
         raise Infeasible(f"no way leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
     rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
     kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
-    links = assign_ports([WantedLink(a, b, kind) for a, b in rows], lab)
+    if found.segments:
+        links = tuple(link for name, members in found.segments for link in lab.segments[name].links(members))
+        lab = replace(lab, hosts={host: lab.hosts[host] for host in hosts})  # whose rate speeds are by
+    else:
+        links = assign_ports([WantedLink(a, b, kind) for a, b in rows], lab)
     ways = orders(read.demand, shape, wanted.backend)
     rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
     chosen = next_hops(links, lanes_of(lab), (), rings)
@@ -300,11 +319,11 @@ def _scaled(given: Demand, scale: float) -> Demand:
 
 
 def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
-    """The links traffic of a lane takes. Raises: Infeasible - there is no path."""
+    """The links traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
     path = follow(chosen, lab, src, dst, lane)
     if not path:
         raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return cast(Way, path)
+    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
 
 
 def _ring_flows(
@@ -382,7 +401,7 @@ def predicted(
 ) -> Prediction:
     """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
-    hops = max((len(way) for flow in pairs for way in flow.ways), default=0)
+    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
     took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
     sent: Counter[int] = Counter()
     for group in given.groups:
@@ -398,8 +417,8 @@ def predicted(
         transfers_s(loads, bytes_per_s, alpha_s, hops),
         took,
         mine / took if took else 0.0,
-        sum(every.values()) / sent_in_all if sent_in_all else 1.0,
-        sum(loads.values()) / moved if moved else 0.0,
+        on_links(every) / sent_in_all if sent_in_all else 1.0,
+        on_links(loads) / moved if moved else 0.0,
         every,
     )
 
@@ -463,6 +482,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
         | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
         for (a, b), count in sorted(merged.items())
     ]
+    segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
     here = found.here
     predicted = {
         "iteration_ms": here.iteration_s * 1e3,
@@ -499,7 +519,7 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
             "workload": workload.name,
             "workload_sha256": found.read.sha256,
         },
-        "links": links,
+        **({"segments": segments} if segments else {"links": links}),
         "job": {
             "name": f"{workload.name}-{wanted.method}",
             "workload": "replay",

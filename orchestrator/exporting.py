@@ -15,6 +15,7 @@ from orchestrator.paths import Hop
 from planner.demand import Demand
 from planner.exporters import astra, graphviz, msccl, ranks, svg
 from planner.exporters.taskgraph import taskgraph
+from planner.predict import Shared
 from planner.routing import even
 
 Files = Mapping[str, str | bytes | Infeasible]
@@ -58,9 +59,10 @@ def after(found: Design) -> NDArray[np.float64]:
     """Bytes on the links from row to column, those of parallel links together, at the workload's own size."""
     rank = {host: index for index, host in enumerate(found.hosts)}
     matrix = np.zeros((found.shape.n, found.shape.n))
-    for hop, size in found.home.loads.items():
-        assert isinstance(hop, Hop)
-        matrix[rank[hop.out.host], rank[hop.into.host]] += size
+    for link, size in found.home.loads.items():
+        hop = link.name if isinstance(link, Shared) else link
+        if isinstance(hop, Hop):  # the rest limits hops and is none
+            matrix[rank[hop.out.host], rank[hop.into.host]] += size
     return matrix
 
 

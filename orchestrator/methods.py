@@ -20,7 +20,7 @@ TRIED = 4
 class Wanted:
     """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab that no other plan
     has (`taken`: host to plan). domain: hosts of a rail-only domain. search: ways to spread the model that are tried, 0 for the
-    workload's own alone."""
+    workload's own alone. segments: names of packet switches, patterns too, for methods that use those."""
 
     method: str
     rules: Literal["paper", "artifact"] = "paper"
@@ -36,15 +36,18 @@ class Wanted:
     domain: int = 2
     search: int = 0
     patience: int = PATIENCE
+    segments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """One answer of a method: the topology, its name among the others, and why in words, a line each."""
+    """One answer of a method: the topology, its name among the others, and why in words, a line each. segments: the packet switches
+    that are this topology, each with its hosts; none for light."""
 
     shape: Shape
     name: str
     why: tuple[str, ...] = ()
+    segments: tuple[tuple[str, tuple[HostName, ...]], ...] = ()
 
 
 def topoopt(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:

@@ -90,7 +90,11 @@ async def job_profile(
         record, current = store.latest_job(key), store.current(key)
         if record is None or current is None:
             raise Missing("no job runs on this lab", hint="testbed up with a plan that has a job")
-        job = read_plan(current.plan_text, current.plan_name, lab).job
+        plan = read_plan(current.plan_text, current.plan_name, lab)
+        if plan.segments:
+            words = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
+            raise Missing(f"{words}: a port's bytes do not tell for whom they are", hint="profile the job on optical links alone")
+        job = plan.job
         run_dir = settings.run_dir(record.run)
         ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
         await session.hosts.connect(ranks)

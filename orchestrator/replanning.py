@@ -63,6 +63,11 @@ def traffic_of(plan: Plan) -> Traffic:
         )
     if any(group.schedule for group in plan.job.traffic.groups):
         raise Missing(f"{plan.name} sums by a schedule; changes are reckoned for rings", hint="design it for --backend ring-groups")
+    if plan.segments:
+        raise Missing(
+            f"{plan.name} goes over packet switches ({', '.join(plan.segments)}), where no light moves",
+            hint="changes are reckoned between plans of optical links",
+        )
     return plan.job.traffic
 
 

@@ -17,6 +17,33 @@ Way = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What does not carry as much as a link, such as a rack's uplinks. speed: by a link's rate.
+
+    counted: bytes here are bytes on a link; a way over a packet switch is one link, whatever limits it on the way.
+    """
+
+    name: Hashable
+    speed: float
+    counted: bool = True
+
+
+def fullest(loads: Mapping[Hashable, float]) -> float:
+    """The bytes that the link which takes longest has to carry, as of a link of common rate."""
+    return max((size / (link.speed if isinstance(link, Shared) else 1.0) for link, size in loads.items()), default=0.0)
+
+
+def on_links(loads: Mapping[Hashable, float]) -> float:
+    """Bytes on all links together."""
+    return sum(size for link, size in loads.items() if is_link(link))
+
+
+def is_link(link: Hashable) -> bool:
+    """Whether bytes there count, rather than limit only."""
+    return not isinstance(link, Shared) or link.counted
+
+
+@dataclass(frozen=True, slots=True)
 class RingFlow:
     """One order of a group: bytes of the buffer's part it carries, and the way of each step."""
 
@@ -43,7 +70,7 @@ class StepFlow:
         for step, part, way in self.sends:
             for link in way:
                 steps.setdefault(step, Counter())[link] += part * self.bytes / self.members  # type: ignore[assignment]
-        return 2 * sum(max(loads.values()) / bytes_per_s + alpha_s for loads in steps.values())
+        return 2 * sum(fullest(loads) / bytes_per_s + alpha_s for loads in steps.values())
 
     @property
     def loads(self) -> Counter[Hashable]:
@@ -85,7 +112,7 @@ def allreduce_s(rings: Iterable[RingFlow], bytes_per_s: float, alpha_s: float = 
     """Time until all rings, begun at once, have carried their parts; alpha_s: of each of a ring's 2 (k - 1) steps."""
     rings = list(rings)
     steps = max((2 * (len(ring.steps) - 1) for ring in rings), default=0)
-    return max(ring_loads(rings).values(), default=0.0) / bytes_per_s + steps * alpha_s
+    return fullest(ring_loads(rings)) / bytes_per_s + steps * alpha_s
 
 
 def ring_loads(rings: Iterable[RingFlow]) -> Counter[Hashable]:
@@ -110,7 +137,7 @@ def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> C
 
 def transfers_s(loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: float = 0.0, hops: int = 0) -> float:
     """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the longest way."""
-    return max(loads.values(), default=0.0) / bytes_per_s + hops * alpha_s
+    return fullest(loads) / bytes_per_s + hops * alpha_s
 
 
 def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float, ...]]:
@@ -131,7 +158,7 @@ def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float
             for link in way:
                 rows.append(links[link])
                 at.append(int(start) + number)
-                values.append(flow.bytes / unit)
+                values.append(flow.bytes / unit / (link.speed if isinstance(link, Shared) else 1.0))
     rows += links.values()
     at += [columns - 1] * len(links)
     values += [-1.0] * len(links)

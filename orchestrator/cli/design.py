@@ -12,6 +12,7 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 if TYPE_CHECKING:
     from orchestrator.designing import Design
     from orchestrator.lab import Lab
+    from orchestrator.methods import Wanted
     from orchestrator.plan import Plan
 
 Workload = Annotated[
@@ -46,6 +47,10 @@ Scale = Annotated[
 Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
 Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts of a rail-only domain.")]
+Segment = Annotated[
+    list[str] | None,
+    typer.Option("--segment", metavar="NAME", help="Packet switch to use, * for any letters; may be repeated.", show_default=False),
+]
 Search = Annotated[int, typer.Option("--search", min=0, help="TopoOpt: also try so many ways to spread the model (0: its own).")]
 Patience = Annotated[
     int, typer.Option("--patience", min=1, help="End the search after so many tried in a row that are no better (--search).")
@@ -69,6 +74,10 @@ SHORT = {
     "random": "A random regular graph: takes no notice of traffic.",
     "expander": "A random regular graph with a large spectral gap.",
     "rail-only": "Domains and rails: nothing else joins hosts (--domain).",
+    "ideal": "One packet switch that joins all hosts (fibres.yml: segments).",
+    "fat-tree": "Packet switches in racks, with full bisection.",
+    "oversubscribed": "Packet switches in racks whose uplinks carry less than their hosts send.",
+    "electrical": "The packet switches that --segment names, together.",
 }
 ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
 
@@ -125,7 +134,9 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         domain=given["domain"],
         search=given["search"],
         patience=given["patience"],
+        segments=tuple(given["segment"] or ()),
     )
+    _fits(call, wanted)
     if wanted.search and method != "topoopt":
         raise Usage(f"{call.verb}: --search goes with topoopt only", hint="testbed design topoopt --search 1000")
     if wanted.patience != PATIENCE and not wanted.search:
@@ -135,6 +146,18 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         return design(read, lab, wanted)
     with watched(call) as watch:
         return design(read, lab, wanted, watch)
+
+
+def _fits(call: Call, wanted: Wanted) -> None:
+    """Raises: Usage - an option of optical methods with packet switches, or the reverse."""
+    from orchestrator.electrical import KINDS
+
+    if wanted.method in KINDS:
+        for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
+            if given:
+                raise Usage(f"{call.verb}: {option} goes with optical methods", hint=f"leave {option} out")
+    elif wanted.segments:
+        raise Usage(f"{call.verb}: --segment goes with {', '.join(KINDS)}", hint="testbed design electrical --segment NAME")
 
 
 def _there(path: Path, lab: Lab) -> Plan:
@@ -189,6 +212,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         domain: Domain = DOMAIN,
         search: Search = 0,
         patience: Patience = PATIENCE,
+        segment: Segment = None,
         name: Name = "",
         explain: Explain = False,
         predict: Predict = False,
@@ -228,6 +252,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
             domain=domain,
             search=search,
             patience=patience,
+            segment=segment,
         )
         others = [other.name for other in there.values()]
         plan = document(found, name)

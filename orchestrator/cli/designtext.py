@@ -38,8 +38,10 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> 
     """What was found; with what is said of its routing, why; with `predict` each part of an iteration."""
     shape, workload = found.shape, found.read.workload
     tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
+    names = ", ".join(name for name, _ in found.found.segments)
+    what = f"packet switches {names} for" if names else f"{len(shape.cables)} links on"
     lines = [
-        f"  topology   {len(shape.cables)} links on {shape.n} hosts, {shape.degree} ports each: "
+        f"  topology   {what} {shape.n} hosts, {shape.degree} port{'s' if shape.degree > 1 else ''} each: "
         f"diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops{tax}"
     ]
     for group in found.read.demand.groups[:8]:
@@ -82,6 +84,8 @@ def versus(report: Versus) -> str:
         cells = (_figure(one.predicted, one.unit), _figure(one.measured, one.unit), "" if one.off is None else f"{one.off:+.1%}")
         rows.append((one.figure, *cells))
     lines = [f"  {line}" for line in columns(rows)]
+    if report.limit:
+        lines.append(f"  {report.limit}")
     if report.time_scale != 1:
         lines.append(f"  times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links")
     return "\n".join([*lines, f"Compared: {report.plan}, job {report.job}, {report.iterations} iterations, run {report.run}"])
