@@ -11,7 +11,9 @@ slowest rank. What is moved comes in TESTBED_TRAFFIC, JSON:
 A group's buffer is cut into as many pieces as it has rings. With a schedule, rows of step, source, destination, shard, begin, end,
 it is cut into as many as it has members: they gather by the schedule, and reduce before by the same backwards (see schedule.py).
 Records: transfers_ms and allreduce_ms as any rank sees them, from the moment all begin to the moment all are done; busbw over the
-buffers this rank shares in. Exit codes as in train.py.
+buffers this rank shares in; wire_bytes, what the ports of all hosts sent since the last iteration by their own counters (of the
+network devices that TESTBED_PORTS lists); busy, the share of its time that this host's processors were at work. Exit codes as in
+train.py.
 """
 
 from __future__ import annotations
@@ -21,20 +23,17 @@ import itertools
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workloads.buffers import Buffer
 from workloads.schedule import Scheduled, Send
 
 if TYPE_CHECKING:
     from workloads.program import Job
-
-
-PIECE, PIECES, WINDOW = 65536, 64, 2
-"""A transfer goes in pieces of so many bytes, or in so many pieces if that is fewer; so many are on their way at once."""
+    from workloads.wires import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,128 +137,191 @@ def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 class Step:
-    """One iteration: its buffers, made once, and the communicators they travel by."""
+    """One iteration: its buffers, made once, and what carries them: wires, or NCCL's communicators where there are GPUs."""
 
     def __init__(self, job: Job, traffic: Traffic) -> None:
         self._job, self._traffic = job, traffic
-        rank, world, rings = job.place.rank, job.place.world, job.rings
-        # Meeting takes each rank of a communicator a connection to each other one, so those that are there serve twice.
-        self._together, everybody = rings.whole, range(world)
-        self._lanes: dict[int, tuple[Any, Sequence[int]]] = {0: (rings.whole, everybody)}
-        self._mine: list[tuple[Group, Any, list[Any]]] = []
-        self._scheduled: list[Scheduled] = []
-        for group in traffic.groups:
-            if rank in group.rings[0] and group.bytes >= 4:
-                buffer = job.torch.zeros(group.bytes // 4, device=rings.device)
-                members: list[Any] = []
-                if group.schedule:
-                    self._scheduled.append(Scheduled(job, group.schedule, sorted(group.rings[0]), buffer))
-                    self._mine.append((group, buffer, members))
-                    continue
-                for k, (order, lane) in enumerate(zip(group.rings, group.lanes, strict=True)):
-                    members.append(rings.communicator(f"{group.id}/{k}", order, lane))
-                    if len(order) == world:
-                        self._lanes.setdefault(lane, (members[-1], order))
-                self._mine.append((group, buffer, members))
-        for lane in sorted({transfer.lane for transfer in traffic.transfers} - self._lanes.keys()):
-            if rings.backend == "gloo":
-                self._lanes[lane] = (rings.communicator(f"lane{lane}", everybody, lane), everybody)
-        self._sent = [(k, t, self._bytes(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
-        self._received = [(k, t, self._bytes(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
-        self._crew = ThreadPoolExecutor(max(1, len(self._sent) + len(self._received)))  # all of them have to be at work at once
-        self._one = job.torch.zeros(1, device=rings.device)
+        rank = job.place.rank
+        self._mine = [
+            (group, self._zeros(group.bytes // 4, "float32"))
+            for group in traffic.groups
+            if rank in group.rings[0] and group.bytes >= 4
+        ]
+        self._sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
+        self._received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
+        self._carriage: Wired | Grouped = Grouped(job, self) if job.rings.backend == "nccl" else Wired(job, self)
+        self._said = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
+        self._ports = (
+            json.loads(os.environ.get("TESTBED_PORTS", "[]")) if job.rings.backend != "nccl" else []
+        )  # RDMA goes past them
+        self._counted = sent_bytes(self._ports)
         self.wrong = 0
 
-    def _bytes(self, transfer: Transfer) -> Any:
-        torch, device = self._job.torch, self._job.rings.device
-        return torch.full((transfer.bytes,), _mark(transfer), dtype=torch.uint8, device=device)
+    @property
+    def mine(self) -> list[tuple[Group, Buffer]]:
+        return self._mine
+
+    @property
+    def sent(self) -> list[tuple[int, Transfer, Buffer]]:
+        return self._sent
+
+    @property
+    def received(self) -> list[tuple[int, Transfer, Buffer]]:
+        return self._received
+
+    def _zeros(self, length: int, kind: str) -> Buffer:
+        return Buffer.zeros(length, kind, self._job.rings.device, self._job.torch)
+
+    def _marked(self, transfer: Transfer) -> Buffer:
+        buffer = self._zeros(transfer.bytes, "uint8")
+        buffer.tensor.fill_(_mark(transfer))
+        return buffer
 
     def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
         """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
         if checked:
             for _, _, buffer in self._received:
-                buffer.zero_()
-            for _, buffer, _ in self._mine:
-                buffer.fill_(self._job.place.rank + 1)
+                buffer.tensor.zero_()
+            for _, buffer in self._mine:
+                buffer.tensor.fill_(self._job.place.rank + 1)
         self._meet()
-        begin_ns = time.monotonic_ns()
+        begin_ns, worked = time.monotonic_ns(), processors()
         time.sleep(self._traffic.compute_s)
         computed_ns = self._meet() if self._traffic.compute_s else begin_ns
-        self._transfer()
+        self._carriage.transfer()
         moved_ns = self._meet() if self._traffic.transfers else computed_ns
-        self._sum()
+        self._carriage.sum()
         summed_ns = self._meet() if self._traffic.groups else moved_ns
+        record = self._record(begin_ns, computed_ns, moved_ns, summed_ns)
+        busy, passed = (now - then for now, then in zip(processors(), worked, strict=True))
+        record |= {"busy": round(busy / passed, 3)} if passed else {}
+        if self._ports:
+            before, self._counted = self._counted, sent_bytes(self._ports)
+            self._meet(self._counted - before)
+            record["wire_bytes"] = round(float(self._said[0]))
         if checked:
             self.wrong = self._wrongs()
-        return begin_ns, self._record(begin_ns, computed_ns, moved_ns, summed_ns)
+        return begin_ns, record
 
-    def _meet(self) -> int:
-        """Wait for everybody; return when (monotonic ns) all were there."""
+    def _meet(self, says: float = 0.0) -> int:
+        """Wait for everybody; return when (monotonic ns) all were there. `_said` is then the sum of what they said."""
         self._job.synchronize()
-        self._together.allreduce([self._one]).wait()
+        self._said.fill_(says)
+        self._job.rings.whole.allreduce([self._said]).wait()
         self._job.synchronize()
         return time.monotonic_ns()
 
-    def _transfer(self) -> None:
-        if self._job.rings.backend == "nccl":  # one group call, or two ranks may wait for each other
-            dist = self._job.torch.distributed
-            operations = [dist.P2POp(dist.irecv, buffer, t.source) for _, t, buffer in self._received]
-            operations += [dist.P2POp(dist.isend, buffer, t.target) for _, t, buffer in self._sent]
-            for work in dist.batch_isend_irecv(operations) if operations else []:
-                work.wait()
-            return
-        ends = [self._crew.submit(self._receive, *one) for one in self._received]
-        ends += [self._crew.submit(self._send, *one) for one in self._sent]
-        for end in ends:
-            end.result()
-
-    def _send(self, number: int, transfer: Transfer, buffer: Any) -> None:
-        lane, order = self._lanes[transfer.lane]
-        for part in _parts(buffer):
-            lane.send([part], order.index(transfer.target), number).wait()
-
-    def _receive(self, number: int, transfer: Transfer, buffer: Any) -> None:
-        """Ask for WINDOW pieces at a time: gloo sends only what is asked for.
-
-        Without that a dozen streams fill each other's queues on the way, lose packets, and wait for time-outs.
-        """
-        lane, order = self._lanes[transfer.lane]
-        asked: deque[Any] = deque()
-        for part in _parts(buffer):
-            if len(asked) == WINDOW:
-                asked.popleft().wait()
-            asked.append(lane.recv([part], order.index(transfer.source), number))
-        while asked:
-            asked.popleft().wait()
-
-    def _sum(self) -> None:
-        from workloads.rings import pieces
-
-        works = []
-        for _, buffer, members in self._mine:
-            for member, (begin, end) in zip(members, pieces(buffer.numel(), max(1, len(members))), strict=False):
-                if end > begin:
-                    works.append(member.allreduce([buffer[begin:end]]))
-        for one in self._scheduled:
-            one.all_reduce()
-        for work in works:
-            work.wait()
-
     def _wrongs(self) -> int:
-        found = sum(int((buffer != _mark(transfer)).sum()) for _, transfer, buffer in self._received)
-        for group, buffer, _ in self._mine:
-            found += int((buffer != sum(rank + 1 for rank in group.rings[0])).sum())
-            buffer.zero_()  # zeros stay zeros, however often they are summed
+        found = sum(int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self._received)
+        for group, buffer in self._mine:
+            found += int((buffer.tensor != sum(rank + 1 for rank in group.rings[0])).sum())
+            buffer.tensor.zero_()  # zeros stay zeros, however often they are summed
         return found
 
     def _record(self, begin_ns: int, computed_ns: int, moved_ns: int, summed_ns: int) -> dict[str, Any]:
         took = {"iter": summed_ns - begin_ns, "comm": summed_ns - computed_ns}
         took |= {"transfers": moved_ns - computed_ns, "allreduce": summed_ns - moved_ns}
         record: dict[str, Any] = {f"{name}_ms": round(ns / 1e6, 3) for name, ns in took.items()}
-        record["bytes"] = sum(buffer.numel() * 4 for _, buffer, _ in self._mine)
+        record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self._mine)
         if self._mine and took["allreduce"]:
-            record["busbw_gbps"] = round(wire_bytes([g for g, _, _ in self._mine]) * 8 / took["allreduce"], 6)
+            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self._mine]) * 8 / took["allreduce"], 6)
         return record
+
+
+class Wired:
+    """All of it over TCP connections of the step's own (see wires.py)."""
+
+    def __init__(self, job: Job, step: Step) -> None:
+        from workloads.rings import pieces
+        from workloads.wires import Giving, Round, Taking, Wires
+
+        rank = job.place.rank
+        out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in step.sent}
+        into = {f"transfer {k}": (t.source, t.lane) for k, t, _ in step.received}
+        parts = []
+        for group, buffer in step.mine:
+            for (number, order, lane), (begin, end) in zip(
+                [] if group.schedule else [(k, *ring) for k, ring in enumerate(zip(group.rings, group.lanes, strict=True))],
+                pieces(buffer.tensor.numel(), len(group.rings)),
+                strict=False,
+            ):
+                at = order.index(rank)
+                before, after = order[at - 1], order[(at + 1) % len(order)]
+                out[f"{group.id}/{number}/{rank}"] = after, lane
+                into[f"{group.id}/{number}/{before}"] = before, lane
+                parts.append((f"{group.id}/{number}", before, at, len(order), buffer, begin, end))
+            for send in group.schedule:
+                for a, b in ((send.source, send.target), (send.target, send.source)):
+                    if rank == a:
+                        out[f"{group.id}: {a} to {b}"] = b, 0
+                    if rank == b:
+                        into[f"{group.id}: {a} to {b}"] = a, 0
+        self._wires = wires = Wires(job.place, job.rings.store, out, into)
+        slice = wires.share([f"transfer {k}" for k, _, _ in step.received])
+        self._transfers: list[Task] = [
+            *(Taking(wires.into[f"transfer {k}"], [buffer.memory], slice) for k, _, buffer in step.received),
+            *(Giving(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in step.sent),
+        ]
+        self._rings = [
+            Round(
+                wires.into[f"{name}/{before}"],
+                wires.out[f"{name}/{rank}"],
+                at,
+                size,
+                buffer.part(begin, end),
+                job.torch,
+            )
+            for name, before, at, size, buffer, begin, end in parts
+            if end > begin and size > 1
+        ]
+        self._scheduled = [
+            Scheduled(job, group.schedule, sorted(group.rings[0]), buffer, (wires, group.id))
+            for group, buffer in step.mine
+            if group.schedule
+        ]
+
+    def transfer(self) -> None:
+        self._wires.carry(self._transfers)
+
+    def sum(self) -> None:
+        self._wires.carry(self._rings)
+        for one in self._scheduled:
+            one.all_reduce()
+
+
+class Grouped:
+    """All of it by NCCL."""
+
+    def __init__(self, job: Job, step: Step) -> None:
+        self._job, self._step = job, step
+        self._rings: list[tuple[Buffer, list[Any]]] = []
+        self._scheduled: list[Scheduled] = []
+        for group, buffer in step.mine:
+            if group.schedule:
+                self._scheduled.append(Scheduled(job, group.schedule, sorted(group.rings[0]), buffer))
+                continue
+            each = enumerate(zip(group.rings, group.lanes, strict=True))
+            self._rings.append((buffer, [job.rings.communicator(f"{group.id}/{k}", order, lane) for k, (order, lane) in each]))
+
+    def transfer(self) -> None:
+        dist = self._job.torch.distributed  # one group call, or two ranks may wait for each other
+        operations = [dist.P2POp(dist.irecv, buffer.tensor, t.source) for _, t, buffer in self._step.received]
+        operations += [dist.P2POp(dist.isend, buffer.tensor, t.target) for _, t, buffer in self._step.sent]
+        for work in dist.batch_isend_irecv(operations) if operations else []:
+            work.wait()
+
+    def sum(self) -> None:
+        from workloads.rings import pieces
+
+        works = []
+        for buffer, members in self._rings:
+            for member, (begin, end) in zip(members, pieces(buffer.tensor.numel(), len(members)), strict=True):
+                if end > begin:
+                    works.append(member.allreduce([buffer.tensor[begin:end]]))
+        for one in self._scheduled:
+            one.all_reduce()
+        for work in works:
+            work.wait()
 
 
 def wire_bytes(groups: Sequence[Group]) -> float:
@@ -267,9 +329,22 @@ def wire_bytes(groups: Sequence[Group]) -> float:
     return sum(2 * (len(group.rings[0]) - 1) / len(group.rings[0]) * group.bytes for group in groups)
 
 
-def _parts(buffer: Any) -> Any:
-    """The pieces a transfer goes in."""
-    return buffer.split(max(PIECE, buffer.numel() // PIECES))
+def sent_bytes(devices: Sequence[str]) -> int:
+    """What these network devices of this host have sent, headers of frames included."""
+    found = 0
+    for name, _, counters in (line.partition(":") for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines()):
+        if name.strip() in devices:
+            found += int(counters.split()[8])
+    return found
+
+
+def processors() -> tuple[int, int]:
+    """How long this host's processors were at work so far, and how long they were there, in the kernel's ticks; 0, 0: unknown."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0].split()[1:9]]
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(ticks) - sum(ticks[3:5]), sum(ticks)  # idle, and idle while something is read
 
 
 def _mark(transfer: Transfer) -> int:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workloads.buffers import Buffer
 
 if TYPE_CHECKING:
     from workloads.program import Job
+    from workloads.wires import Task, Wires
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,24 @@ def elements(send: Send, members: Sequence[int], length: int) -> tuple[int, int]
 class Scheduled:
     """A buffer with the sends that this rank has a part in, step by step."""
 
-    def __init__(self, job: Job, schedule: Sequence[Send], members: Sequence[int], buffer: Any) -> None:
-        self._job, self._rank = job, job.place.rank
-        self._steps: dict[int, list[tuple[int, Send, Any, Any]]] = {}
+    def __init__(
+        self,
+        job: Job,
+        schedule: Sequence[Send],
+        members: Sequence[int],
+        buffer: Buffer,
+        wires: tuple[Wires, str] | None = None,
+    ) -> None:
+        """`wires`: connections to take, those from a to b called `NAME: a to b`; without them NCCL does it."""
+        self._job, self._rank, self._wires = job, job.place.rank, wires
+        self._steps: dict[int, list[tuple[int, Send, Buffer, Buffer | None]]] = {}
         for number, send in enumerate(schedule):
             if self._rank in (send.source, send.target):
-                begin, end = elements(send, members, buffer.numel())
+                begin, end = elements(send, members, buffer.tensor.numel())
                 if end > begin:
-                    view = buffer[begin:end]
-                    room = job.torch.empty_like(view) if send.source == self._rank else None  # for what is added while reducing
+                    view, room = buffer.part(begin, end), None
+                    if send.source == self._rank:  # for what is added while reducing
+                        room = Buffer.zeros(end - begin, "float32", job.rings.device, job.torch)
                     self._steps.setdefault(send.step, []).append((number, send, view, room))
 
     def all_reduce(self) -> None:
@@ -59,7 +71,7 @@ class Scheduled:
             )
             for _, _, view, room in mine:
                 if room is not None:
-                    view.add_(room)
+                    view.tensor.add_(room.tensor)
         for step in sorted(self._steps):
             mine = self._steps[step]
             self._exchange(
@@ -67,16 +79,26 @@ class Scheduled:
                 [(number, send.target, view) for number, send, view, room in mine if room is not None],
             )
 
-    def _exchange(self, receives: list[tuple[int, int, Any]], sends: list[tuple[int, int, Any]]) -> None:
-        """Receive and send tensors from and to ranks, each under its number, until all are through."""
-        rings = self._job.rings
-        if rings.backend == "nccl":  # matched by order: both ends have the sends of a step in the order of their numbers
+    def _exchange(self, receives: list[tuple[int, int, Buffer]], sends: list[tuple[int, int, Buffer]]) -> None:
+        """Receive and send buffers from and to ranks, each under its number, until all are through."""
+        if self._wires is None:  # matched by order: both ends have the sends of a step in the order of their numbers
             dist = self._job.torch.distributed
-            operations = [dist.P2POp(dist.irecv, tensor, peer) for _, peer, tensor in receives]
-            operations += [dist.P2POp(dist.isend, tensor, peer) for _, peer, tensor in sends]
-            works = dist.batch_isend_irecv(operations) if operations else []
-        else:
-            works = [rings.whole.recv([tensor], peer, number) for number, peer, tensor in receives]
-            works += [rings.whole.send([tensor], peer, number) for number, peer, tensor in sends]
-        for work in works:
-            work.wait()
+            operations = [dist.P2POp(dist.irecv, buffer.tensor, peer) for _, peer, buffer in receives]
+            operations += [dist.P2POp(dist.isend, buffer.tensor, peer) for _, peer, buffer in sends]
+            for work in dist.batch_isend_irecv(operations) if operations else []:
+                work.wait()
+            return
+        from workloads.wires import Giving, Taking
+
+        (wires, name), here = self._wires, self._rank
+        coming, going = _by_peer(receives), _by_peer(sends)
+        tasks: list[Task] = [Taking(wires.into[f"{name}: {peer} to {here}"], buffers) for peer, buffers in coming.items()]
+        wires.carry(tasks + [Giving(wires.out[f"{name}: {here} to {peer}"], buffers) for peer, buffers in going.items()])
+
+
+def _by_peer(ends: list[tuple[int, int, Buffer]]) -> dict[int, list[memoryview]]:
+    """The bytes for each peer, in the order of their numbers."""
+    found: dict[int, list[memoryview]] = {}
+    for _, peer, buffer in ends:
+        found.setdefault(peer, []).append(buffer.memory)
+    return found

@@ -71,6 +71,7 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "TESTBED_BACKEND": "nccl" if nccl else "gloo",
         "TESTBED_RINGS": json.dumps(rings),
         "TESTBED_LANES": json.dumps([host.lane_address(lane) for lane in range(host.lanes)]),
+        "TESTBED_PORTS": json.dumps([port.interface for _, port in sorted(host.ports.items())]),
         "TESTBED_CHECKPOINT_DIR": f"/var/lib/testbed/checkpoints/{job_name(job.name, 'c')}",
         "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
         "PYTHONUNBUFFERED": "1",

@@ -106,6 +106,7 @@ def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == ("1", "2", "0", "10.254.0.2")
     assert json.loads(env["TESTBED_RINGS"]) == [[0, 1], [1, 0]]
     assert json.loads(env["TESTBED_LANES"]) == ["10.255.0.1", "10.255.1.1", "10.255.2.1", "10.255.3.1"]
+    assert json.loads(env["TESTBED_PORTS"]) == ["opt1", "opt2", "opt3", "opt4"]
     assert (env["TESTBED_BACKEND"], env["GLOO_SOCKET_IFNAME"], env["X"]) == ("gloo", "host0", "1")
     assert (
         made["gpu02"]["env"]["MASTER_PORT"] == env["MASTER_PORT"] != launch.requests(JOB, LAB, "r8")["gpu01"]["env"]["MASTER_PORT"]

@@ -58,6 +58,7 @@ def ranks(
             "MASTER_PORT": str(port),
             "TESTBED_RINGS": json.dumps([list(ring) for ring in rings]),
             "TESTBED_LANES": json.dumps([f"127.0.{rank + 1}.{lane + 1}" for lane in range(LANES)]),
+            "TESTBED_PORTS": json.dumps(["lo"]),
             "TESTBED_JOB_DIR": str(directory / str(rank)),
             "TESTBED_TIMEOUT_S": str(timeout_s),
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,8 @@ def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_
         parts = float(str(record["transfers_ms"])) + float(str(record["allreduce_ms"]))
         assert parts == pytest.approx(float(str(record["comm_ms"])), abs=0.01)
         assert record["bytes"] == 400_004 + 80_012, "rank 0 is not in the group of two"
+        assert 0 < float(str(record["busy"])) <= 1
+        assert int(str(record["wire_bytes"])) >= 4 * (2 * 3 * 400_004 + 2 * 4000 + 71_014), "all ranks count the one loopback"
 
 
 RUN = """
@@ -54,6 +58,19 @@ sys.argv = ["replay", "--iterations", "3"]
 from workloads.replay import main
 main()
 """
+
+
+def test_ranks_whose_peer_is_killed_say_so_and_ask_to_be_started_again(tmp_path: Path) -> None:
+    run = RUN.replace('"3"', '"0"')
+    command = ("-c", f"import os; os.environ['TESTBED_TRAFFIC'] = {json.dumps(json.dumps(TRAFFIC))}\n{run}")
+    with ranks(4, *command, directory=tmp_path, timeout_s=10) as job:
+        deadline_s = time.monotonic() + 30
+        while len(records(tmp_path)) < 2 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        job.signal(signal.SIGKILL, only=[2])
+        ended = job.finish()
+    assert [code for code, _, _ in ended] == [75, 75, -signal.SIGKILL, 75]
+    assert all("lost a peer" in err for rank, (_, _, err) in enumerate(ended) if rank != 2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""Sums and transfers over connections of a step's own: every number right whatever the sizes, and a peer that is gone is named."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from workloads.buffers import Buffer
+from workloads.place import Place
+from workloads.wires import Giving, Round, Taking, Wire, Wires
+
+
+class Store:
+    """What ranks meet by."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: str) -> None:
+        with self._changed:
+            self._kept[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str) -> str:
+        with self._changed:
+            assert self._changed.wait_for(lambda: key in self._kept, 10)
+            return self._kept[key]
+
+
+def place(rank: int, world: int, timeout_s: float = 10.0) -> Place:
+    lanes = (f"127.0.{rank + 1}.1", f"127.0.{rank + 1}.2")
+    return Place(rank, world, "127.0.0.1", 1, (tuple(range(world)),), lanes, "gloo", Path(), timeout_s, 0)
+
+
+T = TypeVar("T")
+
+
+def together(world: int, work: Callable[[int], T]) -> list[T]:
+    with ThreadPoolExecutor(world) as ranks:
+        return list(ranks.map(work, range(world)))
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 1001, 300_007])
+@pytest.mark.parametrize("order", [(0, 1), (2, 0, 1), (0, 3, 1, 4, 2)])
+def test_a_ring_sums_every_number_again_and_again(order: tuple[int, ...], length: int) -> None:
+    store, world = Store(), len(order)
+
+    def rank(me: int) -> list[Any]:
+        at = order.index(me)
+        before, after = order[at - 1], order[(at + 1) % world]
+        wires = Wires(place(me, world), store, {f"from {me}": (after, 1)}, {f"from {before}": (before, 1)})
+        buffer = Buffer.zeros(length, "float32", torch.device("cpu"), torch)
+        ring = Round(wires.into[f"from {before}"], wires.out[f"from {me}"], at, world, buffer, torch)
+        seen = []
+        for turn in range(3):
+            buffer.tensor.copy_(torch.arange(length) % 101 + me * 3 + turn)
+            wires.carry([ring])
+            seen.append(buffer.tensor.clone())
+        wires.close()
+        return seen
+
+    for sums in together(world, rank):
+        for turn, found in enumerate(sums):
+            wanted = world * (torch.arange(length) % 101 + turn) + 3 * sum(range(world))
+            assert torch.equal(found, wanted.to(torch.float32))
+
+
+def test_transfers_of_any_size_cross_each_other_and_arrive_whole() -> None:
+    store, sizes = Store(), [1, 65_536, 1_000_003]
+
+    def rank(me: int) -> list[bytes]:
+        other = 1 - me
+        names = [f"{me} {k}" for k in range(3)], [f"{other} {k}" for k in range(3)]
+        wires = Wires(place(me, 2), store, dict.fromkeys(names[0], (other, 0)), dict.fromkeys(names[1], (other, 0)))
+        wires.share(names[1])
+        rooms = [bytearray(size) for size in sizes]
+        tasks = [Taking(wires.into[name], [memoryview(room)]) for name, room in zip(names[1], rooms, strict=True)]
+        given = [bytes([10 * me + k]) * size for k, size in enumerate(sizes)]
+        halves = [[memoryview(b)[: len(b) // 2], memoryview(b)[len(b) // 2 :]] for b in given]
+        for _ in range(2):
+            wires.carry([*tasks, *(Giving(wires.out[name], each) for name, each in zip(names[0], halves, strict=True))])
+        wires.close()
+        return [bytes(room) for room in rooms]
+
+    for me, rooms in enumerate(together(2, rank)):
+        assert rooms == [bytes([10 * (1 - me) + k]) * size for k, size in enumerate(sizes)]
+
+
+def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as here:
+        wire = Wire(here, 7)
+        assert wire.receive(memoryview(bytearray(4))) == 0
+        door.accept()[0].close()
+        select.select([here], [], [], 10)
+        with pytest.raises(RuntimeError, match="connection from rank 7: closed by peer"):
+            wire.receive(memoryview(bytearray(4)))
+    store, both = Store(), threading.Barrier(2)
+
+    def rank(me: int) -> str:
+        other = 1 - me
+        wires = Wires(place(me, 2, 0.3), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)})
+        with pytest.raises(RuntimeError) as told:
+            wires.carry([Taking(wires.into[f"{other}"], [memoryview(bytearray(9))])])
+        both.wait(10)
+        wires.close()
+        return str(told.value)
+
+    assert together(2, rank) == [f"timed out: nothing from or to rank {1 - me}" for me in range(2)]
