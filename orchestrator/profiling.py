@@ -14,6 +14,7 @@ from typing import Any, cast
 from optics import HostName, HostPort, Missing
 from orchestrator.designing import PAYLOAD
 from orchestrator.jobs import look
+from orchestrator.paths import hops
 from orchestrator.plan import Job
 from orchestrator.planfile import read_plan
 from orchestrator.reports import JobStatus, Report
@@ -22,9 +23,13 @@ from orchestrator.settings import Settings
 from orchestrator.store import JobRecord, Store
 from orchestrator.target import stored_links
 from orchestrator.telemetry.progress import Progress
+from orchestrator.verify import PAIRS_S
 
 POLL_S = 0.1
+SLOW, BUSY = 0.10, 0.75
+"""An iteration so much longer than predicted, with processors so busy on average, waited for them and not for links alone."""
 KEPT = "profile.json"
+HOPS = "hops.json"
 """Beside the job's iterations, in the directory of the run that launched it."""
 
 
@@ -70,7 +75,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Versus(Report):
-    """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home."""
+    """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home.
+
+    busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.
+    """
 
     run: str
     plan: str
@@ -78,6 +86,14 @@ class Versus(Report):
     iterations: int
     figures: tuple[Figure, ...]
     time_scale: float = 1.0
+    busy: float | None = None
+
+    @property
+    def limit(self) -> str:
+        slow = any(one.figure == "iteration" and one.off is not None and one.off > SLOW for one in self.figures)
+        if not slow or self.busy is None or self.busy < BUSY:
+            return ""
+        return f"the hosts' processors were busy {self.busy:.0%} of the time: they set the pace, not the links"
 
 
 async def job_profile(
@@ -126,6 +142,30 @@ async def job_profile(
         )
         (run_dir / KEPT).write_text(json.dumps(found.to_json()) + "\n", encoding="utf-8")
         return found
+
+
+async def count_hops(inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> bool:
+    """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
+
+    False: the plan of `run` is not what is up, or somebody did not answer.
+    """
+    lab = load_lab(inventory)
+    current, record = store.current(slice_of(lab, settings)), store.get(run)
+    if current is None or record is None or current.plan_text != record.plan_text:
+        return False
+    plan, links = read_plan(current.plan_text, current.plan_name, lab), stored_links(current.links)
+    asked: dict[HostName, dict[str, int | None]] = {}
+    for source, target in hops(links, lab, plan.routes):
+        asked.setdefault(source, {})[lab.hosts[target].lane_address(0)] = None
+    async with deadline(timeout_s, "compare"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        await session.hosts.connect(tuple(asked))
+        answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
+    counts = [answer.hops for each in answers.values() for answer in each.values() if answer.ok and answer.hops is not None]
+    if not counts or len(counts) < sum(map(len, asked.values())):
+        return False
+    found = {"diameter": float(max(counts)), "mean_hops": round(statistics.mean(counts), 4), "pairs": len(counts)}
+    (settings.run_dir(run) / HOPS).write_text(json.dumps(found) + "\n", encoding="utf-8")
+    return True
 
 
 async def _next(session: Session, store: Store, record: JobRecord, run_dir: Path, than: int, progress: Progress) -> JobStatus:
@@ -204,6 +244,10 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
     busbw = median("busbw_gbps")
     profile = run_dir / KEPT
     tax = json.loads(profile.read_text())["tax"] if profile.exists() else None
+    wire, sent = median("wire_bytes"), _sent_by(plan)
+    if wire and sent:
+        tax = round(wire * PAYLOAD / sent, 4)
+    ways = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
     figures = (
         Figure("iteration", "ms", predicted.get("iteration_ms"), median("iter_ms")),
         Figure("transfers", "ms", predicted.get("transfers_ms"), median("transfers_ms")),
@@ -211,9 +255,16 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
         Figure("compute", "ms", predicted.get("compute_ms"), statistics.median(compute) if compute else None),
         Figure("busbw", "MB/s", predicted.get("busbw_mbps"), None if busbw is None else busbw * 125),
         Figure("bandwidth tax", "", predicted.get("bandwidth_tax"), tax),
-        Figure("diameter", "hops", predicted.get("diameter"), None),
-        Figure("mean hops", "hops", predicted.get("mean_hops"), None),
+        Figure("diameter", "hops", predicted.get("diameter"), ways.get("diameter")),
+        Figure("mean hops", "hops", predicted.get("mean_hops"), ways.get("mean_hops")),
     )
     job = plan.get("job") or {}
     scale = float((job.get("traffic") or {}).get("time_scale", 1.0))
-    return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale)
+    return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy"))
+
+
+def _sent_by(plan: Mapping[str, Any]) -> float:
+    """As `_sent`, of a plan's text."""
+    traffic = (plan.get("job") or {}).get("traffic") or {}
+    sums = sum(2 * (len(group["rings"][0]) - 1) * group["bytes"] for group in traffic.get("groups", ()))
+    return float(sums + sum(transfer["bytes"] for transfer in traffic.get("transfers", ())))

@@ -1,0 +1,54 @@
+"""What was predicted of a job beside what its records, its hosts' answers and its ports' counters say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import designtext
+from orchestrator.designing import PAYLOAD
+from orchestrator.profiling import HOPS, versus
+
+PLAN = {
+    "job": {
+        "name": "sum",
+        "traffic": {
+            "groups": [{"id": "all", "bytes": 1000, "rings": [["a", "b", "c"]]}],
+            "transfers": [{"src": "a", "dst": "b", "bytes": 500, "lane": 0}],
+        },
+    },
+    "predicted": {"iteration_ms": 100.0, "allreduce_ms": 80.0, "bandwidth_tax": 1.5, "diameter": 2.0, "mean_hops": 1.25},
+}
+SENT = 2 * 2 * 1000 + 500
+
+
+def ran(folder: Path, iteration_ms: float, busy: float) -> None:
+    """Leave the records of a job whose first iteration took twice as long."""
+    rows = [
+        {"iter": n, "iter_ms": ms, "comm_ms": ms - 5, "allreduce_ms": 80.0, "wire_bytes": 2 * SENT, "busy": busy}
+        for n, ms in enumerate((2 * iteration_ms, iteration_ms, iteration_ms), 1)
+    ]
+    (folder / "sum.r1.iterations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_the_tax_is_what_ports_sent_for_what_the_job_sends_and_hops_are_what_hosts_answered(tmp_path: Path) -> None:
+    ran(tmp_path, 104.0, 0.3)
+    figures = {one.figure: one for one in versus("r1", "sum", json.dumps(PLAN), tmp_path).figures}
+    assert figures["iteration"].off == pytest.approx(0.04)
+    assert figures["bandwidth tax"].measured == pytest.approx(2 * PAYLOAD, abs=1e-4)
+    assert figures["mean hops"].measured is None, "nobody has asked yet"
+    (tmp_path / HOPS).write_text(json.dumps({"diameter": 2.0, "mean_hops": 1.5, "pairs": 6}))
+    figures = {one.figure: one for one in versus("r1", "sum", json.dumps(PLAN), tmp_path).figures}
+    assert figures["diameter"].off == 0.0
+    assert figures["mean hops"].off == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("iteration_ms", "busy", "said"), [(150.0, 0.97, True), (150.0, 0.4, False), (104.0, 0.97, False), (80.0, 0.97, False)]
+)
+def test_a_slow_job_on_busy_processors_is_said_to_be_one(tmp_path: Path, iteration_ms: float, busy: float, said: bool) -> None:
+    ran(tmp_path, iteration_ms, busy)
+    words = designtext.versus(versus("r1", "sum", json.dumps(PLAN), tmp_path))
+    assert ("the hosts' processors were busy 97% of the time: they set the pace, not the links" in words) is said
