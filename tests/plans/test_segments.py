@@ -12,12 +12,17 @@ from emulators.electrical import parse
 from emulators.generate import Wanted, generate
 from optics import BadFile, CrossConnect, HostPort, Link
 from orchestrator.circuits import circuits, settings
-from orchestrator.lab import Lab
+from orchestrator.collective import expected
+from orchestrator.lab import Lab, read_lab
 from orchestrator.labelling import difference, relabelled_text
+from orchestrator.plan import Acceptance
 from orchestrator.planfile import read_plan
-from orchestrator.rules import Macs, drain_rules, rules
+from orchestrator.qualify import Direction, compared, directions
+from orchestrator.reports import LinkQuality
+from orchestrator.rules import drain_rules, rules
 from orchestrator.target import link_data, stored_circuits, target
 from orchestrator.walk import walk
+from tests.properties.labs import inventory, macs
 from tests.properties.switches import switched_lab
 
 
@@ -28,10 +33,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 def plan_text(**more: object) -> str:
     return json.dumps({"schema": "testbed.plan/1", "name": "p", **more})
-
-
-def macs_of(lab: Lab) -> dict[HostPort, Macs]:
-    return {HostPort(n, p): Macs(f"02:0a:00:00:{h.host_id:02x}:{p:02x}") for n, h in lab.hosts.items() for p in h.ports}
 
 
 RING = [{"a": f"gpu0{n}:p{2 - n % 2}", "b": f"gpu0{n % 6 + 1}:p{2 - n % 2}"} for n in range(1, 7)]
@@ -50,9 +51,9 @@ def test_over_a_switch_every_host_is_one_hop_away_on_every_lane(lab: Lab, name: 
     plan = read_plan(plan_text(segments=[{"name": name}]), "plan.json", lab)
     goal = target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
     assert len(goal.links) == 15 and not goal.circuits and not goal.moving
-    wanted = rules(goal.links, lab, macs_of(lab))
+    wanted = rules(goal.links, lab, macs(lab))
     for (a, b), lane in ((pair, lane) for pair in permutations(lab.hosts, 2) for lane in range(2)):
-        assert walk(wanted, lab, macs_of(lab), goal.links, a, b, lane) == (a, b)
+        assert walk(wanted, lab, macs(lab), goal.links, a, b, lane) == (a, b)
 
 
 def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
@@ -60,7 +61,7 @@ def test_some_hosts_of_a_segment_and_light_make_one_plan(lab: Lab) -> None:
     plan = read_plan(plan_text(links=RING, segments=[{"name": "ideal", "hosts": hosts}]), "plan.json", lab)
     goal = target(plan, lab, {"ocs1": frozenset(), "ocs2": frozenset()}, ())
     assert len(goal.links) == 9 and len(goal.circuits) == 12
-    assert walk(rules(goal.links, lab, macs_of(lab)), lab, macs_of(lab), goal.links, "gpu02", "gpu06") in {
+    assert walk(rules(goal.links, lab, macs(lab)), lab, macs(lab), goal.links, "gpu02", "gpu06") in {
         ("gpu02", "gpu01", "gpu06"),
     }
     stored = {"links": [link_data(link) for link in goal.links]}
@@ -77,9 +78,9 @@ def test_traffic_moves_to_the_switch_before_the_light_goes(lab: Lab) -> None:
         read_plan(plan_text(segments=[{"name": "ideal"}]), "p", lab), lab, held, [s for found in held.values() for s in found]
     )
     assert len(goal.broken_links) == 6 and len(goal.kept_links) == 15
-    drain = drain_rules(goal.old_links, goal.kept_links, lab, macs_of(lab))
+    drain = drain_rules(goal.old_links, goal.kept_links, lab, macs(lab))
     for pair in permutations(lab.hosts, 2):
-        assert walk(drain, lab, macs_of(lab), goal.kept_links, *pair) == pair
+        assert walk(drain, lab, macs(lab), goal.kept_links, *pair) == pair
 
 
 def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
@@ -117,3 +118,35 @@ def test_a_switch_that_cannot_be_made_is_refused(text: str) -> None:
 def test_domains_that_do_not_divide_the_hosts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="domains:4 do not divide 6 hosts"):
         generate(tmp_path, Wanted(tuple(range(22101, 22107)), (25001,), electrical=(parse("domains:4"),)))
+
+
+def test_rings_over_a_tree_share_ports_and_uplinks_in_what_is_expected_of_them(lab: Lab) -> None:
+    hosts = list(lab.hosts)
+    plan = read_plan(plan_text(segments=[{"name": "oversubscribed"}]), "plan.json", lab)
+    tree = lab.segments["oversubscribed"]
+    links = tree.links(hosts)
+    alone = {d: tree.alone_mbps(d.sender.host, d.receiver.host) for link in links for d in directions(link)}
+    assert set(alone.values()) == {40.0, 30.0}
+    both = expected(plan, links, lab, [hosts, hosts[::-1]], alone)
+    assert (both.busbw_mbps, both.link_mbps) == (pytest.approx(2 * 15 / 8), 30) and "oversubscribed rack" in both.slowest
+    inside = expected(plan, links, lab, [hosts[:3], hosts[2::-1]], alone)
+    assert inside.busbw_mbps == pytest.approx(2 * 20 / 8) and inside.slowest == "gpu01:p5 out by 2 rings' steps"
+
+
+def test_a_port_of_a_switch_is_qualified_by_its_own_rate(lab: Lab) -> None:
+    slow, fast = Direction(HostPort("gpu01", 1), HostPort("gpu02", 1)), Direction(HostPort("gpu01", 3), HostPort("gpu02", 3))
+    seen = {slow: LinkQuality(str(slow), 20.0, 0.0, 0.0), fast: LinkQuality(str(fast), 30.0, 0.0, 0.0)}
+    found = compared(seen, 20.0, Acceptance(), own={fast: 60.0})
+    assert found.bad == {fast} and found.evidence == (f"{fast}: 30 Mb/s, 50 % of 60 (at least 80 %)",)
+
+
+def test_rdma_functions_reach_each_other_over_a_switch() -> None:
+    hosts, devices, fibres = inventory(4, 3, forwarding="npar-rdma")
+    kept = "\n".join(line for line in fibres.splitlines() if "port: 3" not in line)
+    ports = ", ".join(f'"gpu0{n}:p3"' for n in range(1, 5))
+    npar = read_lab(hosts, devices, f"{kept}\nsegments:\n  - {{name: tree, link_mbps: 100000, ports: [{ports}]}}\n")
+    plan = read_plan(plan_text(segments=[{"name": "tree"}]), "plan.json", npar)
+    goal = target(plan, npar, {name: frozenset() for name in npar.devices}, ())
+    wanted = rules(goal.links, npar, macs(npar))
+    for a, b in permutations(npar.hosts, 2):
+        assert walk(wanted, npar, macs(npar), goal.links, a, b) == (a, b)

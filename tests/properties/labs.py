@@ -73,7 +73,7 @@ def macs(lab: Lab) -> dict[HostPort, Macs]:
             f"02:00:00:00:{lab.hosts[port.host].host_id:02x}:{port.number:02x}",
             f"02:00:00:01:{lab.hosts[port.host].host_id ^ 0x55:02x}:{port.number:02x}" if rdma[port.host] else None,
         )
-        for port in lab.fibres
+        for port in (*lab.fibres, *lab.segment_at)
     }
 
 
