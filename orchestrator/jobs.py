@@ -85,6 +85,7 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
     if record.ended is None and state in ("finished", "failed"):
         store.set_job(record.id, state, detail, ended=True)
     busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
+    busy = [float(r["busy"]) for r in records[1:][-LATEST:] if "busy" in r]
     predicted = wanted.get("predicted") or {}
     return JobStatus(
         name=record.name,
@@ -102,6 +103,7 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
         detail=detail,
         run=record.run,
         started=record.started,
+        busy=statistics.median(busy) if busy else None,
     )
 
 

@@ -17,7 +17,7 @@ from orchestrator.jobs import look
 from orchestrator.paths import hops
 from orchestrator.plan import Job
 from orchestrator.planfile import read_plan
-from orchestrator.reports import JobStatus, Report
+from orchestrator.reports import JobStatus, Report, held_up
 from orchestrator.session import Session, deadline, load_lab, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import JobRecord, Store
@@ -26,8 +26,6 @@ from orchestrator.telemetry.progress import Progress
 from orchestrator.verify import PAIRS_S
 
 POLL_S = 0.1
-SLOW, BUSY = 0.10, 0.75
-"""An iteration so much longer than predicted, with processors so busy on average, waited for them and not for links alone."""
 KEPT = "profile.json"
 HOPS = "hops.json"
 """Beside the job's iterations, in the directory of the run that launched it."""
@@ -90,10 +88,8 @@ class Versus(Report):
 
     @property
     def limit(self) -> str:
-        slow = any(one.figure == "iteration" and one.off is not None and one.off > SLOW for one in self.figures)
-        if not slow or self.busy is None or self.busy < BUSY:
-            return ""
-        return f"the hosts' processors were busy {self.busy:.0%} of the time: they set the pace, not the links"
+        """As `held_up`."""
+        return held_up(next((one.off for one in self.figures if one.figure == "iteration"), None), self.busy)
 
 
 async def job_profile(

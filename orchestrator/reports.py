@@ -119,6 +119,7 @@ class JobStatus(Report):
 
     iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
+    busy: share of their time that the processors of rank 0's host were at work.
     """
 
     name: str
@@ -137,6 +138,24 @@ class JobStatus(Report):
     """Wall time (s since the epoch)."""
     iteration_expected_ms: float | None = None
     time_scale: float = 1.0
+    busy: float | None = None
+
+    @property
+    def limit(self) -> str:
+        """As `held_up`."""
+        known = self.iteration_ms is not None and self.iteration_expected_ms
+        return held_up(self.iteration_ms / self.iteration_expected_ms - 1, self.busy) if known else ""  # type: ignore[operator]
+
+
+SLOW, BUSY = 0.10, 0.75
+"""An iteration so much longer than predicted, with processors so busy on average, waited for them and not for links alone."""
+
+
+def held_up(off: float | None, busy: float | None) -> str:
+    """What else than the links made iterations longer than predicted, by the share `off`; empty: nothing that is seen."""
+    if off is None or off <= SLOW or busy is None or busy < BUSY:
+        return ""
+    return f"the hosts' processors were busy {busy:.0%} of the time: they set the pace, not the links"
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,8 @@ def job(report: JobStatus) -> str:
             line += f" of {report.busbw_expected_mbps:.0f} expected"
     if report.time_scale != 1 and report.iteration_ms is not None:
         line += f"\n           times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links"
+    if report.limit:
+        line += f"\n           {report.limit}"
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
