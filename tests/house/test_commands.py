@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 from orchestrator.cli.call import Result
-from orchestrator.cli.main import app
+from orchestrator.cli.main import TAKE_A_VALUE, VERBS, app, named
 from tests.house.repository import ROOT, blocks, commands, pages, split
 
 SHOWN = [(str(block), words) for page in pages() for block in blocks(page) for words in commands(block)]
@@ -52,6 +52,25 @@ def test_a_command_that_cannot_be_typed_is_noticed(command_line: Any) -> None:
     assert "No such command" in refusal(command_line, ["testbed", "upp"])
     assert "unexpected extra argument" in refusal(command_line, ["testbed", "status", "gpu01"]).lower()
     assert not refusal(command_line, ["testbed", "lab", "start"])
+
+
+def test_a_run_builds_the_verb_it_names_and_that_is_the_one_of_the_whole_command_line() -> None:
+    whole = get_command(app()).commands  # type: ignore[attr-defined]
+    assert sorted(whole) == sorted(verb for verbs in VERBS.values() for verb in verbs)
+    for module, verbs in VERBS.items():
+        for verb in verbs:
+            part = get_command(app(verb)).commands  # type: ignore[attr-defined]
+            assert list(part) == list(verbs), module
+            assert [path for path, _ in leaves(part[verb])] == [path for path, _ in leaves(whole[verb])]
+
+
+def test_the_verb_of_a_command_line_is_found_behind_its_options() -> None:
+    root = get_command(app())
+    assert {o for p in root.params if not getattr(p, "is_flag", True) for o in p.opts} - {"--install-completion"} == set(
+        TAKE_A_VALUE
+    )
+    assert named(["--json", "-i", "plan", "--as", "up", "status", "--yes"]) == "status"
+    assert named(["--help", "up"]) == named(["--json"]) == named([]) == ""
 
 
 def test_the_pages_show_commands() -> None:
