@@ -223,7 +223,8 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
 
         from orchestrator.beside import apart, owner_for
         from orchestrator.cli import designtext
-        from orchestrator.designing import document, routing
+        from orchestrator.cli.explaining import explained
+        from orchestrator.designing import document
         from orchestrator.planfile import read_plan
         from orchestrator.session import load_lab
 
@@ -261,7 +262,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         text = json.dumps(plan, indent=1) + "\n"
         read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
-        said = routing(found, load_lab(call.settings.inventory)) if explain else []
+        said = explained(found, load_lab(call.settings.inventory)) if explain else []
         data |= {"routing": said} if explain else {}
         lines = [designtext.text(found, plan["name"], routing=said, predict=predict)]
         if out is not None:

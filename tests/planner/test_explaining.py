@@ -1,0 +1,58 @@
+"""What `--explain` says of routing: whose ways hosts take, what next hops cannot do, and what else was reckoned with."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.cli.explaining import beside_planner, divided, explained, scheduled, taken
+from orchestrator.designing import design
+from orchestrator.lab import Lab
+from orchestrator.methods import Wanted
+from planner.routing import k_shortest
+from tests.planner.test_designing import lab, workload
+
+__all__ = ["lab"]
+
+
+@pytest.mark.parametrize(("name", "strides"), [("bert", 132), ("dlrm", 0), ("moe", 96)])
+def test_hosts_ways_are_held_against_the_planner_s_own(name: str, strides: int, lab: Lab) -> None:
+    found = design(workload(name), lab, Wanted("topoopt"))
+    told = beside_planner(found, lab)
+    assert told[0].startswith(f"TopoOpt's routing (paper): {strides} pairs by strides (coin change), {132 - strides} by up to 4")
+    assert told[0].endswith("by longer ones between none"), "shortest ways are as short as any"
+    assert any("next hops can carry them" in line for line in told) == bool(strides)
+    assert any("need a choice by source" in line for line in told) == (strides < 132)
+    if strides == 0:  # all pairs go by shortest paths: counted here by another road
+        paths = {pair: {path for path, _ in ways} for pair, ways in k_shortest(found.shape, 4).paths.items()}
+        same = sum(ways <= paths[pair] for pair, ways in taken(found, lab).items())
+        assert f"between {same} of 132 pairs" in told[0]
+
+
+def test_links_parallel_to_one_ring_have_no_strides_to_go_by(lab: Lab) -> None:
+    assert (
+        "parallel to one of them"
+        in beside_planner(design(workload("dlrm"), lab, Wanted("topoopt", backend="single-order")), lab)[0]
+    )
+    assert beside_planner(design(workload("dlrm"), lab, Wanted("ring")), lab) == []
+
+
+def test_transfers_over_several_ways_are_held_against_a_division_over_all_paths(lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted("topoopt"))
+    ways: dict[tuple[int, int], list[int]] = {}
+    for one in found.transfers:
+        ways.setdefault((one.src, one.dst), []).append(one.bytes)
+    several = sum(sum(parts) for parts in ways.values() if len(parts) > 1) / sum(map(sum, ways.values()))
+    [line] = divided(found)
+    assert f"{several:.0%} of the bytes go several ways" in line and 0.02 < several < 0.5
+    share = int(re.search(r"would carry (\d+)%", line)[1])  # type: ignore[index]
+    assert 50 < share <= 100, "no way of hosts is better than all of them"
+    assert divided(design(workload("vgg16"), lab, Wanted("topoopt"))) == []
+
+
+def test_a_round_robin_stands_beside_as_reckoned_only(lab: Lab) -> None:
+    found = design(workload("vgg16"), lab, Wanted("ring"))
+    [line] = scheduled(found, lab)
+    assert line.startswith("analytic: a round robin of matchings, 3 slots, dark 50 ms each")
+    assert explained(found, lab)[-1] == line
