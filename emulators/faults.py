@@ -152,6 +152,11 @@ class _Armed:
     fired: int = 0
 
     @property
+    def spent(self) -> bool:
+        """Whether it has struck as often as it was to."""
+        return self.fault.count is not None and self.fired >= self.fault.count
+
+    @property
     def next_s(self) -> float:
         return {"waiting": self.begins_s, "active": self.ends_s}.get(self.state, math.inf)
 
@@ -209,7 +214,8 @@ class Faults:
     def list(self) -> list[dict[str, object]]:
         """Return every fault with its number, its state ("waiting", "active", "over") and how often it fired."""
         return [
-            {"id": number, **dataclasses.asdict(a.fault), "state": a.state, "fired": a.fired} for number, a in self._armed.items()
+            {"id": number, **dataclasses.asdict(a.fault), "state": "over" if a.spent else a.state, "fired": a.fired}
+            for number, a in self._armed.items()
         ]
 
     def fire(self, command: str, writes: bool) -> dict[str, Fault]:
@@ -236,7 +242,7 @@ class Faults:
     def _strikes(self, armed: _Armed) -> bool:
         wanted = armed.fault
         armed.seen += 1
-        if armed.seen <= wanted.after or (wanted.count is not None and armed.fired >= wanted.count):
+        if armed.seen <= wanted.after or armed.spent:
             return False
         if wanted.probability < 1.0 and self._random.random() >= wanted.probability:
             return False

@@ -100,7 +100,7 @@ testbed driver conform polatis-scpi --device ocs1               a device of the 
             from conformance.present import junit as as_junit
 
             _write(junit, as_junit([report]))
-        return _result(call, report)
+        return _result(call, report, part=bool(only))
 
     @verb(
         app,
@@ -232,18 +232,19 @@ def _tell(call: Call, found: Found, driver: str = "") -> None:
     call.note(f"  {mark} {whose}{found.check.name:<34} {seconds_text(found.seconds):>8}   {found.words or found.check.sentence}")
 
 
-def _result(call: Call, report: Report) -> Result:
+def _result(call: Call, report: Report, *, part: bool = False) -> Result:
+    """What a run found. part: of some checks only, so that it says nothing of the others and no row of the matrix follows."""
     from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, standings
     from orchestrator.cli.text import columns, paint
 
     tones = {"confirmed": "green", "not confirmed": "red", "not tried": "yellow"}
-    rows = standings(report)
+    rows = [row for row in standings(report) if not part or row[1] != "not tried"]
     width = max((len(standing) for _, standing, _ in rows), default=0)
     lines = [f"{report.driver} on {report.device}: {report.identity}"]
     lines += columns(
         (f"  {name}", paint(f"{standing:<{width}}", tones[standing], call.colour), means) for name, standing, means in rows
     )
-    if report.emulated:
+    if report.emulated and not part:
         lines += ["", markdown(MATRIX_HEAD, [matrix_row(report)])]
     data: Any = as_json(report)
     if report.ok:

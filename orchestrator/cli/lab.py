@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +104,8 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         lit = glass["glass"]
         lines = [f"lab      {labproc.about(about)}, pid {about.get('pid', '-')}"]
         at = {name: device["address"] for name, device in about["devices"].items()}
-        lines += columns((f"  {name}", f"{len(pairs)} cross-connects lit", at[name]) for name, pairs in lit.items())
+        kind = {name: device["driver"] for name, device in about["devices"].items()}
+        lines += columns((f"  {name}", lit_words(kind[name], ways), at[name]) for name, ways in lit.items())
         dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
         if dark:
             lines.append(f"  no sshd  {listed(dark)}")
@@ -111,6 +113,15 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
 
     _faults(app)
     _fibres(app)
+
+
+def lit_words(driver: str, ways: Sequence[object]) -> str:
+    """How many ways through a device carry light; a wavelength-selective switch counts each wavelength."""
+    from drivers.registry import driver_class, known_drivers
+    from orchestrator.telemetry.progress import counted
+
+    spectral = driver in known_drivers() and driver_class(driver).TRAITS.spectral
+    return f"{counted(len(ways), 'wavelength' if spectral else 'cross-connect')} lit"
 
 
 def _emulated(call: Call) -> Path:

@@ -114,16 +114,20 @@ def _register_sink(group: typer.Typer) -> None:
         "stop",
         "Stop the sink and the private InfluxDB; journals and data stay.",
         examples="testbed telemetry stop",
-        more="What is not sent yet is sent when a sink runs again.",
+        more="Those of the setting telemetry.influx.url alone. What is not sent yet is sent when a sink runs again.",
     )
     def stop(call: Call) -> Result:
         from orchestrator.telemetry import influxd, sink
 
         target = _target(call)
         followed = target is not None and sink.stop(call.settings.state_dir, target)
-        served = influxd.stop(sink.server_dir(call.settings.state_dir))
-        said = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
-        return Result({"sink": followed, "server": served}, f"Stopped: {', '.join(said)}" if said else "Nothing was running")
+        folder = sink.server_dir(call.settings.state_dir)
+        served = target is not None and target.private and influxd.stop(folder)
+        stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
+        lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
+        if (other := influxd.found(folder)) is not None:
+            lines.append(f"A private InfluxDB runs at {other.url}: TESTBED_INFLUX_URL=auto testbed telemetry stop")
+        return Result({"sink": followed, "server": served}, "\n".join(lines))
 
     @verb(
         group,

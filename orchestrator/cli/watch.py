@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -229,6 +232,14 @@ def _looker(call: Call, watcher: Watcher, jsonl: bool) -> _Looker:
     return _Lines(call, watcher)
 
 
+def _listening() -> Callable[[], bool]:
+    """A question: whether somebody still reads what we print. A lab at rest has nothing to print by which one would notice."""
+    poll = select.poll()
+    with suppress(OSError, ValueError):  # no stdout at all
+        poll.register(sys.stdout.fileno(), 0)
+    return lambda: not any(said & (select.POLLERR | select.POLLHUP) for _, said in poll.poll(0))
+
+
 async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: bool) -> None:
     """Look until told to end, or for so long."""
     import asyncio
@@ -242,8 +253,11 @@ async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: boo
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     asking = None if passive else asyncio.create_task(collect(watcher))
     end = time.monotonic() + seconds
+    listening = _listening()
     try:
         while True:
+            if not listening():
+                raise BrokenPipeError
             watcher.look()
             looker.show(bool(watcher.picture.changes()))
             if time.monotonic() >= end:

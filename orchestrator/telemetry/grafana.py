@@ -190,7 +190,8 @@ class GrafanaApi:
 
     def _silent(self, what: str, error: Exception) -> Unreachable:
         told = str(error) or type(error).__name__
-        return Unreachable(f"{self.url}: wanted to {what}, no answer ({told}); waited {self._timeout_s:g} s at most")
+        hint = "start Grafana, or correct --url (TESTBED_GRAFANA_URL); testbed grafana provision --out DIR needs none"
+        return Unreachable(f"{self.url}: wanted to {what}, no answer ({told}); waited {self._timeout_s:g} s at most", hint=hint)
 
 
 def _port(place: str) -> bool:

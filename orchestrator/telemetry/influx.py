@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TOKEN = "TESTBED_INFLUX_TOKEN"
 CONNECT_S, ANSWER_S = 3.0, 15.0
+_TRY = "start it, or correct --to or telemetry.influx.url; the journals are complete without"
 _SPLITS = 64
 """How many further requests one batch with bad lines may cost to find them."""
 
@@ -32,6 +33,9 @@ class Later(Unreachable):
     """The server cannot take points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
 
     after_s = 0.0
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint or _TRY)
 
 
 class Denied(Refused):

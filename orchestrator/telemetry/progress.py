@@ -81,20 +81,24 @@ class Silent:
 
 
 class Lines(Silent):
-    """One plain line per finished phase or note; a phase that takes longer than 5 s also says where it is, at most every 5 s."""
+    """One plain line per finished phase or note; of a phase that takes longer than 5 s also where it is, when that has changed."""
 
     def __init__(self, stream: TextIO, every_s: float = 5.0) -> None:
         self._stream = stream
         self._every_s = every_s
         self._began: dict[str, float] = {}
+        self._where = ""
         self._said = time.monotonic()
 
     def phase(self, name: str, detail: str = "") -> None:
+        self._where = ""
         self._began[name] = self._said = time.monotonic()
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        if time.monotonic() - self._said >= self._every_s:
-            self._say(f"{name:<10} {done}/{total} {detail}")
+        where = f"{name:<10} {done}/{total} {detail}"
+        if where != self._where and time.monotonic() - self._said >= self._every_s:
+            self._where = where
+            self._say(where)
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
         if seconds is None:

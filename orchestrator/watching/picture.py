@@ -70,6 +70,7 @@ class Picture:
         self._counters: dict[str, Counter] = {}
         self._carrier: dict[str, tuple[float, bool]] = {}
         self._since: dict[str, float] = {}
+        self._made: set[str] = set()
         self._noted: dict[tuple[str, str], tuple[float, str]] = {}
         self._around: frozenset[str] = frozenset()
         self.job: dict[str, Json] = {}
@@ -119,6 +120,8 @@ class Picture:
             old = self.ways.get(id_)
             if old is None or old.state != way.state or old.path != way.path:
                 self._since[id_] = at
+            if way.state == MAKING:
+                self._made.add(id_)
         if found.keys() != self.ways.keys() or any(found[i].path != w.path for i, w in self.ways.items()):
             self._dirty.add("circuits")
         gone = self.ways.keys() - found.keys()
@@ -126,6 +129,9 @@ class Picture:
         for id_ in gone:
             self.states.pop(id_, None)
             self._since.pop(id_, None)
+            self._made.discard(id_)
+        if self.running is None:
+            self._made.clear()
         self._settle(found.values(), at)
         self._stand_devices(now, at)
         if now.job is not None:
@@ -186,6 +192,8 @@ class Picture:
         if had is not None and at < had[0]:
             return
         self._carrier[port] = at, lit
+        if lit:
+            self._made -= {w.id for w in self.ways.values() if str(w.receiver) == port and w.state == LIT}
         if had is None or not lit or not had[1]:  # dark still may be news of a circuit that was made meanwhile
             self._settle([w for w in self.ways.values() if str(w.receiver) == port], at)
 
@@ -259,6 +267,8 @@ class Picture:
         if any(at > since and state == "dark" for port in way.ports for at, state in [self._noted.get(port, (0.0, ""))]):
             return DARK
         at, lit = self._carrier.get(str(way.receiver), (0.0, True))
+        if way.id in self._made and not lit:
+            return MAKING  # its device has done its part, and its light never was there yet
         if (at > since and not lit) or way.id in self._around:
             return DARK if any(m.device == device for m in self.standing.moving for device, _ in way.ports) else LOST
         return LIT

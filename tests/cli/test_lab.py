@@ -14,6 +14,7 @@ import pytest
 
 from optics import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
 from orchestrator import labproc
+from orchestrator.cli.lab import lit_words
 
 
 def free_port() -> int:
@@ -60,6 +61,13 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
     assert cli("lab", "stop").out == "lab      stopped\n"
     assert labproc._gone(pid, 0.1)
     assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
+
+
+def test_what_passes_the_glass_is_named_after_the_kind_of_the_device() -> None:
+    assert lit_words("polatis-scpi", [["1", "17"]]) == "1 cross-connect lit"
+    assert lit_words("lumentum-netconf", []) == "0 wavelengths lit"
+    assert lit_words("waveshaper-http", [["1", "2", 1, 2]] * 4) == "4 wavelengths lit"
+    assert lit_words("somebody-elses", []) == "0 cross-connects lit"
 
 
 def test_faults_are_listed_with_what_was_said_of_them_and_no_more(cli: Any, inventory: Path) -> None:

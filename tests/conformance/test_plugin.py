@@ -53,6 +53,11 @@ def test_the_command_line_answers_parsed_json_and_raises_what_it_refuses(testbed
     assert caught.value.code == 3
 
 
+def test_of_some_checks_no_row_of_the_support_matrix_is_made() -> None:
+    done = run("-m", "orchestrator.cli.main", "driver", "conform", "polatis-scpi", "--only", "says-who-it-is", cwd=ROOT)
+    assert done.returncode == 0 and "confirmed" in done.stdout and "promises kept" not in done.stdout, done.stdout
+
+
 def test_the_plugin_brings_nothing_along_until_a_fixture_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
         "import sys\n\ndef test_x():\n    assert not {'drivers', 'optics', 'conformance.lab', 'httpx', 'yaml'} & set(sys.modules)\n"

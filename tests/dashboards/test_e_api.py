@@ -253,12 +253,13 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Unreachable, match="wanted to tell its version, no answer"):
+        with pytest.raises(Unreachable, match="wanted to tell its version, no answer") as said:
             GrafanaApi(url, TOKEN).version()
+        assert said.value.hint.startswith("start Grafana, or correct --url")
         silent.listen()
         with pytest.raises(Unreachable, match=r"waited 0.2 s"):
             GrafanaApi(url, TOKEN, timeout_s=0.2).version()
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match="no answer") as said:
             GrafanaApi(url, TOKEN, timeout_s=0.2).push("testbed", "port rx=1")
 
 

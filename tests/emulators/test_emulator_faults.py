@@ -385,6 +385,20 @@ async def test_a_fault_may_begin_later_and_end_by_itself(start: Start) -> None:
     assert [f["state"] for f in device.server.list_faults()] == ["over", "over"]
 
 
+async def test_a_fault_that_has_struck_as_often_as_it_was_to_is_over(start: Start) -> None:
+    device = await start("polatis-scpi", preset=[["1", "17"]])
+    device.server.add_fault("refuse", match="size", count=2)
+    client = await device.connect()
+    states = []
+    for _ in range(2):
+        states.append(device.server.list_faults()[0]["state"])
+        client.send(":oxc:swit:size?\n")
+        assert (await client.line(":syst:err?")).startswith("-200,")
+    assert await client.line(":oxc:swit:size?;:syst:err?") == '16,16;0,"No error"'
+    (found,) = device.server.list_faults()
+    assert states == ["active", "active"] and (found["state"], found["fired"]) == ("over", 2)
+
+
 async def test_a_reboot_may_be_set_for_later(start: Start) -> None:
     device = await start("polatis-scpi", preset=[["1", "17"]], boot_s=0.01)
     client = await device.connect()

@@ -37,6 +37,16 @@ def test_a_long_phase_says_where_it_is() -> None:
     assert out.getvalue() == "link       47/48 gpu03:p2 is dark\n"
 
 
+def test_the_same_is_not_said_again_and_a_phase_that_begins_anew_is() -> None:
+    out = io.StringIO()
+    progress = Lines(out, every_s=0.0)
+    for _ in range(2):
+        progress.phase("job")
+        for done, words in ((0, "starting"), (0, "starting"), (0, "starting"), (3, "running"), (3, "running")):
+            progress.update("job", done, 4, words)
+    assert out.getvalue().splitlines() == ["job        0/4 starting", "job        3/4 running"] * 2
+
+
 def test_a_closed_stream_does_not_stop_a_change() -> None:
     out = io.StringIO()
     out.close()

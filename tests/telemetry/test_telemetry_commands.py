@@ -59,7 +59,7 @@ def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> N
     fill(typed.runs / "r", 3)
     assert "1 runs" in typed("status") and "none wanted" in typed("status")
     assert "No InfluxDB is wanted" in typed("start", code=2)
-    assert "Nothing was running" in typed("stop")
+    assert "Nothing of this setting was running" in typed("stop")
     assert "--to URL" in typed("replay", "r", code=2)
     assert typed.json("query", "r", "SELECT SUM(rx_bytes) AS n FROM port")["rows"] == [{"n": 3}]
 
@@ -84,6 +84,20 @@ def test_auto_starts_a_private_server_and_a_sink_that_copies_and_stop_ends_both(
     assert not influxd.found(sink.server_dir(load().state_dir))
 
 
+def test_stop_ends_what_belongs_to_its_own_setting_and_tells_of_the_rest(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed("influxd", "influxdb")
+    folder = sink.server_dir(load().state_dir)
+    there = influxd.start(folder)
+    for url in ("http://127.0.0.1:1", "none"):
+        monkeypatch.setenv("TESTBED_INFLUX_URL", url)
+        said = typed("stop")
+        assert influxd.found(folder) == there
+        assert f"A private InfluxDB runs at {there.url}" in said and "TESTBED_INFLUX_URL=auto testbed telemetry stop" in said
+        assert typed.json("stop") == {"sink": False, "server": False}
+    monkeypatch.setenv("TESTBED_INFLUX_URL", "auto")
+    assert typed("stop") == "Stopped: private InfluxDB\n" and influxd.found(folder) is None
+
+
 def test_replay_sends_a_run_again_and_says_what_was_refused(typed: Typed, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
     fill(typed.runs / "2026-11-21-0001", 20)
@@ -101,6 +115,7 @@ def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
     fill(typed.runs / "r", 1)
     said = typed("replay", "r", "--to", "http://127.0.0.1:1", "--timeout", "1s", code=5)
     assert "InfluxDB at http://127.0.0.1:1 does not answer: Connection refused" in said
+    assert "next: start it, or correct --to or telemetry.influx.url; the journals are complete without" in said
     assert "wanted none, auto or http" in typed("replay", "r", "--to", "localhost", code=3)
     assert "s3cret" not in typed("replay", "r", "--to", "http://me:s3cret@localhost:8086", code=3)
     assert "no journal of run 'x'" in typed("replay", "x", "--to", "http://127.0.0.1:1", code=2)

@@ -80,6 +80,23 @@ def test_without_a_terminal_watch_prints_lines_and_an_interrupt_ends_it_with_0(t
     assert (process.returncode, err) == (0, "") and "Traceback" not in out
 
 
+@pytest.mark.parametrize("words", [(), ("--jsonl",), ("--json",)])
+def test_watch_ends_when_nobody_reads_any_more_though_nothing_happens(told: Told, words: tuple[str, ...]) -> None:
+    told.up()
+    process = started("watch", "--passive", *words)
+    assert process.stdout is not None and process.stderr is not None
+    if "--json" not in words:
+        process.stdout.readline()
+    process.stdout.close()
+    try:
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr.read() == ""
+        process.stderr.close()
+
+
 def test_jsonl_begins_with_the_picture_and_goes_on_with_events(told: Told) -> None:
     told.up()
     process = started("watch", "--passive", "--jsonl", "--for", "60s")

@@ -136,6 +136,50 @@ def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(to
         assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "lost"
 
 
+def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        run = told.run(plan="next")
+        ports = [Port("ocs1", label) for label in ("1", "18", "19")]
+        step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [CrossConnect(ports[0], ports[2])])
+        watcher.look()
+        made, heard = "gpu01:p1->gpu03:p1", "gpu03:p1"
+        picture.carrier(heard, now_ms(), False)
+        assert picture.states[made] == "making"
+        told.store.disown(told.slice, [CrossConnect(ports[0], ports[1])])
+        step.end()
+        watcher.look()
+        picture.carrier(heard, now_ms() + 1, False)
+        assert picture.states[made] == "making", "the device is ready, its light is on the way"
+        lost = [e.fields["circuits"] for e in picture.since(0) if e.fields.get("state") == "lost"]
+        assert not any(made in circuits for circuits in lost)  # type: ignore[operator]
+        picture.carrier(heard, now_ms() + 2, True)
+        assert picture.states[made] == "lit"
+        picture.carrier(heard, now_ms() + 3, False)
+        assert picture.states[made] == "lost", "now it had some"
+
+
+def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        step = run.plan("device", "ocs1", "+1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
+        watcher.look()
+        told.store.disown(told.slice, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
+        step.end()
+        watcher.look()
+        watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
+        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "making"
+        run.finish("failed", 6, "no light")
+        watcher.look()
+        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "lost"
+
+
 def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
