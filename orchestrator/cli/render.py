@@ -19,12 +19,13 @@ from orchestrator.reports import (
     VerifyReport,
 )
 
-_DETAIL = 55
+_DETAIL, _LONG = 55, 80
+"""Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""
 
 
 def _phases(phases: Iterable[PhaseTime]) -> list[str]:
     rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
-    width = max([_DETAIL, *(len(detail) for _, detail, _ in rows)])
+    width = max([_DETAIL, *(len(detail) for _, detail, _ in rows if len(detail) <= _LONG)])
     return [phase_line(name, detail, seconds, width) for name, detail, seconds in rows]
 
 

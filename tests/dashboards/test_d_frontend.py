@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ Shown = dict[str, dict[str, Any]]
 
 def shown(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a panel is given to draw. Nothing of it is fetched here: `make test` runs `npm ci` before."""
-    node = shutil.which("node")
-    if node is None or not (NODE / "node_modules" / "@grafana" / "data").is_dir():
-        pytest.skip("not installed: npm ci --prefix tests/dashboards/node (Grafana's library saw nothing)")
+    node = Path(sys.executable).with_name("node")
+    if not node.exists() or not (NODE / "node_modules" / "@grafana" / "data").is_dir():
+        pytest.skip("not installed: make frontend (Grafana's library saw nothing)")
     done = subprocess.run(
         [node, "frames.cjs"], cwd=NODE, input=json.dumps(given), capture_output=True, text=True, timeout=60, check=False
     )
