@@ -22,7 +22,7 @@ from workloads.rings import pieces
 SLICE = 65536
 """A receiver is woken for so many bytes, or for the last that are due."""
 SCRATCH = 4 * SLICE
-QUEUE, LEAST_WINDOW = 1 << 20, 1 << 15
+QUEUE, LEAST_WINDOW = 448 << 10, 36000
 """Bytes that may be on their way to one rank by all its streams at once, and by each at least: more would wait in the queues of
 links they share, where some would be lost."""
 
@@ -72,6 +72,7 @@ class Wire:
 
     def bound(self, window: int) -> None:
         """Let no more than `window` bytes be on their way."""
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)  # else the kernel lets the window grow with its buffer
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
 
 
