@@ -24,9 +24,12 @@ def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
     return {f"{s.name}-{host}": HostPort(host, port) for s in segments for host, port in s.ports.items()}
 
 
-def limited(index: int, rate_bps: int) -> list[Message]:
-    """Shape what leaves by an interface; 0 and what the shaper cannot count is no limit."""
-    return shaper(index, rate_bps) if 0 < rate_bps < UNLIMITED_BPS else []
+QUEUE_BYTES = 524_288
+
+
+def limited(index: int, rate_bps: int, queues: int = 1) -> list[Message]:
+    """Shape what leaves by an interface; 0 and what the shaper cannot count is no limit. queues: of how many ports it is."""
+    return shaper(index, rate_bps, limit_bytes=queues * QUEUE_BYTES) if 0 < rate_bps < UNLIMITED_BPS else []
 
 
 def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: int) -> Iterator[Message]:
@@ -41,7 +44,7 @@ def switched(segments: Iterable[Segment], index: Mapping[HostPort, int], mtu: in
             yield from _bridge(leaf, f"sw{number}r{at}")
             yield veth(End(below, f"sw{number}u{at}", mtu=mtu), End(above, f"sw{number}d{at}", mtu=mtu))
             for end, inside in ((below, leaf), (above, spine)):
-                yield from limited(end, uplink_bps)
+                yield from limited(end, uplink_bps, len(hosts))  # uplinks are several, with a queue each
                 yield enslave(end, inside)
             leaf_of |= dict.fromkeys(hosts, leaf)
         for at, (host, port) in enumerate(segment.ports.items()):
