@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
 
 
+LIGHTING = ("up", "rollback", "restore")
+"""Verbs after which a plan is up: what a report is asked of when nothing is said."""
+
+
 def register(root: typer.Typer) -> None:
     @verb(
         root,
         "report",
         "Write a report of runs: one page that needs nothing else, and figures for papers.",
         examples="""
-testbed report                                the newest run
+testbed report                                the newest run that brought light to a plan
 testbed report 0007 --out run7.html
 testbed report 0007 --figures paper           PDF and SVG of every figure
 testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
@@ -67,6 +71,7 @@ the page is the answer to an SQL question over the journals, and the page carrie
     ) -> Result:
         with call.store() as store:
             campaign = _chosen(call, store, run or [], since, until, plan)
+            more = not run and campaign.single and len(store.history(limit=2)) > 1
         page_file = _place(call, campaign, out)
         for flag, folder in (("--figures", figures), ("--data", data)):
             _folder(flag, folder)
@@ -74,7 +79,7 @@ the page is the answer to an SQL question over the journals, and the page carrie
         _save(made, page_file)
         drawn = _figures(made, figures)
         tables = _tables(campaign, made, data)
-        return _result(campaign, made, page_file, drawn, tables)
+        return _result(campaign, made, page_file, drawn, tables, hint="testbed report all" if more else "")
 
 
 def _made(call: Call, campaign: Campaign) -> Report:
@@ -125,9 +130,14 @@ def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, unt
         if not records:
             raise Usage(f"report: {path}: none of its runs is in the store", hint="testbed history")
         return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept)
-    records = [_run(store, word) for word in run or ["last"]]
+    records = [_run(store, word) for word in run] or [_newest(store)]
     name = f"Campaign of {len(records)} runs" if len(records) > 1 else records[0].id
     return gather(records, store, settings, name)
+
+
+def _newest(store: Store) -> RunRecord:
+    """The newest run that brought a plan up; where there is none, the newest. Raises: Usage - there are none."""
+    return next((r for r in store.history(limit=0) if r.verb in LIGHTING), None) or _run(store, "last")
 
 
 def _run(store: Store, word: str) -> RunRecord:
@@ -226,7 +236,7 @@ def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
     return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
 
 
-def _result(campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path]) -> Result:
+def _result(campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, hint: str) -> Result:
     from orchestrator.reports import Json, path_text
 
     runs = [source.record.id for source in campaign.sources]
@@ -245,5 +255,8 @@ def _result(campaign: Campaign, made: Report, page_file: Path, drawn: list[Path]
     }
     more = f" and {len(made.trouble) - 1} more" if len(made.trouble) > 1 else ""
     return Result(
-        cast("dict[str, Json]", data), "\n".join(lines), message=f"not read: {made.trouble[0]}{more}" if made.trouble else ""
+        cast("dict[str, Json]", data),
+        "\n".join(lines),
+        message=f"not read: {made.trouble[0]}{more}" if made.trouble else "",
+        hint=hint,
     )

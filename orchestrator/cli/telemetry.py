@@ -126,7 +126,7 @@ def _register_sink(group: typer.Typer) -> None:
         stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
         lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
         if (other := influxd.found(folder)) is not None:
-            lines.append(f"A private InfluxDB runs at {other.url}: TESTBED_INFLUX_URL=auto testbed telemetry stop")
+            lines.append(f"A private InfluxDB runs at {other.url}; to end it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
         return Result({"sink": followed, "server": served}, "\n".join(lines))
 
     @verb(

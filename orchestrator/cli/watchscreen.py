@@ -25,6 +25,8 @@ _LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK:
 _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
 _SPARKS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
+OLD_MS = 15_000.0
+"""A curve that ends longer ago (ms) is of something that is over."""
 _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
 
@@ -43,7 +45,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= len(fall) + 1
     news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
-    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *_curves(picture, unicode=unicode)]
+    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode)]
     if fall and told is not None:
         title = f"{told.run}  " + ("running now" if picture.running and picture.running.id == told.run else "the last move")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
@@ -147,24 +149,20 @@ def _devices(picture: Picture) -> Text:
     return line
 
 
-def _curves(picture: Picture, *, unicode: bool) -> list[Text]:
+def curves(picture: Picture, *, unicode: bool) -> list[Text]:
+    """Traffic and iteration time; what ended a while ago says when."""
     if not unicode:
         return []
     found = []
-    for name, values, unit in (
-        (
-            "traffic",
-            [
-                v
-                for t, v in zip(picture.traffic.series.at, picture.traffic.series.values, strict=True)
-                if t <= picture.traffic.until
-            ],
-            rate_text,
-        ),
-        ("iteration", picture.iterations.values, lambda v: seconds_text(v / 1e3)),
+    for name, points, unit in (
+        ("traffic", picture.traffic.series.all(picture.traffic.until), rate_text),
+        ("iteration", picture.iterations.all(), lambda v: seconds_text(v / 1e3)),
     ):
-        if values:
-            found.append(Text(f"{name:<10}").append(spark(values[-_CURVE:]), style="cyan").append(f"  {unit(values[-1])}"))
+        if points:
+            at, value = points[-1]
+            old = f"  at {clock(at)}" if time.time() * 1e3 - at > OLD_MS else ""
+            curve = spark([v for _, v in points[-_CURVE:]])
+            found.append(Text(f"{name:<10}").append(curve, style="cyan").append(f"  {unit(value)}").append(old, "bright_black"))
     return found
 
 

@@ -26,7 +26,7 @@ from orchestrator.telemetry import Journal, read
 from tests.disk import room_for
 from tests.report.conftest import Typed
 from tests.report.page import Page, disagreeing, from_csv
-from tests.report.recorded import CROSSED, RING, Lab
+from tests.report.recorded import CROSSED, KEY, RING, Lab
 
 
 def report(typed: Typed, *words: object) -> tuple[Page, dict[str, Any]]:
@@ -290,6 +290,17 @@ def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) 
     said = typed("report")
     path = lab.settings.run_dir(run) / "report.html"
     assert said.code == 0 and "Report: " in said.out and path.is_file() and not list(path.parent.glob(".*"))
+
+
+def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(typed: Typed, lab: Lab) -> None:
+    lab.up("ring", RING)
+    second = lab.up("crossed", CROSSED, before=("ring", RING))
+    taken_down = lab.store.new_run("down", KEY, user="ann")
+    taken_down.finish("ok")
+    said = typed("report")
+    assert said.code == 0 and "1 run\n" in said.out and "next: testbed report all" in said.out + said.err
+    assert report(typed)[1]["runs"] == [second]
+    assert report(typed, "last")[1]["runs"] == [taken_down.id]
 
 
 def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:

@@ -24,6 +24,7 @@ import pytest
 
 from optics.plain import printable
 from orchestrator.cli import main, ui
+from orchestrator.cli.watchscreen import clock, curves
 from orchestrator.ui.doors import Names
 from tests.ui.conftest import PLAN, Told
 
@@ -136,6 +137,15 @@ def test_one_picture_tells_what_there_is_and_what_there_is_not(
     assert "gpu12" in svg.read_text() and "@font-face" not in svg.read_text()
     data = json.loads(ran("watch", "--once", "--passive", "--json").stdout)["data"]
     assert data["run"]["plan"] == "next" and data["move"]["figures"]["dark_ms"] == 64.0
+
+
+def test_of_a_lab_at_rest_the_curves_say_until_when_they_are(told: Told) -> None:
+    with told.watcher() as watcher:
+        now = time.time() * 1e3
+        for age in (60_000.0, 0.0):
+            watcher.picture.iterations.set(now - age, 40.0)
+            (curve,) = curves(watcher.picture, unicode=True)
+            assert curve.plain.endswith(f"40 ms  at {clock(now - age)}" if age else "  40 ms"), curve.plain
 
 
 def test_on_a_terminal_watch_paints_one_screen_that_fits_and_leaves_it_as_it_was(told: Told) -> None:
