@@ -35,7 +35,7 @@ def main() -> None:
         ]
         seen = measure(lab, designs, given.repeats)
     for tree in designs[1:]:
-        name = f"{tree.name}{" fat-tree" if tree.name == "oversubscribed" else ""} of equal cost"
+        name = f"{tree.name} of equal cost"
         say(f"iteration, {name} / TopoOpt", *ratio(seen[tree.name], seen["topoopt"]), f"both {NATIVE}")
         say("    the same, both reckoned", tree.predicted_ms / designs[0].predicted_ms, None, None, ANALYTIC)
 
