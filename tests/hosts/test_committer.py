@@ -318,6 +318,19 @@ def test_samples_go_on_when_an_interface_comes_or_goes_and_say_which_ports_have_
     assert lost["2"]["tx_bytes"] >= 0 and rows_end < lost["2"]["t_ns"]
 
 
+def test_a_slow_sample_knows_all_that_became_of_a_carrier_since_the_last_one(host: Space, peer: Peer) -> None:
+    peer.ask("counters", interval_s=0.2, batch_s=0.2)
+    peer.event("counters")
+    for state in ("down", "up") * 6:
+        host.far.ip("link", "set", "opt1", state)  # type: ignore[attr-defined]
+    assert wait_for(lambda: peer.ask("hello")["ports"]["1"]["carrier"])
+    lit = time.monotonic_ns()
+    rows: list[tuple[int, int, dict[int, tuple[int, ...]]]] = []
+    while not rows:
+        rows = [row for row in sampled(peer.event("counters")) if row[0] > lit]
+    assert rows[0][1] == 0b11
+
+
 def test_what_ports_had_counted_is_kept_of_each_darkness_however_short(host: Space, peer: Peer) -> None:
     carrier = peer.ask("hello")["ports"]["1"]["carrier"]
     assert carrier

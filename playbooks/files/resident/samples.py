@@ -175,14 +175,15 @@ class Host:
 
     def hear(self):
         try:
-            for kind, _, _, data in self.events.receive():
-                if data[0]:
-                    continue  # a bridge port's note, which carries no carrier
-                value = link_values(data)
-                if kind == NEWLINK:
-                    self.interfaces[value["name"]] = value
-                else:
-                    self.interfaces.pop(value["name"], None)
+            while True:  # each note comes by itself: all that wait, else samples lag behind the carriers by a step for each
+                for kind, _, _, data in self.events.receive():
+                    if data[0]:
+                        continue  # a bridge port's note, which carries no carrier
+                    value = link_values(data)
+                    if kind == NEWLINK:
+                        self.interfaces[value["name"]] = value
+                    else:
+                        self.interfaces.pop(value["name"], None)
         except BlockingIOError:
             return
         except OSError:  # events were lost: look at everything again
