@@ -253,7 +253,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     )
     what = (
         f"sent by all hosts together: in at most {WINDOW_S:g} s before the first command, from the last sample before it to the"
-        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; `over` is how long it was sampled"
+        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; over: how long of that it was sampled"
     )
     answer = book.ask("throughput", what, sql)
     if any(value is not None for row in answer.rows for value in row[1:]):
