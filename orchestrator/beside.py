@@ -50,7 +50,7 @@ def chosen_hosts(
         if host in whose:
             raise Infeasible(f"host {host} is named, and {whose[host]} has it", hint=f"free: {', '.join(free) or 'none'}")
         if host in named[:index]:
-            raise Infeasible(f"host {host} is named twice", hint=f"name {len(set(named))} different hosts")
+            raise Infeasible(f"host {host} is named twice", hint=f"name {count} different hosts")
     if len(named) > count:
         raise Infeasible(
             f"{len(named)} hosts are named, the workload has {count} ranks",
@@ -66,9 +66,8 @@ def chosen_hosts(
     else:
         words = f"{lab.name} are {len(there)}"
     set_to = f"set ranks to {len(there)} in the workload, or " if len(there) > 1 else ""
-    raise Infeasible(
-        f"the workload has {count} ranks, {words}", hint=f"{set_to}take a lab of {count + len(whose if not named else ())} hosts"
-    )
+    other = f"name {count} hosts" if named else f"take a lab of {count + len(whose)} hosts"
+    raise Infeasible(f"the workload has {count} ranks, {words}", hint=set_to + other)
 
 
 def apart(name: str, others: Iterable[str]) -> str:

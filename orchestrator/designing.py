@@ -105,6 +105,16 @@ class Design:
     def shape(self) -> Shape:
         return self.found.shape
 
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """Groups whose buffer would be smaller than a number once it is scaled, and is one."""
+        return tuple(group.id for group in self.read.demand.groups if 0 < group.bytes * self.scale < LEAST_BYTES)
+
+
+def bytes_here(size: float, scale: float) -> int:
+    """Of a group's buffer once it is scaled: a number to sum at least, unless there is nothing to sum."""
+    return max(round(size * scale), int(LEAST_BYTES)) if size else 0
+
 
 def read_workload(path: Path) -> Read:
     """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
@@ -314,7 +324,7 @@ def _scale(home_s: float, ratio: float) -> float:
 
 
 def _scaled(given: Demand, scale: float) -> Demand:
-    groups = tuple(replace(group, bytes=round(group.bytes * scale)) for group in given.groups)
+    groups = tuple(replace(group, bytes=bytes_here(group.bytes, scale)) for group in given.groups)
     return Demand(given.n, groups, given.mp * scale, given.compute_s)
 
 
@@ -498,12 +508,12 @@ def document(found: Design, name: str = "") -> dict[str, Any]:
     groups = [
         {
             "id": group.id,
-            "bytes": round(group.bytes * found.scale),
+            "bytes": bytes_here(group.bytes, found.scale),
             "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
         }
         | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
         for group in found.read.demand.groups
-        if round(group.bytes * found.scale)
+        if group.bytes
     ]
     rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
     return {

@@ -143,7 +143,12 @@ def rail_only(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
         f"{apart} domains of {wanted.domain}, {wanted.domain} rails of {apart}, half of the ports for each",
         "links of domains are as fast as rails here: it shows traffic and its ways, not the ratio of rates",
     )
-    return _for_backend([Found(shape, f"rail-only, domains of {wanted.domain}", why)], wanted)
+    found = [Found(shape, f"rail-only, domains of {wanted.domain}", why)]
+    through = _ringed(replace(shape, rings=(), matched=tuple((a, b) for a, b in shape.cables.tolist())))
+    if through.rings:  # the same links, for sums of all ranks
+        whole = f"sums of all ranks go round {len(through.rings)} ring(s) through domains and rails"
+        found.append(Found(through, f"{found[0].name}, rings through all", (*why, whole)))
+    return _for_backend(found, wanted)
 
 
 def _ringed(shape: Shape) -> Shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from planner.shape import Shape
@@ -15,13 +16,13 @@ Order = tuple[int, ...]
 def decompose(shape: Shape, steps: int = STEPS) -> tuple[tuple[Order, ...], tuple[tuple[int, int], ...]] | None:
     """Orders of rings and, for an odd duplex degree, the matching left over; None where the search finds none.
 
-    The links must be simple (no two alike) and as many at every rank.
+    The links must be as many at every rank; parallel ones go to different rings.
     """
     search = _Search(shape.n, shape.cables.tolist(), shape.duplex, steps)
     rings = search.rings(shape.degree // 2 if shape.duplex else shape.degree)
     if rings is None:
         return None
-    left = [(a, b) for a in range(shape.n) for b in sorted(search.out[a]) if not shape.duplex or a < b]
+    left = sorted(pair for pair in search.count.elements() if not shape.duplex or pair[0] < pair[1])
     return tuple(rings), tuple(left)
 
 
@@ -29,10 +30,14 @@ class _Search:
     def __init__(self, n: int, links: Iterable[tuple[int, int]], duplex: bool, steps: int) -> None:
         self.n, self.duplex, self.left = n, duplex, steps
         self.out: list[set[int]] = [set() for _ in range(n)]
+        self.count: Counter[tuple[int, int]] = Counter()
         for a, b in links:
-            self.out[a].add(b)
-            if duplex:
-                self.out[b].add(a)
+            self.add(a, b)
+
+    def add(self, a: int, b: int) -> None:
+        for here, there in ((a, b), (b, a)) if self.duplex else ((a, b),):
+            self.count[here, there] += 1
+            self.out[here].add(there)
 
     def rings(self, count: int) -> list[Order] | None:
         """Take that many cycles out of what is left, so that nothing has to be undone; None: `out` is as it was."""
@@ -76,12 +81,11 @@ class _Search:
 
     def take(self, cycle: Order) -> None:
         for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-            self.out[a].discard(b)
-            if self.duplex:
-                self.out[b].discard(a)
+            for here, there in ((a, b), (b, a)) if self.duplex else ((a, b),):
+                self.count[here, there] -= 1
+                if not self.count[here, there]:
+                    self.out[here].discard(there)
 
     def put_back(self, cycle: Order) -> None:
         for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-            self.out[a].add(b)
-            if self.duplex:
-                self.out[b].add(a)
+            self.add(a, b)

@@ -43,7 +43,7 @@ class Rails:
         return tuple(dict.fromkeys((src, turn, dst)))
 
     def iteration_s(self, demand: Demand) -> float:
-        """Compute, then transfers (within domains, then along rails), then sums.
+        """Compute (the demand's, its pipeline's bubble included), then transfers (within domains, then along rails), then sums.
 
         A group within a domain sums there, one along a rail on the rail; others do both: reduce-scatter and all-gather in domains,
         and each rail a part, the stages passing data on while it comes. All groups sum at once.

@@ -6,7 +6,8 @@ Which hosts take which places so that most live links stay is `orchestrator.rela
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -128,12 +129,16 @@ class Option:
 
 @dataclass(frozen=True)
 class Replan:
-    """Both costs of a failure: `reroute` at once, `rewire` at the next checkpoint; `why_not` where one of them cannot be."""
+    """Both costs of a failure: `reroute` at once, `rewire` at the next checkpoint; `why_not` where one of them cannot be.
+
+    others: further ways to rewire, which take longer.
+    """
 
     before_s: float
     reroute: Option | None
     rewire: Option | None
     why_not: str = ""
+    others: tuple[Option, ...] = ()
 
     @property
     def break_even_iterations(self) -> float:
@@ -161,8 +166,9 @@ def replan(
 ) -> Replan:
     """What going on costs after links (with the ports at their ends) or hosts have failed.
 
-    Going round keeps rings and routes by shortest paths over what is left; a ring passes a failed host by. Rewiring finds a
-    topology for the hosts that remain, of the highest degree that the poorest of them and the lab's planes allow.
+    Going round keeps rings and routes by shortest paths over what is left; a ring passes a failed host by. Rewiring is the best of:
+    a topology found for the hosts that remain, of the highest degree that the poorest of them and the lab's planes allow; a model
+    parallel link borrowed; one link of each of the two ranks given up so that they and its other ends are joined.
     Raises: Infeasible - fewer than two hosts remain, or a link or host named is not there.
     """
     for host in hosts:
@@ -203,8 +209,44 @@ def replan(
             ways.append(rewired("borrow a model parallel link", lent.shape, lent.moves, lab))
         except Infeasible as error:
             why.append(str(error))
-    later = min(ways, key=lambda way: (way.iteration_s, way.dark_s), default=None)
-    return Replan(before, now, later, "; ".join(why))
+        for still in _exchanges(shape, links[0], left, check(shape, lab) if lab.planes else None):
+            dark = dark_s(EXCHANGED, settle_s=settle_s, at_once=at_once, link_up_s=link_up_s)
+            with suppress(Infeasible):  # some are cut off
+                ways.append(Option("exchange two links", _around_s(shape, demand, lab, still, remain), dark, EXCHANGED))
+    best: dict[str, Option] = {}
+    for way in sorted(ways, key=lambda way: (way.iteration_s, way.dark_s)):
+        best.setdefault(way.name, way)
+    later, *others = best.values() or (None,)
+    return Replan(before, now, later, "; ".join(why), tuple(other for other in others if other))
+
+
+EXCHANGED = 4
+"""Links that an exchange takes down and puts up."""
+
+
+def _exchanges(shape: Shape, failed: Link, left: Counter[Link], planes: Sequence[int] | None) -> Iterator[Counter[Link]]:
+    """The directed links after each exchange: the failed link's ranks give up one link each, are joined by the ports that freed,
+    and so are the ranks at the other ends; both links on one switch where there are planes."""
+    pairs = [(int(src), int(dst)) for src, dst in shape.cables]
+    cables = [(pair, planes[k] if planes is not None else 0) for k, pair in enumerate(pairs) if set(pair) & set(failed)]
+
+    def both(link: Link) -> tuple[Link, ...]:
+        return (link, link[::-1]) if shape.duplex else (link,)
+
+    seen = set()
+    for first, on in cables:
+        for second, other in cables:
+            new = _partners(shape.duplex, first, second, failed)
+            if new is None or on != other or first == second or new[0] == new[1] or (first, second) in seen:
+                continue
+            seen.add((first, second))
+            found = Counter(left)
+            for link in (*both(first), *both(second)):
+                found[link] -= 1
+            if min(found.values()) >= 0:  # the failed link itself is not there to give
+                for link in (*both(failed), *both(new)):
+                    found[link] += 1
+                yield found
 
 
 def _restricted(demand: Demand, remain: Sequence[int]) -> Demand:

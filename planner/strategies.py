@@ -2,7 +2,7 @@
 
 Each embedding layer can be placed, whole tables on one rank each, or replicated. What is left of the model is spread as one: the
 tensor, pipeline and expert degrees that fit its layers, at the same number of samples in all ranks together; p stages that pass
-single samples on idle for (p - 1) / samples of the time they compute.
+m micro-batches on (single samples, unless the workload says otherwise) idle for (p - 1) / m of the time they compute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parts(workload: Workload) -> tuple[Part, ...]:
     for split, batch in _splits(workload):
         try:
             other = own.model_copy(update={"parallelism": split, "batch": batch})
-            options.append(_option(_name(split, other.data), other, workload.seconds * _idle(other) / _idle(workload)))
+            options.append(_option(_name(split, other.data), other, workload.seconds * other.idle / workload.idle))
         except Infeasible:
             continue  # these degrees do not divide this model
     if rest or workload.collectives or workload.transfers or workload.seconds:
@@ -46,11 +46,6 @@ def _option(name: str, workload: Workload, compute_s: float = 0.0) -> Option:
     return Option(name, compute_s, traffic.groups, traffic.mp if traffic.mp.any() else None)
 
 
-def _idle(workload: Workload) -> float:
-    """Time of an iteration by time computing."""
-    return 1 + (workload.parallelism.pipeline - 1) / workload.batch
-
-
 def _name(split: Parallelism, data: int) -> str:
     return f"data {data} x tensor {split.tensor} x pipeline {split.pipeline}, experts over {split.expert}"
 
@@ -66,8 +61,9 @@ def _splits(workload: Workload) -> Iterator[tuple[Parallelism, int]]:
             if left or not data or samples % data or any(count % pipeline for count in blocks):
                 continue
             for expert in sorted({d for d in range(1, data + 1) if data % d == 0}) if experts else (1,):
-                split = Parallelism(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
                 own = workload.parallelism
+                pieces = own.micro_batches
+                split = Parallelism(data=data, tensor=tensor, pipeline=pipeline, expert=expert, micro_batches=pieces)
                 same = (own.tensor, own.pipeline, own.expert) == (tensor, pipeline, expert)
                 if not same and all(count % expert == 0 for count in experts):
                     yield split, samples // data

@@ -47,16 +47,18 @@ class _Part(BaseModel):
 
 
 class Parallelism(_Part):
-    """How many ways the model is split; data may be left out, it is what remains."""
+    """How many ways the model is split; data may be left out, it is what remains. micro_batches: pieces in which a batch goes
+    through the pipeline, single samples unless said otherwise."""
 
     data: Count | None = None
     tensor: Count = 1
     pipeline: Count = 1
     expert: Count = 1
+    micro_batches: Count | None = None
 
 
 class Compute(_Part):
-    """How long a rank computes: floating-point operations of one sample, forward and backward, at a share of a peak."""
+    """How long a rank computes: floating-point operations it does for one sample, forward and backward, at a share of a peak."""
 
     flops_per_sample: Annotated[float, Field(gt=0)]
     tflops: Annotated[float, Field(gt=0)]
@@ -169,10 +171,23 @@ class Workload(_Part):
         return data
 
     @property
+    def idle(self) -> float:
+        """Time of an iteration by time computing: p stages wait for (p - 1) / m of it, m the micro-batches (the pipeline's bubble).
+
+        Raises: Infeasible - micro-batches do not divide the batch.
+        """
+        pieces = self.parallelism.micro_batches or self.batch
+        if self.batch % pieces:
+            nearest = min((m for m in range(1, self.batch + 1) if self.batch % m == 0), key=lambda m: (abs(m - pieces), m))
+            raise Infeasible(f"{pieces} micro-batches do not divide a batch of {self.batch}", f"set micro_batches to {nearest}")
+        return 1 + (self.parallelism.pipeline - 1) / pieces
+
+    @property
     def seconds(self) -> float:
-        """Time (s) an iteration computes."""
+        """Time (s) of an iteration without communication, the pipeline's bubble included."""
         if self.compute is not None:
-            return self.compute.flops_per_sample * self.batch / (self.compute.tflops * 1e12 * self.compute.efficiency)
+            work = self.compute.flops_per_sample * self.batch / (self.compute.tflops * 1e12 * self.compute.efficiency)
+            return work * self.idle
         return self.compute_s or 0.0
 
 
@@ -198,6 +213,12 @@ class _Traffic:
         self.mp: NDArray[np.float64] = np.zeros((self.n, self.n))
         self.buffers: dict[tuple[int, ...], int] = {}
         self.names: dict[tuple[int, ...], str] = {}
+
+    def check_stages(self, blocks: int) -> None:
+        """Raises: Infeasible - stages of the pipeline do not divide the blocks."""
+        if blocks % self.split.pipeline:
+            near = min((d for d in range(1, blocks + 1) if blocks % d == 0), key=lambda d: (abs(d - self.split.pipeline), d))
+            raise Infeasible(f"{self.split.pipeline} pipeline stages do not divide {blocks} blocks", f"set pipeline to {near}")
 
     def rank(self, stage: int, replica: int, part: int) -> int:
         return (stage * self.data + replica) * self.split.tensor + part
@@ -233,6 +254,7 @@ class _Traffic:
             case Dense():
                 self.gradients(layer.parameters)
             case Transformer():
+                self.check_stages(layer.blocks)
                 self.gradients(layer.blocks * (12 * layer.hidden**2 + 13 * layer.hidden) + layer.vocabulary * layer.hidden)
                 activations = self.workload.batch * layer.sequence * layer.hidden * self.width
                 self.tensor(4 * activations * layer.blocks / self.split.pipeline)
@@ -272,6 +294,7 @@ class _Traffic:
 
     def experts(self, layer: Experts) -> None:
         split = self.split
+        self.check_stages(layer.blocks)
         if layer.experts % split.expert:
             nearest = round(layer.experts / split.expert) * split.expert or split.expert
             words = f"{layer.experts} experts do not divide into groups of {split.expert}"

@@ -19,6 +19,7 @@ def data(found: Design) -> dict[str, Any]:
     return {
         "why": list(found.found.why),
         "scale": found.scale,
+        "raised_to_4_bytes": list(found.raised),
         "time_scale": found.time_scale,
         "here": _prediction(found.here),
         "home": _prediction(found.home) | {"rate_gbps": found.read.workload.rate_gbps},
@@ -60,6 +61,9 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> 
             f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's links of {found.link_mbps:g} Mb/s, "
             f"with {found.scale:g} of the bytes: times here x {1 / found.time_scale:.3g} stand for those at {rate}"
         )
+    if found.raised:
+        few = ", ".join(found.raised[:4]) + (", ..." if len(found.raised) > 4 else "")
+        lines.append(f"             {len(found.raised)} group(s) would sum less than a number here and sum one, 4 bytes: {few}")
     if predict:
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
         for where, given in ((rate, found.home), (f"{found.link_mbps:g} Mb/s", found.here)):
@@ -127,7 +131,7 @@ def replan(found: Degraded) -> str:
     """Both ways on, with what each costs."""
     options = found.options
     lines = [f"  before     iteration {_seconds(options.before_s)}"]
-    for one in (options.reroute, options.rewire):
+    for one in (options.reroute, options.rewire, *options.others):
         if one is not None:
             moves = f", dark {_seconds(one.dark_s)} for {one.moves} links" if one.moves or one.dark_s else ", nothing goes dark"
             slower = f" ({one.iteration_s / options.before_s - 1:+.1%})"
@@ -140,7 +144,11 @@ def replan(found: Degraded) -> str:
     elif options.reroute is None:
         word = "Rewire: there is no way round"
     else:
-        word = "Go round: rewiring gains nothing" if even == float("inf") else f"Rewire if {even:.3g} iterations or more are left"
+        word = (
+            "Go round: rewiring gains nothing"
+            if even == float("inf")
+            else f"{options.rewire.name.capitalize()} if {even:.3g} iterations or more are left"
+        )
     return "\n".join([*lines, f"{word}   {found.plan} without {', '.join(found.failed)}"])
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from optics import Infeasible, LinkKind
+from optics import BadFile, Infeasible, LinkKind
 from orchestrator.circuits import assign_ports
+from orchestrator.cli.designtext import text
 from orchestrator.designing import Design, Read, design, document, read_workload, routing
 from orchestrator.exporting import KINDS, after, before, export
 from orchestrator.lab import Lab, read_lab
@@ -46,7 +47,7 @@ def test_every_method_gives_a_plan_that_the_lab_takes(method: str, lab: Lab) -> 
     found = design(workload("dlrm"), lab, Wanted(method))
     plan = planned(found, lab)
     assert len(assign_ports(plan.links, lab)) == len(plan.links) == len(found.shape.cables)
-    assert method == "rail-only" or not plan.warnings, "every ring has links of its own"
+    assert not plan.warnings, "every ring has links of its own"
     assert plan.job is not None and plan.job.predicted["iteration_ms"] == pytest.approx(found.here.iteration_s * 1e3, abs=1e-3)
     assert found.here.iteration_s == pytest.approx(found.home.iteration_s * found.time_scale, rel=0.01)
 
@@ -56,6 +57,17 @@ def test_the_testbed_s_dlrm_gets_the_testbed_s_strides_and_the_worked_time(lab: 
     assert [ring.stride for ring in found.shape.rings] == [1, 5]
     rate = 4 * 25e9 / 8 * 8948 / 9014
     assert found.home.allreduce_s == pytest.approx(2 * 11 / 12 * 4 * 129_104_897 / rate, rel=1e-6)
+
+
+@pytest.mark.parametrize("domain", [2, 3, 4, 6])
+def test_sums_of_all_ranks_go_round_all_links_of_domains_and_rails(domain: int, lab: Lab) -> None:
+    found = design(workload("dlrm"), lab, Wanted("rail-only", domain=domain))
+    assert len(found.orders["data"]) == 4 and not planned(found, lab).warnings, "two rings, both ways round, on links of their own"
+    assert found.home.allreduce_s == pytest.approx(design(workload("dlrm"), lab, Wanted("topoopt")).home.allreduce_s)
+    [(name, slower)] = found.others
+    assert name == f"rail-only, domains of {domain}" and slower > 3 * found.home.iteration_s, "one ring through both takes so long"
+    for a, b in found.shape.cables.tolist():
+        assert a // domain == b // domain or a % domain == b % domain, "still nothing else joins hosts"
 
 
 def test_four_rings_are_promised_only_to_a_back_end_that_runs_them(lab: Lab) -> None:
@@ -164,9 +176,9 @@ def test_what_is_carried_is_what_was_asked_for_times_hops(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "hint"),
     [
-        ({"hosts": ("gpu01", "gpu01")}, "host gpu01 is named twice", "different hosts"),
+        ({"hosts": ("gpu01", "gpu01")}, "host gpu01 is named twice", "name 12 different hosts"),
         ({"hosts": ("gpu1",)}, "host gpu1 is not in emulated; did you mean gpu01?", "status"),
-        ({"hosts": ("gpu01", "gpu02")}, "12 ranks, the hosts named are 2", "set ranks to 2"),
+        ({"hosts": ("gpu01", "gpu02")}, "12 ranks, the hosts named are 2", "set ranks to 2 in the workload, or name 12"),
         ({"ports": 9}, "9 ports per host are wanted", "--ports 4"),
         ({"ports": 1}, "takes two ports of each", "--ports 2; or give hosts 2 ports"),
         ({"ports": 1, "method": "exact"}, "no topology of 12 ranks and degree 1", "--ports 2; or give hosts more ports"),
@@ -184,6 +196,48 @@ def test_what_the_lab_cannot_do_is_refused_with_the_nearest_it_can(change: dict[
     assert words in str(caught.value) and hint in caught.value.hint and caught.value.hint
 
 
+DENSE = "layers: [{kind: dense, parameters: 5000}]"
+BLOCKS = "layers: [{kind: transformer, blocks: 4, hidden: 8, sequence: 4}]"
+EXPERTS = "layers: [{kind: experts, blocks: 1, experts: 5, hidden: 8, sequence: 4}]"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "nearest"),
+    [
+        (f"ranks: 7, {DENSE}", "4 planes carry at most 4 * floor(7/2) = 12", "--ports 3; or"),
+        (f"ranks: 13, {DENSE}", "13 ranks, emulated are 12", "set ranks to 12"),
+        (f"ranks: 1, {DENSE}", "ranks: wanted at least 2, got 1", "start from"),
+        (
+            f"ranks: 12, parallelism: {{tensor: 5}}, {DENSE}",
+            "tensor 5 x data 2 x pipeline 1 are 10 ranks, not 12",
+            "set ranks to 10",
+        ),
+        (f"ranks: 12, parallelism: {{pipeline: 3}}, {BLOCKS}", "3 pipeline stages do not divide 4 blocks", "set pipeline to 2"),
+        (f"ranks: 12, parallelism: {{expert: 5}}, {EXPERTS}", "expert groups of 5 do not divide 12 replicas", "set expert to 4"),
+        (f"ranks: 12, parallelism: {{expert: 4}}, {EXPERTS}", "5 experts do not divide into groups of 4", "set experts to 4"),
+        ("ranks: 4, collectives: [{id: a, ranks: [0, 1, 1], bytes: 5}]", "group a names rank 1 twice", "once: [0, 1]"),
+        ("ranks: 4, collectives: [{id: a, ranks: [0, 7], bytes: 5}]", "names rank 7; there are 4", "from 0 to 3"),
+        ("ranks: 4, collectives: [{id: a, ranks: [], bytes: 5}]", "group a has no members", "name its ranks"),
+        ("ranks: 4, transfers: [{among: [2, 2], bytes: 5}]", "name 2 twice", "each rank once"),
+        ("ranks: 4, transfers: [{src: 1, dst: 1, bytes: 5}]", "rank 1 sends bytes to itself", "leave that transfer out"),
+        ("ranks: 4, collectives: [{id: a, bytes: -5}]", "bytes: wanted at least 0, got -5", "start from"),
+        ("ranks: 4, transfers: [{src: 0, dst: 1, bytes: -5}]", "bytes: wanted at least 0, got -5", "start from"),
+        ("ranks: 4, compute_s: .nan", "compute_s: wanted a finite number, got nan", "start from"),
+        ("ranks: 4, rate_gbps: .inf", "rate_gbps: wanted a finite number, got inf", "start from"),
+        ("ranks: 4, rate_gbps: 0", "rate_gbps: wanted", "start from"),
+        ("ranks: 4, compute_s: 1, compute: {flops_per_sample: 1, tflops: 1}", "contradict each other", "start from"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused_with_the_condition_and_the_nearest_that_can(
+    wrong: str, words: str, nearest: str, lab: Lab, tmp_path: Path
+) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(f"{{schema: testbed.workload/1, name: w, {wrong}}}")
+    with pytest.raises((Infeasible, BadFile)) as caught:
+        design(read_workload(path), lab, Wanted("topoopt"))
+    assert words in str(caught.value) and nearest in caught.value.hint
+
+
 @pytest.mark.parametrize("scale", [0.0, 1e30])
 def test_a_scale_that_is_offered_is_taken(scale: float, lab: Lab) -> None:
     with pytest.raises(Infeasible) as caught:
@@ -191,6 +245,20 @@ def test_a_scale_that_is_offered_is_taken(scale: float, lab: Lab) -> None:
     offered = float(caught.value.hint.split()[1].rstrip(","))
     plan = planned(design(workload("dlrm"), lab, Wanted("ring", scale=offered)), lab)
     assert plan.job is not None and plan.job.traffic is not None and plan.job.traffic.groups[0].bytes >= 4
+
+
+def test_groups_that_scale_to_less_than_a_number_sum_one_and_are_named(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    sums = "[{id: large, bytes: 4000000}, {id: small, bytes: 40, ranks: [0, 1, 2]}, {id: none, bytes: 0, ranks: [0, 1]}]"
+    path.write_text(f"{{schema: testbed.workload/1, name: w, ranks: 4, collectives: {sums}}}")
+    found = design(read_workload(path), lab, Wanted("ring", scale=0.01))
+    plan = planned(found, lab)
+    assert plan.job is not None and plan.job.traffic is not None
+    assert {group.id: group.bytes for group in plan.job.traffic.groups} == {"large": 40_000, "small": 4}
+    assert found.raised == ("small",) and "1 group(s) would sum less than a number here" in text(
+        found, "w", routing=(), predict=False
+    )
+    assert design(read_workload(path), lab, Wanted("ring", scale=0.1)).raised == ()
 
 
 def test_routing_is_told_with_its_rules_and_circles(lab: Lab) -> None:

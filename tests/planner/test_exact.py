@@ -12,6 +12,7 @@ from planner.direct import bipartite, circulant, complete, graph, kneser
 from planner.exact import Findings, search
 from planner.hamilton import decompose
 from planner.planes import assign
+from planner.railonly import template
 from planner.shape import Lab, Shape
 from tests.planner.test_routing import all_to_all
 
@@ -115,3 +116,12 @@ def test_a_seed_gives_the_same_list() -> None:
         return repr([(candidate.name, candidate.shape, candidate.score, candidate.by) for candidate in found.best])
 
     assert told(search(whole(8), Lab(8, 3), seed=2)) == told(search(whole(8), Lab(8, 3), seed=2))
+
+
+def test_parallel_links_go_to_different_rings() -> None:
+    shape = template(Lab(12, 4), 2)
+    assert shape.adjacency.max() == 2, "two links between the two hosts of a domain"
+    found = decompose(shape)
+    assert found is not None and found[1] == () and len(found[0]) == 2
+    assert edges(shape, *found) == sorted(tuple(sorted(pair)) for pair in shape.cables.tolist())
+    assert decompose(graph(4, [(0, 1), (0, 1), (2, 3), (2, 3)])) is None

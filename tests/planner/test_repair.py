@@ -101,6 +101,17 @@ def test_a_broken_link_costs_a_detour_now_or_dark_time_for_a_borrowed_one() -> N
     assert told.reroute.until_s(int(iterations) + 1) > told.rewire.until_s(int(iterations) + 1)
 
 
+def test_ranks_without_links_to_borrow_exchange_one_of_each_for_one_of_theirs() -> None:
+    lab = Lab(12, 4, planes=True)
+    demand = Demand(12, (Group("dp", tuple(range(12)), 10**9),), np.zeros((12, 12)))
+    told = replan(find(demand, lab).shape, demand, lab, links=[(0, 1)], settle_s=0.025, link_up_s=5.67)
+    assert told.rewire is not None and told.rewire.name == "exchange two links"
+    assert (told.rewire.moves, told.rewire.dark_s) == (4, pytest.approx(5.695))
+    [other] = told.others
+    assert other.name == "rewire at the next checkpoint" and other.iteration_s > 1.1 * told.rewire.iteration_s
+    assert told.reroute is not None and told.before_s < told.rewire.iteration_s <= told.reroute.iteration_s
+
+
 def test_going_round_a_broken_ring_of_one_takes_the_other_way_and_twice_the_time() -> None:
     lab = Lab(4, 2)
     demand = Demand(4, (Group("dp", (0, 1, 2, 3), 10**8),), np.zeros((4, 4)))

@@ -125,3 +125,15 @@ def test_the_testbed_s_dlrm_moves_what_its_run_script_says() -> None:
     found = read_workload(ROOT / "examples" / "workloads" / "dlrm.yaml").demand
     off = found.mp[~np.eye(12, dtype=bool)]
     assert (off == 2 * 16 * 32768 * 4).all(), "a table on each rank: its rows there, its gradients back"
+
+
+def test_stages_of_a_pipeline_wait_for_the_first_and_the_last_piece() -> None:
+    compute = {"flops_per_sample": 1e12, "tflops": 8.0}
+    block = {"kind": "transformer", "blocks": 4, "hidden": 64, "sequence": 8}
+    given = {"ranks": 8, "batch": 8, "layers": [block], "compute": compute}
+    assert of(**given).compute_s == pytest.approx(1.0), "no pipeline, no bubble"
+    assert of(**given, parallelism={"pipeline": 4}).compute_s == pytest.approx(1 + 3 / 8), "single samples"
+    assert of(**given, parallelism={"pipeline": 4, "micro_batches": 2}).compute_s == pytest.approx(1 + 3 / 2)
+    with pytest.raises(Infeasible, match="3 micro-batches do not divide a batch of 8") as caught:
+        of(**given, parallelism={"pipeline": 4, "micro_batches": 3})
+    assert caught.value.alternative == "set micro_batches to 2"
