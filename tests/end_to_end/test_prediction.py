@@ -41,7 +41,7 @@ def slow(tmp_path: Path) -> Iterator[Lab]:
     """A lab of its own, with slow links."""
     own = Lab(tmp_path)
     size = ["--hosts", str(HOSTS), "--ports", "4", "--rate-mbps", str(RATE_MBPS), "--free-ports"]
-    generate = [sys.executable, "-m", "emulators.generate", *size, "--out", own.inventory, "--state", tmp_path / "lab"]
+    generate = [sys.executable, "-m", "emulators.generate", *size, "--out", str(own.inventory), "--state", str(tmp_path / "lab")]
     subprocess.run(generate, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     own.testbed("lab", "start").must()
     yield own
