@@ -144,6 +144,8 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
     read = read_workload(workload)
     if not wanted.search:
         return design(read, lab, wanted)
+    if not read.workload.layers:
+        raise Usage(f"{call.verb}: --search spreads a model's layers; {workload} says none", hint="leave --search out")
     with watched(call) as watch:
         return design(read, lab, wanted, watch)
 

@@ -294,6 +294,14 @@ def test_a_workload_larger_than_the_lab_ends_with_a_stable_code(tmp_path: Path) 
     assert "set ranks to 12" in told["hint"] and not out.exists()
 
 
+def test_a_search_needs_layers_to_spread(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text("{schema: testbed.workload/1, name: w, ranks: 4, collectives: [{id: a, bytes: 400}]}")
+    command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", tmp_path / "w.yaml", "--search", "9", "--json"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["hint"]) == (2, "leave --search out") and "says none" in told["message"]
+
+
 def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -> None:
     out, budget = tmp_path / "plan.json", "1000000000"
     command = [
@@ -330,6 +338,7 @@ def _catches(pid: int, number: signal.Signals) -> bool:
         (("--domain", "3"), 2),
         (("--patience", "9"), 2),
         (("--search", "9"), 2),
+        (("--hosts", "gpu01,gpu01"), 3),
         (("--scale", "inf"), 3),
         (("--out", "/nowhere/plan.json"), 2),
     ],
