@@ -71,6 +71,7 @@ class Picture:
         self._carrier: dict[str, tuple[float, bool]] = {}
         self._since: dict[str, float] = {}
         self._made: set[str] = set()
+        self._early: set[str] = set()
         self._noted: dict[tuple[str, str], tuple[float, str]] = {}
         self._around: frozenset[str] = frozenset()
         self.job: dict[str, Json] = {}
@@ -192,10 +193,18 @@ class Picture:
         if had is not None and at < had[0]:
             return
         self._carrier[port] = at, lit
+        if not lit and self.running is not None:
+            self._early.add(port)  # hosts hear of a move before the store is read: it is looked at first
+            return
         if lit:
             self._made -= {w.id for w in self.ways.values() if str(w.receiver) == port and w.state == LIT}
         if had is None or not lit or not had[1]:  # dark still may be news of a circuit that was made meanwhile
             self._settle([w for w in self.ways.values() if str(w.receiver) == port], at)
+
+    def settle(self, at: float) -> None:
+        """Take what hosts lost during a run, once the store was read: it says what is moved before it is moved."""
+        early, self._early = self._early, set()
+        self._settle([w for w in self.ways.values() if str(w.receiver) in early], at)
 
     def _port(self, point: Point, at: float) -> None:
         if point.tags["layer"] != "nic":

@@ -66,6 +66,7 @@ class Watcher:
             self._journals.keep = frozenset([standing_.job.run] if standing_.job else ())
         for point in self._journals.take():
             picture.feed(point)
+        picture.settle(now)
         if slowly:
             self._due = time.monotonic() + SLOWLY_S
             guard = look(self._guard)

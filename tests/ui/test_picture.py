@@ -159,7 +159,20 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(tol
         picture.carrier(heard, now_ms() + 2, True)
         assert picture.states[made] == "lit"
         picture.carrier(heard, now_ms() + 3, False)
+        watcher.look()
         assert picture.states[made] == "lost", "now it had some"
+
+
+def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        watcher.look()
+        run.plan("device", "ocs1", "-1", {"remove": ["1->18"], "add": []}).begin()
+        watcher.picture.carrier("gpu02:p1", now_ms(), False)
+        watcher.look()
+        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "dark"
+        assert not any("lost" in w for w in words(watcher))
 
 
 def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(told: Told) -> None:
@@ -174,6 +187,7 @@ def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_
         step.end()
         watcher.look()
         watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
+        watcher.look()
         assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "making"
         run.finish("failed", 6, "no light")
         watcher.look()
