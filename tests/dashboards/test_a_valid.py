@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import types
 import typing
 from copy import deepcopy
@@ -21,7 +22,7 @@ from tests.dashboards.grafana import DASHBOARDS, FOLDER, panels
 
 register_default_plugins()
 
-PUBLISHED = Path(__file__).with_name("schemas")
+CONTRACTS = os.environ.get("TESTBED_GRAFANA_CONTRACTS", "")
 SCHEMAS = {
     "barchart": "barchart",
     "histogram": "histogram",
@@ -131,11 +132,14 @@ def test_what_grafana_would_not_take_is_noticed(spoil: Any) -> None:
     assert problems(model)
 
 
-# --- by Grafana's published schemas
+# --- by Grafana's published schemas, where they are given
 
 
 def schema(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = loosened(json.loads((PUBLISHED / f"{name}.jsonschema.json").read_text()))
+    path = Path(CONTRACTS) / "grafana-schemas" / f"{name}.jsonschema.json"
+    if not CONTRACTS or not path.is_file():
+        pytest.skip("not compared with Grafana's own schemas: TESTBED_GRAFANA_CONTRACTS names no folder of them")
+    read: dict[str, Any] = loosened(json.loads(path.read_text()))
     return read
 
 
