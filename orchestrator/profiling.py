@@ -143,7 +143,7 @@ async def job_profile(
 async def count_hops(inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
-    False: the plan of `run` is not what is up, or somebody did not answer.
+    False: the plan of `run` is not what is up. Raises: Missing - somebody does not answer; what was kept before is dropped.
     """
     lab = load_lab(inventory)
     current, record = store.current(slice_of(lab, settings)), store.get(run)
@@ -156,9 +156,19 @@ async def count_hops(inventory: Path, run: str, *, progress: Progress, store: St
     async with deadline(timeout_s, "compare"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         await session.hosts.connect(tuple(asked))
         answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
-    counts = [answer.hops for each in answers.values() for answer in each.values() if answer.ok and answer.hops is not None]
-    if not counts or len(counts) < sum(map(len, asked.values())):
-        return False
+    names = {host.lane_address(0): name for name, host in lab.hosts.items()}
+    counts, silent = [], []
+    for source, each in asked.items():
+        for address in each:
+            answer = answers.get(source, {}).get(address)
+            if answer is None or not answer.ok or answer.hops is None:
+                silent.append(f"{source} to {names[address]}")
+            else:
+                counts.append(answer.hops)
+    if silent or not counts:
+        (settings.run_dir(run) / HOPS).unlink(missing_ok=True)
+        words = f"{len(silent)} of {len(silent) + len(counts)} pairs have no answer: {', '.join(silent[:3])}"
+        raise Missing(words, hint="testbed verify says where it is dark")
     found = {"diameter": float(max(counts)), "mean_hops": round(statistics.mean(counts), 4), "pairs": len(counts)}
     (settings.run_dir(run) / HOPS).write_text(json.dumps(found) + "\n", encoding="utf-8")
     return True

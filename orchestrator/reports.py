@@ -155,7 +155,7 @@ def held_up(off: float | None, busy: float | None) -> str:
     """What else than the links made iterations longer than predicted, by the share `off`; empty: nothing that is seen."""
     if off is None or off <= SLOW or busy is None or busy < BUSY:
         return ""
-    return f"the hosts' processors were busy {busy:.0%} of the time: they set the pace, not the links"
+    return f"the hosts' processors were busy {busy:.0%} of the time: they, and not the links, may have set the pace"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from workloads.rings import pieces
 SLICE = 65536
 """A receiver is woken for so many bytes, or for the last that are due."""
 SCRATCH = 4 * SLICE
+GREETING_S = 5.0
+"""A peer says who it is within so long (s)."""
 QUEUE, LEAST_WINDOW = 448 << 10, 36000
 """Bytes that may be on their way to one rank by all its streams at once, and by each at least: more would wait in the queues of
 links they share, where some would be lost."""
@@ -230,13 +232,17 @@ class Wires:
                 key: self._connect(key, place.lane(lane), others[rank][str(lane)], rank) for key, (rank, lane) in out.items()
             }
             self.into: dict[str, Wire] = {}
-            for door in doors.values():
-                for _ in range(sum(doors[lane] is door for _, lane in into.values())):
+            for lane, door in doors.items():
+                missing = {key for key, (_, at) in into.items() if at == lane}
+                while missing:
                     link = door.accept()[0]
-                    link.settimeout(self._timeout_s)
-                    (length,) = struct.unpack("!H", _exactly(link, 2))
-                    key = _exactly(link, length).decode()
-                    self.into[key] = Wire(link, into[key][0])
+                    key = _greeting(link, min(GREETING_S, self._timeout_s))
+                    if key in missing:  # a stranger at the door is none of ours
+                        missing.remove(key)
+                        link.settimeout(self._timeout_s)
+                        self.into[key] = Wire(link, into[key][0])
+                    else:
+                        link.close()
         except OSError as error:
             raise RuntimeError(f"connecting to peers: {error}") from error
         finally:
@@ -244,7 +250,7 @@ class Wires:
                 door.close()
 
     def _door(self, address: str, most: int) -> socket.socket:
-        door = socket.create_server((address, 0), backlog=most)
+        door = socket.create_server((address, 0), backlog=64 + most)
         door.settimeout(self._timeout_s)
         return door
 
@@ -304,6 +310,16 @@ class Wires:
                             poll.unregister(number)
                         if task.out is not None:
                             push(task)
+
+
+def _greeting(link: socket.socket, timeout_s: float) -> str:
+    """The name of the wire that a peer says first; empty from whoever is no peer."""
+    link.settimeout(timeout_s)
+    try:
+        (length,) = struct.unpack("!H", _exactly(link, 2))
+        return _exactly(link, length).decode()
+    except (OSError, ValueError):
+        return ""
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:

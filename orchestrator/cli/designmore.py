@@ -28,7 +28,7 @@ def predicted(call: Call, run: str) -> Result:
     """
     from optics.errors import TestbedError
     from orchestrator.cli import designtext
-    from orchestrator.profiling import HOPS, count_hops, job_profile, versus
+    from orchestrator.profiling import count_hops, job_profile, versus
     from orchestrator.reports import to_json
     from orchestrator.session import load_lab, slice_of
 
@@ -51,12 +51,12 @@ def predicted(call: Call, run: str) -> Result:
             found = versus(*of_run)
         except TestbedError as error:
             call.note(f"its ports' counters could not be read: {str(error).splitlines()[0]}")
-    if not (call.settings.run_dir(record.id) / HOPS).exists():
-        try:
-            if call.work(count_hops, record.id):
-                found = versus(*of_run)
-        except TestbedError as error:
-            call.note(f"hops between its hosts could not be counted: {str(error).splitlines()[0]}")
+    try:
+        if call.work(count_hops, record.id):
+            found = versus(*of_run)
+    except TestbedError as error:
+        found = versus(*of_run)
+        call.note(f"hops between its hosts could not be counted: {str(error).splitlines()[0]}")
     data: dict[str, Any] = {
         **found.to_json(),
         "limit": found.limit,

@@ -51,7 +51,7 @@ def test_the_tax_is_what_ports_sent_for_what_the_job_sends_and_hops_are_what_hos
 )
 def test_a_slow_job_on_busy_processors_is_said_to_be_one(tmp_path: Path, iteration_ms: float, busy: float, said: bool) -> None:
     ran(tmp_path, iteration_ms, busy)
-    wanted = "the hosts' processors were busy 97% of the time: they set the pace, not the links"
+    wanted = "the hosts' processors were busy 97% of the time: they, and not the links, may have set the pace"
     assert (wanted in designtext.versus(versus("r1", "sum", json.dumps(PLAN), tmp_path))) is said
     status = JobStatus("sum", "running", iterations=3, iteration_ms=iteration_ms, iteration_expected_ms=100.0, busy=busy)
     assert (wanted in render.job(status)) is said

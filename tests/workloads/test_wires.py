@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
 import threading
@@ -115,3 +116,32 @@ def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
         return str(told.value)
 
     assert together(2, rank) == [f"timed out: nothing from or to rank {1 - me}" for me in range(2)]
+
+
+def test_strangers_at_the_door_are_shown_out_and_the_peers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workloads.wires.GREETING_S", 0.2)
+    opened: list[socket.socket] = []
+
+    class Watched(Store):
+        def set(self, key: str, value: str) -> None:
+            """Strangers are there before any peer knows where the door is."""
+            for host, port in json.loads(value).values():
+                for words in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\x00\x02\xff\xff", b"\x00\x04from"):
+                    stranger = socket.create_connection((host, port), timeout=5)
+                    stranger.sendall(words)
+                    opened.append(stranger)
+            super().set(key, value)
+
+    store = Watched()
+
+    def rank(me: int) -> set[str]:
+        wires = Wires(place(me, 2), store, {f"from {me}": (1 - me, 1)}, {f"from {1 - me}": (1 - me, 1)})
+        try:
+            return set(wires.into)
+        finally:
+            wires.close()
+
+    assert together(2, rank) == [{"from 1"}, {"from 0"}]
+    assert opened
+    for stranger in opened:
+        stranger.close()
