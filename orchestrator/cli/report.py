@@ -136,8 +136,9 @@ def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, unt
 
 
 def _newest(store: Store) -> RunRecord:
-    """The newest run that brought a plan up; where there is none, the newest. Raises: Usage - there are none."""
-    return next((r for r in store.history(limit=0) if r.verb in LIGHTING), None) or _run(store, "last")
+    """The newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
+    lighting = [r for r in store.history(limit=0) if r.verb in LIGHTING]
+    return next((r for r in lighting if r.status == "ok"), None) or next(iter(lighting), None) or _run(store, "last")
 
 
 def _run(store: Store, word: str) -> RunRecord:

@@ -303,6 +303,14 @@ def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(type
     assert report(typed, "last")[1]["runs"] == [taken_down.id]
 
 
+def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(typed: Typed, lab: Lab) -> None:
+    failed = lab.up("ring", RING, status="failed", message="held by a tag", moved=False)
+    assert report(typed)[1]["runs"] == [failed], "where nothing came up, the newest that tried"
+    second = lab.up("crossed", CROSSED, before=("ring", RING))
+    lab.up("ring", RING, status="failed", message="held by a tag", moved=False)
+    assert report(typed)[1]["runs"] == [second]
+
+
 def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:
     said = typed("report")
     assert said.code == 2 and "there are no runs yet" in said.err
