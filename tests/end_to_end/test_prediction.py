@@ -20,7 +20,7 @@ from tests.end_to_end.conftest import ROOT, Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
-HOSTS, RATE_MBPS, ITERATIONS = 6, 20, 4
+HOSTS, RATE_MBPS, ITERATIONS = 6, 20, 3
 CASES = (("topoopt", 0.02), ("ring", 0.02), ("ring", 0.04))
 """Methods, and bytes here per byte of the workload."""
 LIMIT = 0.10

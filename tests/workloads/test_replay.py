@@ -48,7 +48,7 @@ def test_a_designed_job_moves_what_its_traffic_says_and_every_byte_is_right(tmp_
         parts = float(str(record["transfers_ms"])) + float(str(record["allreduce_ms"]))
         assert parts == pytest.approx(float(str(record["comm_ms"])), abs=0.01)
         assert record["bytes"] == 400_004 + 80_012, "rank 0 is not in the group of two"
-        assert 0 < float(str(record["busy"])) <= 1
+        assert 0 <= float(str(record["busy"])) <= 1
         assert int(str(record["wire_bytes"])) >= 4 * (2 * 3 * 400_004 + 2 * 4000 + 71_014), "all ranks count the one loopback"
 
 
