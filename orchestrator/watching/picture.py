@@ -11,6 +11,7 @@ from typing import cast
 from orchestrator.lab import Lab
 from orchestrator.records import RunRecord
 from orchestrator.reports import Json
+from orchestrator.store import slice_key
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.watching.fabric import DARK, LIT, LOST, MAKING, Way, ways
 from orchestrator.watching.runs import KEPT, Told, shown
@@ -22,7 +23,7 @@ CARRIER_MS = 10_000.0
 """What a port's sample said of its carrier is believed for so long (ms)."""
 LOG = 200
 LATEST = 20
-"""The iteration time told is the median over so many."""
+"""The iteration time told is the median over so many of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light"}
 _WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light"}
 
@@ -75,6 +76,8 @@ class Picture:
         self._noted: dict[tuple[str, str], tuple[float, str]] = {}
         self._around: frozenset[str] = frozenset()
         self.job: dict[str, Json] = {}
+        self._latest: dict[tuple[str, str], deque[float]] = {}
+        self._iterated = 0.0
         self._told_job = ""
         self._dirty: set[str] = set()
         self._moved: set[str] = set()
@@ -136,6 +139,8 @@ class Picture:
         self._settle(found.values(), at)
         self._stand_devices(now, at)
         if now.job is not None:
+            if was.job is None or was.job.id != now.job.id:
+                self.job.clear()
             self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
             self.job["ended"] = now.job.ended is not None
             if (said := f"{now.job.name} {now.job.state}") != self._told_job:
@@ -255,17 +260,32 @@ class Picture:
     def _iteration(self, point: Point, at: float) -> None:
         if "iter_ms" not in point.fields:
             return
-        took = float(point.fields["iter_ms"])
-        self.iterations.set(at, took)
-        self.job |= {
-            "of": point.tags["job"],
-            "workload": point.tags["workload"],
-            "iter": int(point.fields.get("iter", 0)),
-            "iteration_ms": round(statistics.median(self.iterations.values[-LATEST:]), 2),
-            "last_at": at,
-        }
-        self._dirty |= {"iterations", "job"}
-        self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=point.tags["job"], iter_ms=took)
+        took, of = float(point.fields["iter_ms"]), (point.tags["job"], point.tags.get("run", ""))
+        if not self._beside(of[1]):
+            self.iterations.set(at, took)
+            self._dirty.add("iterations")
+        latest = self._latest.setdefault(of, deque(maxlen=LATEST))
+        latest.append(took)
+        for old in list(self._latest)[:-KEPT]:
+            del self._latest[old]
+        mine = self.standing.job
+        if of == (mine.name, mine.run) if mine is not None else at >= self._iterated:
+            self._iterated = at
+            self.job |= {
+                "of": of[0],
+                "workload": point.tags["workload"],
+                "iter": int(point.fields.get("iter", 0)),
+                "iteration_ms": round(statistics.median(latest), 2),
+                "last_at": at,
+            }
+            self._dirty.add("job")
+        self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
+
+    def _beside(self, run: str) -> bool:
+        """Whether a run is somebody else's, while a job of the onlooker's own is there to be shown."""
+        mine = self.standing.job
+        record = next((r for r in self.standing.runs if r.id == run), None)
+        return mine is not None and mine.ended is None and record is not None and slice_key(record.lab, record.owner) != mine.lab
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 

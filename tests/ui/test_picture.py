@@ -251,6 +251,47 @@ def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_li
     assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
 
 
+def iterations(picture: Picture, job: str, run: str, count: int, ms: float, begin_ms: float) -> None:
+    for n in range(count):
+        picture.feed(
+            point("iteration", {"job": job, "workload": "train", "run": run}, {"iter": n, "iter_ms": ms}, begin_ms + n * ms)
+        )
+
+
+def test_the_iteration_time_is_that_of_one_job(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture, now = watcher.picture, now_ms()
+        iterations(picture, "a", "r1", 20, 2000.0, now)
+        assert picture.job["iteration_ms"] == 2000.0
+        iterations(picture, "b", "r2", 3, 1000.0, now + 60_000)
+        assert (picture.job["of"], picture.job["iteration_ms"]) == ("b", 1000.0)
+        iterations(picture, "b", "r3", 3, 500.0, now + 70_000)
+        assert picture.job["iteration_ms"] == 500.0, "launched anew it is another"
+        iterations(picture, "a", "r1", 3, 2000.0, now)
+        assert picture.job["of"] == "b", "what is read later may be older"
+
+
+def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> None:
+    run = told.up()
+    other = told.store.new_run("up", told.key, plan_name="next", user="bob", owner="bob")
+    other.finish("ok")
+    number = told.store.add_job(told.slice, run.id, "a", {"wanted": {}})
+    with told.watcher() as watcher:
+        picture, now = watcher.picture, now_ms()
+        iterations(picture, "b", other.id, 3, 1000.0, now)
+        assert "iteration_ms" not in picture.job and not picture.iterations.values, "a has not come so far yet"
+        iterations(picture, "a", run.id, 3, 2000.0, now)
+        iterations(picture, "b", other.id, 3, 1000.0, now + 10_000)
+        assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == ("a", 2000.0, [2000.0] * 3)
+        assert len([e for e in picture.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
+        told.store.set_job(number, "finished", ended=True)
+        second = told.up()
+        told.store.add_job(told.slice, second.id, "c", {"wanted": {}})
+        watcher.look()
+        assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
+
+
 def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
