@@ -1,7 +1,7 @@
 """Prediction beside measurement: iteration and all-reduce of designed jobs on a private emulated lab, ten plans and sizes.
 
 Each case is designed, brought up and run as a user would; the figures are those of `testbed design compare`: medians over the job's
-iterations, the first left out. Links are shaped to 20 Mb/s and iterations take seconds, so that bandwidth counts and not
+iterations, the first left out. Links are shaped to 20 Mb/s and iterations take several seconds, so that bandwidth counts and not
 the machine's processors: twelve ranks wait for each other 22 times in an all-reduce. The limit: no case is off by over a tenth.
 """
 
@@ -22,7 +22,7 @@ CASES = (
     ("topoopt", "moe", "ring-groups"),
     ("torus", "bert", "ring-groups"),
 )
-SIZES = (1.5, 3.0)
+SIZES = (4.0, 8.0)
 """Times the bytes that `testbed design` would choose for about one second."""
 RATE_MBPS, HOSTS, ITERATIONS = 20, 12, 4
 LIMIT = 0.10
