@@ -1,4 +1,6 @@
-"""What a run ran on, noted beside its journal when it begins: the command as typed, versions, devices and how fast they run."""
+"""What a run ran on, noted beside its journal when it begins: the command as typed, versions, devices and how fast they run,
+ports of packet switches.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ def note(run_dir: Path, lab: Lab, inventory: Path) -> None:
         "machine": {"name": platform.node(), "cores": os.cpu_count(), "load_1min": os.getloadavg()[0]},
         "emulated": (inventory / "emulator.yml").is_file(),
         "devices": {name: {"driver": d.driver, "time_scale": lab.time_scale(name)} for name, d in lab.devices.items()},
+        "segments": {name: list(map(str, segment.ports.values())) for name, segment in lab.segments.items()},
     }
     with suppress(OSError):
         (run_dir / FILE).write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from optics.plain import printable
 from orchestrator.report.ledger import Answer
 from orchestrator.report.svg import INK, inline
-from orchestrator.report.topology import Link, Topology, host_of
+from orchestrator.report.topology import SWITCH, Link, Topology, host_of
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.wholefile import write_whole
 
@@ -127,17 +127,21 @@ def one_figure(height: float, columns: int = 1, **more: Any) -> Iterator[tuple[F
 
 
 def topology(found: Topology, after_title: str = "after") -> Figure:
-    """Hosts on a circle, the links between them before and after."""
-    hosts = found.hosts
+    """Hosts on a circle, packet switches inside it, the links between them before and after."""
+    hosts, switches = found.hosts, found.switches
     size = min(3.7, 2.4 + 0.08 * len(hosts))
     with one_figure(size + 0.35, 2) as (figure, (left, right)):
         _circle(
-            left, hosts, {BROKEN: found.broken, KEPT: found.before - found.broken}, "before" if found.known else "before: not known"
+            left,
+            hosts,
+            switches,
+            {BROKEN: found.broken, KEPT: found.before - found.broken},
+            "before" if found.known else "before: not known",
         )
         if found.asked and not found.after:
-            _circle(right, hosts, {GREY: found.asked}, "asked, not reached")
+            _circle(right, hosts, switches, {GREY: found.asked}, "asked, not reached")
         else:
-            _circle(right, hosts, {KEPT: found.kept, MADE: found.made}, after_title)
+            _circle(right, hosts, switches, {KEPT: found.kept, MADE: found.made}, after_title)
         _legend(figure, {f"{len(found.kept)} kept": KEPT, f"{len(found.made)} made": MADE, f"{len(found.broken)} broken": BROKEN})
     return figure
 
@@ -155,13 +159,14 @@ def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
             axes = grid[k // columns][k % columns]
             if k < len(plans):
                 name, links = plans[k]
-                _circle(axes, Topology(after=links).hosts, {MADE: links}, name)
+                one = Topology(after=links)
+                _circle(axes, one.hosts, one.switches, {MADE: links}, name)
             else:
                 axes.axis("off")
     return figure
 
 
-def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
+def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Way
 
@@ -172,19 +177,27 @@ def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link
     axes.set_ylim(-1.25, 1.38)
     angle = {host: math.pi / 2 - 2 * math.pi * k / max(1, len(hosts)) for k, host in enumerate(hosts)}
     at = {host: (math.cos(a), math.sin(a)) for host, a in angle.items()}
+    inside = _inside(switches)
     drawn: Counter[tuple[str, str]] = Counter()
     for colour, some in links.items():
         for a, b in sorted(some):
             pair = tuple(sorted((host_of(a), host_of(b))))
             k = drawn[pair[0], pair[1]] = drawn[pair[0], pair[1]] + 1
             bend = 0.12 * (k // 2) * (-1) ** k  # the first of parallel links is straight, the others to its sides in turn
-            (x0, y0), (x1, y1) = at[pair[0]], at[pair[1]]
+            (x0, y0), (x1, y1) = ((at | inside)[end] for end in pair)
             middle = ((x0 + x1) / 2 * 0.9 - bend * (y1 - y0), (y0 + y1) / 2 * 0.9 + bend * (x1 - x0))
             way = Way([(x0, y0), middle, (x1, y1)], [Way.MOVETO, Way.CURVE3, Way.CURVE3])
             dashes = (0, (4, 2)) if colour == BROKEN else "solid"
             axes.add_patch(PathPatch(way, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes))
     if not any(links.values()):
         axes.text(0, 0, "no links", ha="center", va="center", alpha=0.6)
+    linked = {host_of(end) for some in links.values() for link in some for end in link}
+    for switch, (x, y) in inside.items():
+        if switch in linked:
+            axes.plot(x, y, "s", color=INK, markersize=6)
+            axes.annotate(
+                printable(switch.removeprefix(SWITCH)), (x, y), (0, -9), textcoords="offset points", ha="center", va="center"
+            )
     size = 8 if len(hosts) <= 16 else 6 if len(hosts) <= 40 else 4
     for host, (x, y) in at.items():
         axes.plot(x, y, "o", color=INK, markersize=4.5 if len(hosts) <= 24 else 2.5)
@@ -196,6 +209,12 @@ def _circle(axes: Axes, hosts: Sequence[str], links: Mapping[str, frozenset[Link
             va="center",
             fontsize=size,
         )
+
+
+def _inside(switches: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """One packet switch stands in the middle, several around it."""
+    radius, turn = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
+    return {name: (radius * math.sin(turn * k), radius * math.cos(turn * k)) for k, name in enumerate(switches)}
 
 
 def _legend(figure: Figure, entries: Mapping[str, str]) -> None:

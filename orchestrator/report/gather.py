@@ -26,6 +26,7 @@ class Source:
     one each device runs; emulated: None where neither the run noted it nor its inventory is there any more.
 
     was, now: the runs whose journals hold the iterations of the job that ran before and of the one that ran after; empty: none.
+    segments: host ports at each packet switch, as the run noted them.
     """
 
     record: RunRecord
@@ -36,6 +37,7 @@ class Source:
     devices: Mapping[str, float] | None
     was: str = ""
     now: str = ""
+    segments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def journalled(self) -> bool:
@@ -111,7 +113,7 @@ def gather(
             emulated, devices = inventories[record.inventory]
         later = next((r.started for r in ordered[at + 1 :] if r.lab == record.lab and r.verb in CHANGES), float("inf"))
         was, now = _jobs_around(record, jobs.get(slice_key(record.lab, record.owner), ()), later)
-        sources.append(Source(record, folder, store.journalled(record.id)[0], noted, emulated, devices, was, now))
+        sources.append(Source(record, folder, store.journalled(record.id)[0], noted, emulated, devices, was, now, _ports(noted)))
     runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
     journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
     return Campaign(name, tuple(sources), journals, comparison or {})
@@ -143,6 +145,11 @@ def _scales(devices: Any) -> Mapping[str, float] | None:
     if not isinstance(devices, dict):
         return None
     return {name: float(d.get("time_scale", 1.0)) for name, d in devices.items() if isinstance(d, dict)}
+
+
+def _ports(noted: Mapping[str, Any] | None) -> Mapping[str, tuple[str, ...]]:
+    listed = (noted or {}).get("segments")
+    return {k: tuple(map(str, v)) for k, v in listed.items() if isinstance(v, list)} if isinstance(listed, dict) else {}
 
 
 def _from_inventory(inventory: Path) -> tuple[bool | None, Mapping[str, float] | None]:

@@ -11,7 +11,7 @@ from orchestrator.report import comparing, figures, questions, traffic, words
 from orchestrator.report.figures import Drawing
 from orchestrator.report.ledger import Answer, Cell, missing
 from orchestrator.report.model import Context, Section, Table, table
-from orchestrator.report.topology import topology
+from orchestrator.report.topology import planned_switches, topology
 from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.telemetry.progress import counted
 
@@ -136,7 +136,9 @@ def _run_table(c: Context) -> None:
             expected = c.expected(source).show(c.expected_scale(source, scale))
             numbers = [line["took_ms"].show(), line["dark_ms"].show(scale), expected, line["total_ms"].show()]
         elif line is not None:
-            numbers = [line["took_ms"].show(), *[missing("no move recorded")] * 3]
+            dark = planned_switches(source) and not source.plan.get("links")
+            never = "packet switches: no light moved" if dark and record.status == "ok" else "no move recorded"
+            numbers = [line["took_ms"].show(), *[missing(never)] * 3]
         rows.append((record.id, words.title(record), record.status, *numbers))
     section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
     bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]

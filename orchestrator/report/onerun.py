@@ -11,7 +11,7 @@ from orchestrator.report.figures import Drawing
 from orchestrator.report.gather import Source
 from orchestrator.report.ledger import missing
 from orchestrator.report.model import FEW, Context, Section, Shown, Table, table
-from orchestrator.report.topology import Topology, topology
+from orchestrator.report.topology import Topology, planned_switches, topology
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 
@@ -97,11 +97,14 @@ def _topology(c: Context, found: Topology, source: Source) -> None:
         reached = source.record.status == "ok" or found.after
         drawn = figures.topology(found, "after" if reached else "as far as it came")
         section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
-    else:
+    elif not planned_switches(source):
         section.notes.append(
             "No links were up before, and none were asked for." if found.known else "What was linked was not recorded."
         )
-    if found.asked and not found.after:
+    if names := planned_switches(source):
+        shown = "squares in the figure" if found.switches else "which hosts are at them was not noted"
+        section.notes.append(f"The plan goes over packet switches ({shown}): {', '.join(names)}. No light is moved for them.")
+    if source.plan.get("links") and found.asked and not found.after:
         section.notes.append(
             "The journal holds no circuit that this run made: the right side is what was asked, not what was reached."
         )
@@ -147,4 +150,5 @@ def _device_table(c: Context, source: Source, shown: Collection[str]) -> Table:
 def _topology_words(found: Topology) -> str:
     if found.asked and not found.after:
         return "Left: the links that were up. Right: those that were asked for and not reached."
-    return "Left: the links before; dashed ones were broken. Right: after, by the circuits in the journal; blue ones were made."
+    by = "the circuits in the journal" + (" and, of packet switches, by the plan" if found.switches else "")
+    return f"Left: the links before; dashed ones were broken. Right: after, by {by}; blue ones were made."

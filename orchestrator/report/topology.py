@@ -10,8 +10,9 @@ from typing import Any
 from orchestrator.report.gather import Source
 from orchestrator.report.ledger import Answer
 
+SWITCH = "@"
 Link = tuple[str, str]
-"""Two ends (`gpu01:p1`, or a host alone where the plan left the port open), in order."""
+"""Two ends (`gpu01:p1`, or a host alone where the plan left the port open), in order; one may be a packet switch: `@ideal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,18 @@ class Topology:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Everybody who appears, in the order people count."""
+        """Every host that appears, in the order people count."""
+        return tuple(name for name in self._names if not name.startswith(SWITCH))
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Every packet switch that appears, as its links have it."""
+        return tuple(name for name in self._names if name.startswith(SWITCH))
+
+    @property
+    def _names(self) -> list[str]:
         names = {host_of(end) for link in (*self.before, *self.after, *self.asked) for end in link}
-        return tuple(sorted(names, key=lambda name: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", name)]))
+        return sorted(names, key=lambda name: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", name)])
 
     @property
     def kept(self) -> frozenset[Link]:
@@ -54,24 +64,53 @@ def link(a: str, b: str) -> Link:
 
 
 def topology(source: Source, circuits: Answer) -> Topology:
-    """What is known of it: before from the store, after from the journal, asked from the plan."""
-    before = _stored(source.before)
+    """What is known of it: before from the store, after from the journal, asked from the plan.
+
+    Of packet switches no circuit tells: a plan over them is up where its run did what was asked.
+    """
+    before = _stored(source)
     after = frozenset(link(*str(row[0]).split("->", 1)) for row in circuits.rows)
-    if source.record.verb == "down" and source.record.status == "ok":
+    ok = source.record.status == "ok"
+    if source.record.verb == "down" and ok:
         return Topology(before, frozenset(), known=source.before is not None)
-    asked = frozenset() if after else _planned(source.plan)
+    planned, spokes = _planned(source.plan), _spokes(source)
+    if ok and (after or not planned):
+        after |= spokes
+    asked = frozenset() if after else planned | spokes
     return Topology(before, after, asked, source.before is not None)
 
 
-def _stored(before: Any) -> frozenset[Link]:
+def planned_switches(source: Source) -> tuple[str, ...]:
+    """The packet switches that the plan names."""
+    return tuple(str(x["name"]) for x in _dicts(source.plan.get("segments")) if "name" in x)
+
+
+def _stored(source: Source) -> frozenset[Link]:
+    """The links that were up. To routing every two ports of a packet switch are linked: here each is to the switch."""
+    before = source.before
     current = before.get("current") if isinstance(before, dict) else None
     kept = current.get("links") if isinstance(current, dict) else None
     listed = kept.get("links") if isinstance(kept, dict) else None
-    return frozenset(link(f"{x['a']}:p{x['a_port']}", f"{x['b']}:p{x['b_port']}") for x in _dicts(listed))
+    at = {port: SWITCH + name for name, ports in source.segments.items() for port in ports}
+    found: set[Link] = set()
+    for x in _dicts(listed):
+        a, b = f"{x['a']}:p{x['a_port']}", f"{x['b']}:p{x['b_port']}"
+        found |= {link(a, at[a]), link(b, at[b])} if a in at and b in at else {link(a, b)}
+    return frozenset(found)
 
 
 def _planned(plan: Mapping[str, Any]) -> frozenset[Link]:
     return frozenset(link(str(x["a"]), str(x["b"])) for x in _dicts(plan.get("links")) if "a" in x and "b" in x)
+
+
+def _spokes(source: Source) -> frozenset[Link]:
+    """From each host of the plan's packet switches to the switch; of one whose ports nobody noted, what the plan itself says."""
+    found: set[Link] = set()
+    for x in _dicts(source.plan.get("segments")):
+        name, hosts = str(x.get("name", "")), x.get("hosts")
+        ends: Iterable[str] = source.segments.get(name, ()) or (map(str, hosts) if isinstance(hosts, list) else ())
+        found |= {link(end, SWITCH + name) for end in ends if not isinstance(hosts, list) or host_of(end) in hosts}
+    return frozenset(found)
 
 
 def _dicts(listed: Any) -> Iterable[Mapping[str, Any]]:

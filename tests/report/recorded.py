@@ -18,6 +18,7 @@ DEVICES = {"ocs1": "polatis-scpi", "ocs2": "calient-tl1"}
 HOSTS = ("gpu01", "gpu02", "gpu03", "gpu04")
 RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
 CROSSED = [("gpu01:p1", "gpu03:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu02:p1", "gpu04:p1"), ("gpu04:p2", "gpu01:p2")]
+SWITCHES = {"ideal": [f"{host}:p3" for host in HOSTS], "tree": [f"{host}:p4" for host in HOSTS]}
 KEY = "emulated-1f"
 
 
@@ -58,9 +59,12 @@ class Lab:
         noted: bool = True,
         ports: bool = True,
         again: int = 0,
+        switches: Sequence[str] = (),
     ) -> str:
         """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the move, and the job's iterations."""
-        plan = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links]}
+        plan: dict[str, Any] = {"schema": "testbed.plan/1", "name": name, "links": [{"a": a, "b": b} for a, b in links]}
+        if switches:
+            plan["segments"] = [{"name": switch} for switch in switches]
         run = self.store.new_run(
             "up",
             KEY,
@@ -173,6 +177,7 @@ class Lab:
             "machine": {"name": "bench", "cores": 2, "load_1min": 0.5},
             "emulated": True,
             "devices": {name: {"driver": model, "time_scale": self.time_scale} for name, model in DEVICES.items()},
+            "segments": SWITCHES,
         }
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from orchestrator.telemetry import Journal, read
 from tests.disk import room_for
 from tests.report.conftest import Typed
 from tests.report.page import Page, disagreeing, from_csv
-from tests.report.recorded import CROSSED, KEY, RING, Lab
+from tests.report.recorded import CROSSED, KEY, RING, SWITCHES, Lab
 
 
 def report(typed: Typed, *words: object) -> tuple[Page, dict[str, Any]]:
@@ -125,6 +126,23 @@ def test_the_page_needs_no_network_no_script_and_no_exception_to_a_strict_conten
 def test_the_topology_before_and_after_tells_kept_made_and_broken_links(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING, before=("crossed", CROSSED)))
     assert "2 kept" in page.text and "2 made" in page.text and "2 broken" in page.text
+
+
+def test_packet_switches_of_a_plan_are_in_the_figure(typed: Typed, lab: Lab) -> None:
+    lab.up("ring", RING)
+    mesh = list(combinations(SWITCHES["ideal"], 2))
+    over = lab.up("over-tree", [], switches=["tree"], before=("over-ideal", mesh), moved=False, job_ms=None)
+    page, _ = report(typed, over)
+    assert "0 kept" in page.text and "4 made" in page.text and "4 broken" in page.text, "links to the switch, not of a mesh"
+    assert "packet switches (squares in the figure): tree. No light is moved for them." in page.text
+    assert ">ideal</text>" in page.html and ">tree</text>" in page.html and "not reached" not in page.text
+    page, _ = report(typed, "all")
+    assert ">over-tree</text>" in page.html and ">ring</text>" in page.html and "packet switches: no light moved" in page.text
+    unnoted = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, noted=False)
+    page, _ = report(typed, unnoted)
+    assert "packet switches (which hosts are at them was not noted): tree" in page.text and "No links" not in page.text
+    refused = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message="held by a tag")
+    assert "asked, not reached" in report(typed, refused)[0].text
 
 
 def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, lab: Lab) -> None:
