@@ -70,6 +70,9 @@ from orchestrator.transition import Held
 from orchestrator.undoing import Undoing, verdict
 from orchestrator.verify import check_light, check_link, ladder, pairs_of, receivers
 
+AFTER_S = 0.5
+"""Ports are sampled for so long (s) after a job has gone on: that is what a report calls throughput after a move."""
+
 
 def _settings_word(goal: Target) -> str:
     """What the plan's settings are called: all of a kind, or just settings."""
@@ -134,6 +137,7 @@ class Bringing:
         self.generation = 0
         self.drained: int | None = None
         self.draining: tuple[HostName, ...] = ()
+        self.rerouted: frozenset[HostPort] = frozenset()
 
     async def carry_out(self, *, launch_job: bool) -> UpReport:
         """Do it. Raises: as `orchestrator.engine.up`."""
@@ -142,7 +146,8 @@ class Bringing:
         with recorder.phase("plan") as phase:
             goal, seen = await self._reserved(seen)
             self._all_there(goal, seen)
-            await context.allowed(goal.change.changes, seen.settings)
+            self.rerouted = context.rerouted(goal.links, seen.hellos)
+            await context.allowed(goal.change.changes, seen.settings, self.rerouted)
             self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
@@ -195,8 +200,13 @@ class Bringing:
             self._disown_lost(self._now_held(goal, times))
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
-            job = await self._job(launch=launch_job, changed=True)
-            times.resumed_ns = await self._resumed(times)
+            # What ports carry afterwards is the other half, where a job makes them carry anything.
+            hz = context.sample_hz if self.plan.job is not None and launch_job else 0.0
+            async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
+                job = await self._job(launch=launch_job, changed=True)
+                times.resumed_ns = await self._resumed(times)
+                if times.resumed_ns and hz:
+                    await asyncio.sleep(AFTER_S)
         except asyncio.CancelledError:
             words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
             context.run.finish("interrupted", 130, words)
@@ -493,6 +503,7 @@ class Bringing:
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
         times = Times()
+        await context.allowed({}, {}, self.rerouted)  # no device asks again for these before hosts commit
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
         self.told.update(wanted, self.draining)

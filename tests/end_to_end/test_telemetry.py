@@ -47,6 +47,11 @@ def test_a_move_under_a_job_records_every_name_and_a_private_influxd_gets_every_
         dark = range(moved.time_ns, moved.time_ns + int(moved.fields["total_ns"]))
         samples = Counter(p.tags["host"] for p in points if p.measurement == "port" and p.time_ns in dark)
         assert set(samples) == {f"gpu{n:02d}" for n in range(1, 7)}, "the dark interval is sampled, too"
+        over = moved.time_ns + int(moved.fields["total_ns"])
+        later = [
+            p.tags["host"] for p in points if p.measurement == "port" and p.tags["run"] == moved.tags["run"] and p.time_ns > over
+        ]
+        assert {host for host, count in Counter(later).items() if count > 8} >= set(RANKS), "and so is the job's going on"
 
         assert (looked["hosts"], looked["ports"], looked["notes"]) == (6, 24, [])
         assert looked["samples"] + 24 * looked["missed"] >= 24 * 200 and looked["light"] > 0
