@@ -18,7 +18,7 @@ from orchestrator.change import as_saved
 from orchestrator.changes import Change, before_run, chosen, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
-from orchestrator.interlock import Interlocks
+from orchestrator.interlock import Interlocks, rerouted
 from orchestrator.jobs import job_logs, job_status
 from orchestrator.lab import Lab
 from orchestrator.overdue import confirm, confirmations, settled, watch
@@ -35,7 +35,7 @@ from orchestrator.settings import Settings
 from orchestrator.store import Store
 from orchestrator.survey import status, verify
 from orchestrator.tagouts import Tagouts
-from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
+from orchestrator.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, stored_links, target
 from orchestrator.telemetry.progress import Progress, counted
 
 __all__ = [
@@ -93,7 +93,9 @@ async def plan(
         except Interlock as error:
             raise explained(error, owners) from None
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
-        refused = await interlocks.why_not(goal.change.changes, seen.settings)
+        current = store.current(key)
+        switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
+        refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     affected = jobs.affected(store.latest_job(key), goal)
     return PlanReport(
         plan=wanted.name,
@@ -109,7 +111,12 @@ async def plan(
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
         relabel=labels,
+        segments=_segments(wanted, lab),
     )
+
+
+def _segments(wanted: Plan, lab: Lab) -> tuple[str, ...]:
+    return tuple(str(lab.segments[name]) for name in wanted.segments)
 
 
 def _current_text(store: Store, key: str) -> str:
@@ -183,6 +190,7 @@ async def up(
             notes=found.notes,
             dark_time_scale=found.dark_time_scale,
             relabel=found.relabel,
+            segments=found.segments,
         )
     labels: RelabelReport | None = None
     if relabel:
@@ -190,7 +198,8 @@ async def up(
     change = Change("up", lab, inventory, progress, store, settings, timeout_s)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
-    return replace(await change.up(wanted, text, options, expected=expected), relabel=labels)
+    report = await change.up(wanted, text, options, expected=expected)
+    return replace(report, relabel=labels, segments=_segments(wanted, lab))
 
 
 @settled

@@ -1,14 +1,14 @@
-"""What no command overrides: light that would move where a tag hangs, and more light into a device than it bears."""
+"""What no command overrides: light or traffic that would move where a tag hangs, and more light into a device than it bears."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from drivers.api import CircuitSwitch, PowerMeter
-from optics import BadFile, Change, Dbm, DeviceName, HostPort, Port, Setting, SpectralRoute
+from optics import BadFile, Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute
 from optics.errors import Interlock
 from orchestrator.lab import Lab
 from orchestrator.lightpath import Glass, Held, Trace
@@ -44,6 +44,19 @@ def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves
     ends = {p for trace in old ^ new for p in (trace.transmitter, trace.receiver) if p is not None}
     ports = frozenset(port for setting in touched for port in (setting.ingress, setting.egress))
     return Moves(ports, frozenset(ends), tuple(new - old), tuple(new))
+
+
+def rerouted(
+    before: Iterable[Link], after: Iterable[Link], lab: Lab, following: Container[HostName] | None = None
+) -> frozenset[HostPort]:
+    """The ports of packet switches whose hosts begin or cease to send over a link. following: those that send over links of
+    `before` now, None: all."""
+
+    def sending(links: Iterable[Link]) -> set[tuple[HostPort, HostPort]]:
+        return {way for link in links if lab.electrical(link) for way in ((link.a, link.b), (link.b, link.a))}
+
+    now = {way for way in sending(before) if following is None or way[0].host in following}
+    return frozenset(out for out, _ in now ^ sending(after))
 
 
 def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
@@ -127,10 +140,13 @@ class Interlocks:
         self.lab, self.devices, self.tagouts = lab, devices, tagouts
         self.seen: dict[DeviceName, frozenset[Setting]] = {}
 
-    def tags(self, changes: Mapping[DeviceName, Change]) -> list[str]:
-        """The tags that `changes` would move light at, in words."""
+    def tags(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> list[str]:
+        """The tags in the way of `changes` of light, and of traffic that comes or goes at the ports `switched`, in words."""
         hanging = self.tagouts.listed() if self.tagouts is not None else []
-        return tagged(moves(self.seen, changes, self.lab), hanging, self.lab) if hanging and any(changes.values()) else []
+        if not hanging or not (switched or any(changes.values())):
+            return []
+        found = moves(self.seen, changes, self.lab)
+        return tagged(replace(found, host_ports=found.host_ports | switched), hanging, self.lab)
 
     async def light(self, changes: Mapping[DeviceName, Change]) -> list[str]:
         """The ports with a limit that `changes` would bring too much light into, in words; asks their meters."""
@@ -158,12 +174,18 @@ class Interlocks:
         answers = await asyncio.gather(*(ask(name, wanted) for name, wanted in by_device.items()))
         return {port: power for answer in answers for port, power in answer.items()}
 
-    async def why_not(self, changes: Mapping[DeviceName, Change], seen: Mapping[DeviceName, frozenset[Setting]]) -> list[str]:
+    async def why_not(
+        self,
+        changes: Mapping[DeviceName, Change],
+        seen: Mapping[DeviceName, frozenset[Setting]],
+        switched: frozenset[HostPort] = frozenset(),
+    ) -> list[str]:
         """What `check` would refuse, in words, with the devices as they were `seen`."""
         self.seen.update(seen)
-        return [*self.tags(changes), *await self.light(changes)]
+        return [*self.tags(changes, switched), *await self.light(changes)]
 
-    async def check(self, changes: Mapping[DeviceName, Change]) -> None:
-        """Raises: Interlock - a tag hangs where light would move, or too much light would enter a device; all are named."""
-        if lines := [*self.tags(changes), *await self.light(changes)]:
+    async def check(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> None:
+        """Raises: Interlock - a tag hangs where light, or traffic over packet switches, would come or go, or too much light would
+        enter a device; all are named."""
+        if lines := [*self.tags(changes, switched), *await self.light(changes)]:
             raise Interlock("\n".join(lines), hint="nothing overrides this; testbed tagout list; max_input_dbm in devices.yml")

@@ -77,7 +77,7 @@ class Leaving:
         reachable = {d: held for d, held in ours.items() if d in observed}
         change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
         change = in_order(change, {}, observed, lab)
-        await context.allowed(change.changes, observed)
+        await context.allowed(change.changes, observed, context.rerouted((), seen.hellos))
         mine = context.ours()
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]

@@ -19,6 +19,11 @@ class Rack:
     uplink_mbps: float
 
 
+def cable_of(segment: str, host: HostName) -> str:
+    """The name of the cable between a host and a segment."""
+    return f"{segment}-{host}"
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One port of each of some hosts; every port reaches every other. link_mbps: of a port, each way (Mb/s).
@@ -35,6 +40,11 @@ class Segment:
         """A duplex link for each pair of these hosts: to routing a segment is a full mesh whose links share their ports."""
         ports = [self.ports[host] for host in self.ports if host in hosts]
         return tuple(Link(a, b) for a, b in combinations(ports, 2))
+
+    @property
+    def cables(self) -> Mapping[str, HostPort]:
+        """The host port at the end of each cable to these switches; a cable is called by switch and host."""
+        return {cable_of(self.name, host): port for host, port in self.ports.items()}
 
     def rack(self, host: HostName) -> int:
         """The number of the host's rack; 0 where there are none."""
@@ -96,8 +106,11 @@ def read_segments(
                 problems.add(where, f"{host} is at this segment already, by {members[host]}; a segment takes one port of a host")
             elif port in plugged:
                 problems.add(where, f"there is a cable at {port} already, {plugged[port]}")
+            elif (cable := cable_of(edge.name, host)) in plugged:
+                problems.add(where, f"the name of its cable, {cable}, is taken already, by {plugged[cable]}")
             members.setdefault(host, port)
             plugged.setdefault(port, place)
+            plugged.setdefault(cable_of(edge.name, host), place)
         _racks(edge, members, problems, path)
         racks = tuple(Rack(tuple(rack.hosts), rack.uplink_mbps) for rack in edge.racks)
         found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks)

@@ -1,4 +1,5 @@
-"""Tag-outs: somebody's hands are at a fibre, a port, a device or a host, and no light moves there until the tag is away."""
+"""Tag-outs: somebody's hands are at a fibre, a port, a device or a host: no light moves there, and no traffic over packet
+switches comes or goes there, until the tag is away."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ CREATE TABLE IF NOT EXISTS tagouts(
 
 @dataclass(frozen=True, slots=True)
 class Tagout:
-    """One tag. subject: a fibre, a trunk, a device, `device:port`, a host or `host:pN`. since, ended: wall seconds."""
+    """One tag. since, ended: wall seconds.
+
+    subject: a fibre, a trunk, a device, `device:port`, a packet switch or a cable to it, a host or `host:pN`.
+    """
 
     id: str
     subject: str
@@ -45,7 +49,7 @@ class Tagout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a subject is: any light at one of these is light on it."""
+    """Where a subject is: any light, or traffic over packet switches, at one of these is on it."""
 
     ports: frozenset[Port] = frozenset()
     host_ports: frozenset[HostPort] = frozenset()
@@ -57,12 +61,17 @@ def place_of(subject: str, lab: Lab) -> Place:
     found: list[tuple[str, Place]] = []
     fibres = {fibre.name: fibre for fibre in lab.fibres.values()}
     if subject in lab.hosts:
-        found.append(("host", _at_host(lab, *(p for p in lab.fibres if p.host == subject))))
+        found.append(("host", _at_host(lab, *(p for p in (*lab.fibres, *lab.segment_at) if p.host == subject))))
     if subject in lab.devices:
         found.append(("device", Place(devices=frozenset({subject}))))
     if subject in fibres:
         found.append(("fibre", _at_host(lab, fibres[subject].port)))
     found += [("fibre", Place(frozenset({t.start, t.end}))) for t in lab.trunks if t.name == subject]
+    cables = {cable: port for segment in lab.segments.values() for cable, port in segment.cables.items()}
+    if subject in lab.segments:
+        found.append(("packet switch", _at_host(lab, *lab.segments[subject].ports.values())))
+    if subject in cables:
+        found.append(("cable", _at_host(lab, cables[subject])))
     name, colon, label = subject.partition(":")
     if colon and label and name in lab.devices:
         found.append(("port", Place(frozenset({Port(name, label)}))))
@@ -76,17 +85,17 @@ def place_of(subject: str, lab: Lab) -> Place:
         return found[0][1]
     if found:
         raise BadFile([f"{subject} names a {' and a '.join(kind for kind, _ in found)} of this lab; name one of its ports instead"])
-    names = sorted({*lab.hosts, *lab.devices, *fibres, *(t.name for t in lab.trunks)}, key=natural)
+    names = sorted({*lab.hosts, *lab.devices, *fibres, *(t.name for t in lab.trunks), *lab.segments, *cables}, key=natural)
     raise BadFile(
         [
-            f"{subject} is no fibre, device, device:port, host or host:pN of this lab"
+            f"{subject} is no fibre, device, device:port, packet switch, host or host:pN of this lab"
             + did_you_mean(name if colon else subject, names)
         ]
     )
 
 
 def _at_host(lab: Lab, *ports: HostPort) -> Place:
-    """Fibres by their host ends: what leaves or reaches these, and the device ports that are theirs alone."""
+    """Cables by their host ends: what leaves or reaches these, and the device ports that are theirs alone."""
     there = [lab.fibres[p] for p in ports if p in lab.fibres]
     alone = {f.enters for f in there if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in there}
     return Place(frozenset(alone), frozenset(ports))

@@ -18,14 +18,17 @@ from optics import (
     ChangeFailed,
     DeviceName,
     HostName,
+    HostPort,
+    Link,
     Outcome,
     Progress,
     Setting,
     TestbedError,
 )
 from orchestrator.audit import Who
+from orchestrator.hosts import Hello
 from orchestrator.hosts.failures import one_error
-from orchestrator.interlock import Interlocks
+from orchestrator.interlock import Interlocks, rerouted
 from orchestrator.lightpath import route, routes
 from orchestrator.locks import Held as LockHeld
 from orchestrator.patience import Limit
@@ -36,6 +39,7 @@ from orchestrator.store import Run, Step, Store, lab_of
 from orchestrator.target import (
     short,
     sort_key,
+    stored_links,
     switching_s,
 )
 from orchestrator.telemetry.progress import scaled_text
@@ -84,11 +88,25 @@ class Context:
         """Hold the ports of these settings too; False if they were ours already. Raises: Locked - somebody else holds one."""
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
 
-    async def allowed(self, changes: Mapping[DeviceName, Change], seen: Mapping[DeviceName, frozenset[Setting]]) -> None:
-        """Look at `changes` before anything is begun; `seen` is what the devices hold. Raises: Interlock."""
+    async def allowed(
+        self,
+        changes: Mapping[DeviceName, Change],
+        seen: Mapping[DeviceName, frozenset[Setting]],
+        switched: frozenset[HostPort] = frozenset(),
+    ) -> None:
+        """Look at `changes` before anything is begun; `seen` is what the devices hold. Raises: Interlock.
+
+        switched: where traffic over packet switches comes or goes (`rerouted`).
+        """
         if self.interlocks is not None:
             self.interlocks.seen.update(seen)
-            await self.interlocks.check(changes)
+            await self.interlocks.check(changes, switched)
+
+    def rerouted(self, links: Iterable[Link], hellos: Mapping[HostName, Hello]) -> frozenset[HostPort]:
+        """The ports of packet switches where traffic of ours comes or goes if `links` take the place of the plan's that is up."""
+        current, ours = self.store.current(self.slice), self.ours()
+        following = {host for host, hello in hellos.items() if hello.active in ours}
+        return rerouted(stored_links(current.links) if current else (), links, self.session.lab, following)
 
     @property
     def key(self) -> str:

@@ -28,9 +28,17 @@ def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
     lab = started(tmp_path, 3, "--ports", "2", "--electrical", "oversubscribed:2@50", "--rack", "2")
     try:
         tree = lab.plan("tree", [], segments=[{"name": "oversubscribed"}])
+        lab.testbed("tagout", "gpu03:p3", "--reason", "hands in rack").must()
+        tagged = lab.up(tree)
+        assert tagged.exit_code == 9 and "gpu03:p3 is tagged out by" in str(tagged.envelope)
+        assert "`up` would be refused: gpu03:p3" in str(lab.testbed("plan", "--topology", tree).envelope)
+        lab.testbed("tagout", "remove", "gpu03:p3").must()
         up = lab.up(tree).must()
-        assert (up["pairs_ok"], up["pairs_total"], up["writes"]) == (6, 6, 0)
+        lab.testbed("tagout", "oversubscribed", "--reason", "a new power supply").must()
+        assert lab.testbed("down", "--yes").exit_code == 9
         assert lab.up(tree).must()["nothing_to_do"]
+        lab.testbed("tagout", "remove", "oversubscribed").must()
+        assert (up["pairs_ok"], up["pairs_total"], up["writes"]) == (6, 6, 0)
         lab.ask("fibre", name="oversubscribed-gpu03", cut=True)
         bad = lab.testbed("verify", "--rung", "link", "--rung", "identity")
         words = str(bad.envelope)

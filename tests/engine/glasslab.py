@@ -66,7 +66,7 @@ def select(hosts: int = 4) -> Lab:
     return read(hosts_yml(hosts), {"wss1": SELECT}, fibres)
 
 
-def joined(hosts: int = 4, trunks: int = 2) -> Lab:
+def joined(hosts: int = 4, trunks: int = 2, ports: int = 1) -> Lab:
     """Two switches with trunks both ways: odd hosts at west, even ones at east. Hosts enter at 1.. and leave at 101.."""
     fibres = [
         f'name: f{k}, host: gpu{k:02d}, port: 1, device: {"west" if k % 2 else "east"}, enters: "{k}", leaves: "{100 + k}"'
@@ -77,7 +77,7 @@ def joined(hosts: int = 4, trunks: int = 2) -> Lab:
         for name, a, b in (("we", "west", "east"), ("ew", "east", "west")):
             start, end = f'{{device: {a}, port: "{900 + t}"}}', f'{{device: {b}, port: "{800 + t}"}}'
             between.append(f"name: {name}{t}, from: {start}, to: {end}, loss_db: {0.5 + t / 10}")
-    return read(hosts_yml(hosts), {"west": SWITCH, "east": SWITCH}, fibres, between)
+    return read(hosts_yml(hosts, ports), {"west": SWITCH, "east": SWITCH}, fibres, between)
 
 
 class Glass:

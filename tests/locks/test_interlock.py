@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from optics import BadFile, Change, CrossConnect, Interlock, Missing, Port, SpectralRoute
+from optics import BadFile, Change, CrossConnect, HostPort, Interlock, Link, Missing, Port, SpectralRoute
 from orchestrator.audit import Who, audit
-from orchestrator.interlock import Interlocks, moves, tagged
+from orchestrator.interlock import Interlocks, moves, rerouted, tagged
 from orchestrator.lab import Lab, read_lab
+from orchestrator.segments import Segment
 from orchestrator.store import Store
 from orchestrator.tagouts import Tagout, Tagouts, place_of
 from tests.engine.glasslab import Glass, hosts_yml, joined, roadm, select, slot, with_meters
@@ -83,15 +84,63 @@ def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> Non
 @pytest.mark.parametrize(
     ("subject", "said"),
     [
-        ("gpu9", "is no fibre, device, device:port, host or host:pN of this lab"),
+        ("gpu9", "is no fibre, device, device:port, packet switch, host or host:pN of this lab"),
         ("wset", "did you mean west"),
-        ("gpu01:p7", "gpu01 has no port 7 (it has p1)"),
+        ("spnie", "did you mean spine"),
+        ("gpu01:p7", "gpu01 has no port 7 (it has p1, p2, p3)"),
     ],
 )
 def test_what_the_lab_does_not_have_cannot_be_tagged(subject: str, said: str) -> None:
     with pytest.raises(BadFile) as caught:
-        place_of(subject, joined())
+        place_of(subject, switches())
     assert said in str(caught.value)
+
+
+# --- packet switches: nobody drives them, traffic comes and goes by the hosts' routes
+
+
+def switches() -> Lab:
+    """Port 2 of four hosts at one packet switch, port 3 of two of them at another."""
+    lab = joined(ports=3)
+    spine = Segment("spine", {f"gpu0{n}": HostPort(f"gpu0{n}", 2) for n in range(1, 5)}, 100.0)
+    leaf = Segment("leaf", {f"gpu0{n}": HostPort(f"gpu0{n}", 3) for n in (3, 4)}, 100.0)
+    return replace(lab, segments={"spine": spine, "leaf": leaf})
+
+
+def over(segment: str, *hosts: str) -> tuple[Link, ...]:
+    return switches().segments[segment].links(hosts)
+
+
+def refused(store: Store, subject: str, before: tuple[Link, ...], after: tuple[Link, ...], *following: str) -> list[str]:
+    lab, ann = switches(), Tagouts(store, "lab", ANN)
+    place_of(subject, lab)
+    ann.set(subject, "hands in rack")
+    found = Interlocks(lab, {}, Tagouts(store, "lab", BOB)).tags({}, rerouted(before, after, lab, following or lab.hosts))
+    ann.remove(subject)
+    return found
+
+
+@pytest.mark.parametrize("subject", ["spine", "spine-gpu02", "gpu02:p2", "gpu02"])
+def test_no_traffic_comes_or_goes_over_packet_switches_where_a_tag_hangs(store: Store, subject: str) -> None:
+    three = over("spine", "gpu01", "gpu02", "gpu03")
+    assert refused(store, subject, (), three) and refused(store, subject, three, ())
+    assert refused(store, subject, over("spine", "gpu01", "gpu03"), three)
+    assert refused(store, subject, three, three) == []
+
+
+@pytest.mark.parametrize("subject", ["leaf", "leaf-gpu03", "spine-gpu04", "gpu03:p3", "gpu01:p1", "gpu04", "west"])
+def test_traffic_elsewhere_may_come_and_go(store: Store, subject: str) -> None:
+    assert refused(store, subject, (), over("spine", "gpu01", "gpu02", "gpu03")) == []
+
+
+def test_a_host_that_lost_its_routes_begins_to_send_anew(store: Store) -> None:
+    up = over("spine", "gpu01", "gpu02", "gpu03")
+    assert refused(store, "gpu02", up, up, "gpu01", "gpu03")
+    assert refused(store, "gpu01", up, up, "gpu01", "gpu03") == []
+
+
+def test_links_of_light_are_no_traffic_over_packet_switches() -> None:
+    assert rerouted((), [Link(HostPort("gpu01", 1), HostPort("gpu02", 1))], switches()) == frozenset()
 
 
 @pytest.fixture
