@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from itertools import count as numbers
 
@@ -80,3 +80,16 @@ def apart(name: str, others: Iterable[str]) -> str:
 def owner_for(name: str, others: Iterable[str] = ()) -> str:
     """A name under which a plan can be up beside others': its own, made of what owners' names may hold."""
     return apart(re.sub(r"[^\w.-]", "-", name)[:64], others)
+
+
+def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]) -> list[tuple[str, str]]:
+    """Which plans go over an uplink that these hosts use, too: plan and segment. Uplinks that carry all there is are no limit."""
+    found = []
+    for name in segments:
+        segment = lab.segments[name]
+        mine = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
+        for file, plan in plans.items() if not segment.full and len(mine) > 1 else ():
+            theirs = {segment.rack(host) for host in segment.ports.keys() & hosts_of(plan)} if name in plan.segments else set()
+            if len(theirs) > 1 and mine & theirs:
+                found.append((file, name))
+    return found

@@ -33,6 +33,7 @@ def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
     pairs = [(rank[link.a.host], rank[link.b.host]) for segment in chosen for link in segment.links(hosts)]
     if not pairs:
         raise Infeasible(f"{names or ', '.join(wanted.segments)}: no two of these {len(hosts)} hosts", hint="name other segments")
+    _joined(chosen, hosts, lab)
     degree = max(sum(host in segment.ports for segment in chosen) for host in hosts)
     why = tuple(_words(segment, hosts) for segment in chosen)
     rings: tuple[Ring, ...] = ()
@@ -48,7 +49,8 @@ def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment
     needs, fits = KINDS[wanted.method]
     known, several = lab.segments, wanted.method == "electrical"
     if several and not wanted.segments:
-        raise Infeasible("no packet switch is named", hint=f"--segment {next(iter(known), 'NAME')}: {summary(known, 'segment')}")
+        hint = f"--segment {next(iter(known))}: {summary(known, 'segment')}" if known else _make(wanted)
+        raise Infeasible("no packet switch is named" if known else "the lab has no packet switches", hint=hint)
     found: dict[str, Segment] = {}
     for pattern in wanted.segments:
         named = {name: segment for name, segment in known.items() if fnmatchcase(name, pattern)}
@@ -67,6 +69,20 @@ def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment
         have = f"; it has {', '.join(map(str, known.values()))}" if known else ""
         raise Infeasible(f"no segment of the lab joins these {len(hosts)} hosts by {needs}{have}", hint=_make(wanted))
     return fitting[:1]
+
+
+def _joined(chosen: Sequence[Segment], hosts: Sequence[HostName], lab: Lab) -> None:
+    """Raises: Infeasible - traffic of some of the hosts does not get to the others, whatever switches of these it crosses."""
+    reached, before = {hosts[0]}, 0
+    while len(reached) > before:
+        before = len(reached)
+        reached |= {host for segment in chosen if reached & segment.ports.keys() for host in hosts if host in segment.ports}
+    if lost := [host for host in hosts if host not in reached]:
+        names = [segment.name for segment in chosen]
+        words = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not join {hosts[0]} and {', '.join(lost[:4])}"
+        further = [name for name, one in lab.segments.items() if name not in names and sum(host in one.ports for host in hosts) > 1]
+        hint = f"name further segments: {summary(further, 'segment')}" if further else "design for hosts that they join: --hosts"
+        raise Infeasible(words + (", ..." if len(lost) > 4 else ""), hint=hint)
 
 
 def _make(wanted: Wanted) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from optics import Infeasible
 from orchestrator.designing import Design
+from orchestrator.lab import Lab
 from orchestrator.paths import Hop
+from orchestrator.segments import Segment
+from orchestrator.wholefile import write_whole
 from planner.demand import Demand
 from planner.exporters import astra, graphviz, msccl, ranks, svg
+from planner.exporters.switches import Switch
 from planner.exporters.taskgraph import taskgraph
 from planner.predict import Shared
 from planner.routing import even
@@ -22,27 +26,47 @@ Files = Mapping[str, str | bytes | Infeasible]
 """By name; or why one cannot be."""
 
 
-def export(found: Design, folder: Path) -> tuple[list[str], list[str]]:
+def export(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
     """Write every file that applies; return their names, and a line for each that does not."""
     folder.mkdir(parents=True, exist_ok=True)
     written, refused = [], []
     for kind, make in KINDS.items():
         try:
-            files = make(found)
+            files = make(found, lab)
         except Infeasible as error:
             files = {kind: error}
         for name, content in files.items():
             if isinstance(content, Infeasible):
                 refused.append(f"{kind}: {content}" + (f" ({content.hint})" if content.hint else ""))
                 continue
-            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+            write_whole(folder / name, content)
             written.append(name)
     return written, refused
 
 
-def picture(found: Design, title: str) -> str:
-    """Rings, and maps of bytes before and after."""
-    return svg.svg(title, found.shape, found.hosts, before(found.read.demand), after(found))
+def picture(found: Design, lab: Lab, title: str) -> str:
+    """Rings, or packet switches; and maps of bytes before and, on links of light, after."""
+    return svg.svg(title, found.shape, found.hosts, before(found.read.demand), after(found), switches(found, lab))
+
+
+def switches(found: Design, lab: Lab) -> tuple[Switch, ...]:
+    """The packet switches that a design goes over, as far as its hosts are cabled to them; none if it goes over light."""
+    return tuple(_switch(segment, found.hosts) for segment in _segments(found, lab))
+
+
+def _segments(found: Design, lab: Lab) -> list[Segment]:
+    return [lab.segments[name] for name, _ in found.found.segments]
+
+
+def _switch(segment: Segment, hosts: Sequence[str]) -> Switch:
+    ports = f"ports of {segment.link_mbps:g} Mb/s"
+    if not segment.racks:
+        return Switch(segment.name, tuple(r for r, host in enumerate(hosts) if host in segment.ports), words=ports)
+    below = []
+    for number, rack in enumerate(segment.racks, 1):
+        if ranks := tuple(rank for rank, host in enumerate(hosts) if host in rack.hosts):
+            below.append(Switch(f"{segment.name} rack {number}", ranks, words=f"uplink {rack.uplink_mbps:g} Mb/s"))
+    return Switch(segment.name, below=tuple(below), words=ports)
 
 
 def before(demand: Demand) -> NDArray[np.float64]:
@@ -95,23 +119,42 @@ def _msccl(found: Design) -> Files:
     return files
 
 
-def _astra(found: Design) -> Files:
-    demand = found.read.demand
-    files = {"astra-network.yml": astra.network(found.shape, found.read.workload.rate_gbps)}
-    files["astra-communicators.json"] = astra.communicators(demand)
+def _astra(found: Design, lab: Lab) -> Files:
+    demand, rate = found.read.demand, found.read.workload.rate_gbps
+    if segments := _segments(found, lab):
+        network = astra.switched(found.shape.n, _one_switch(segments, found.hosts).link_mbps / found.link_mbps * rate)
+    else:
+        network = astra.network(found.shape, rate)
+    files = {"astra-network.yml": network, "astra-communicators.json": astra.communicators(demand)}
     return {**files} | {f"astra.{rank}.et": astra.trace(demand, rank) for rank in range(demand.n)}
 
 
+def _one_switch(segments: Sequence[Segment], hosts: Sequence[str]) -> Segment:
+    """The segment that limits nothing but ports. Raises: Infeasible - there are several, or hosts share uplinks."""
+    hint = "export a design over one switch, or over a ring of light"
+    if len(segments) > 1:
+        raise Infeasible(f"the analytical network has no place for {len(segments)} packet switches beside one another", hint=hint)
+    if not segments[0].full and len({segments[0].rack(host) for host in hosts}) > 1:
+        raise Infeasible("the analytical network knows no uplinks that several hosts share", hint=hint)
+    return segments[0]
+
+
 def _taskgraph(found: Design) -> Files:
+    if found.found.segments:
+        raise Infeasible("the task graph has links from host to host only, no packet switches", hint="export a design over light")
     return {"taskgraph.fbuf": taskgraph(found.read.demand, found.shape, even(found.shape), found.read.workload.rate_gbps)}
 
 
-KINDS: dict[str, Callable[[Design], Files]] = {
-    "nccl": _nccl,
-    "ring-groups": lambda found: {"ring-groups.json": ranks.ring_groups(found.orders)},
-    "msccl": _msccl,
+def _graphviz(found: Design, lab: Lab) -> Files:
+    return {"topology.dot": graphviz.dot(found.shape, found.hosts, found.read.workload.name, switches(found, lab))}
+
+
+KINDS: dict[str, Callable[[Design, Lab], Files]] = {
+    "nccl": lambda found, _: _nccl(found),
+    "ring-groups": lambda found, _: {"ring-groups.json": ranks.ring_groups(found.orders)},
+    "msccl": lambda found, _: _msccl(found),
     "astra-sim": _astra,
-    "taskgraph": _taskgraph,
-    "graphviz": lambda found: {"topology.dot": graphviz.dot(found.shape, found.hosts, found.read.workload.name)},
-    "picture": lambda found: {"picture.svg": picture(found, f"{found.read.workload.name}: {found.found.name}")},
+    "taskgraph": lambda found, _: _taskgraph(found),
+    "graphviz": _graphviz,
+    "picture": lambda found, lab: {"picture.svg": picture(found, lab, f"{found.read.workload.name}: {found.found.name}")},
 }

@@ -92,9 +92,11 @@ def one_of(value: str, known: tuple[str, ...], option: str) -> str:
 
 
 def kept(path: Path, text: str) -> None:
-    """Write a file. Raises: Usage - it cannot be written there."""
+    """Write a file whole. Raises: Usage - it cannot be written there."""
+    from orchestrator.wholefile import write_whole
+
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise Usage(f"{path}: {error.strerror}", hint="name a file that can be written") from error
 
@@ -146,8 +148,7 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
         return design(read, lab, wanted)
     if not read.workload.layers:
         raise Usage(f"{call.verb}: --search spreads a model's layers; {workload} says none", hint="leave --search out")
-    with watched(call) as watch:
-        return design(read, lab, wanted, watch)
+    return watched(call, lambda watch: design(read, lab, wanted, watch))
 
 
 def _fits(call: Call, wanted: Wanted) -> None:
@@ -222,8 +223,9 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         export: Export = None,
     ) -> Result:
         import json
+        import shlex
 
-        from orchestrator.beside import apart, owner_for
+        from orchestrator.beside import apart, owner_for, shared
         from orchestrator.cli import designtext
         from orchestrator.cli.explaining import explained
         from orchestrator.designing import document
@@ -264,6 +266,10 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         text = json.dumps(plan, indent=1) + "\n"
         read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
+        if both := shared(load_lab(call.settings.inventory), found.hosts, [name for name, _ in found.found.segments], there):
+            data["shared"] = [{"plan": path, "segment": over} for path, over in both]
+            for path, over in both:
+                call.note(f"{path} goes over {over}, too: they share its uplinks, which the prediction does not count")
         said = explained(found, load_lab(call.settings.inventory)) if explain else []
         data |= {"routing": said} if explain else {}
         lines = [designtext.text(found, plan["name"], routing=said, predict=predict)]
@@ -272,19 +278,21 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         if svg is not None or export is not None:
             from orchestrator import exporting
 
+            at = load_lab(call.settings.inventory)
             if svg is not None:
-                kept(svg, exporting.picture(found, plan["name"]))
+                kept(svg, exporting.picture(found, at, plan["name"]))
                 data["svg"] = str(svg)
             if export is not None:
                 try:
-                    written, refused = exporting.export(found, export)
+                    written, refused = exporting.export(found, at, export)
                 except OSError as error:
                     raise Usage(f"{export}: {error.strerror}", hint="name a folder that can be written") from error
                 data |= {"exported": written, "not_exported": refused}
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
         as_other = f" --as {owner_for(plan['name'], others)}" if beside else ""
-        hint = "" if out is None else f"testbed up --topology {out}{as_other}"
+        where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
+        hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}{as_other}"
         if found.stopped:
             words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
             return Result(data, "\n".join(lines), "E-INTERRUPTED", 130, words, hint, ok=False)

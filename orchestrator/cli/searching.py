@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -13,15 +12,18 @@ from orchestrator.cli.call import Call
 from orchestrator.cli.text import ms_text
 
 if TYPE_CHECKING:
+    from orchestrator.designing import Design
     from planner.alternating import Seen, Watch
 
 EVERY_S = 0.1
 """Between two words to the progress."""
 
 
-@contextmanager
-def watched(call: Call) -> Iterator[Watch]:
-    """Show how far a search is. The first Ctrl-C (or SIGTERM) ends it with what it has, a second one the command."""
+def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
+    """Show how far a search is. The first Ctrl-C (or SIGTERM) ends it with what it has, a second one the command.
+
+    One that comes when all were tried ends nothing: the design is whole then, and says so.
+    """
     stop = False
     told = time.monotonic()
 
@@ -44,8 +46,9 @@ def watched(call: Call) -> Iterator[Watch]:
         before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
         progress.phase("search", "strategies and topologies in turn")
         try:
-            yield watch
-            progress.done("search", "stopped; the best so far" if stop else "")
+            found = find(watch)
+            progress.done("search", "stopped; the best so far" if found.stopped else "")
+            return found
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -36,7 +36,16 @@ def network(shape: Shape, rate_gbps: float, alpha_s: float = 0.0) -> str:
             "ASTRA-sim's analytical network knows rings, full connection and switches only",
             "design a ring, or export the task graph for the packet simulator",
         )
-    lines = {"topology": name, "npus_count": shape.n, "bandwidth": f"{width:.6g}", "latency": f"{alpha_s * 1e9:.6g}"}
+    return _network(name, shape.n, width, alpha_s)
+
+
+def switched(n: int, rate_gbps: float, alpha_s: float = 0.0) -> str:
+    """The network file of one packet switch that joins all ranks by ports of this rate."""
+    return _network("Switch", n, rate_gbps / 8, alpha_s)
+
+
+def _network(name: str, n: int, width: float, alpha_s: float) -> str:
+    lines = {"topology": name, "npus_count": n, "bandwidth": f"{width:.6g}", "latency": f"{alpha_s * 1e9:.6g}"}
     return "".join(f"{key}: [ {value} ]\n" for key, value in lines.items())
 
 

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from optics import BadFile, Infeasible, LinkKind
 from orchestrator.circuits import assign_ports
 from orchestrator.cli.designtext import text
+from orchestrator.cli.searching import watched
 from orchestrator.designing import Design, Read, design, document, read_workload, routing
 from orchestrator.exporting import KINDS, after, before, export
 from orchestrator.lab import Lab, read_lab
@@ -141,11 +144,11 @@ def test_a_failed_link_can_be_gone_round_or_rewired_and_both_have_a_price(lab: L
 
 
 def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path: Path) -> None:
-    written, refused = export(design(workload("dlrm"), lab, Wanted("topoopt")), tmp_path)
+    written, refused = export(design(workload("dlrm"), lab, Wanted("topoopt")), lab, tmp_path)
     assert [line.partition(":")[0] for line in refused] == ["nccl", "astra-sim"]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(written)
     single = design(workload("vgg16"), lab, Wanted("ring", backend="single-order"))
-    written, refused = export(single, tmp_path / "single")
+    written, refused = export(single, lab, tmp_path / "single")
     assert not refused and {"ranks.txt", "nccl.env", "astra-network.yml", "astra.11.et"} <= set(written)
     assert len(KINDS) == 7
 
@@ -153,7 +156,7 @@ def test_a_design_is_exported_to_every_tool_that_can_take_it(lab: Lab, tmp_path:
 def test_every_group_is_exported_for_msccl_with_the_hosts_of_its_ranks(lab: Lab, tmp_path: Path) -> None:
     found = design(workload("moe"), lab, Wanted("topoopt"))
     assert any(len(group.members) < 12 for group in found.read.demand.groups)
-    _, refused = export(found, tmp_path / "moe")
+    _, refused = export(found, lab, tmp_path / "moe")
     assert not [line for line in refused if line.startswith("msccl")]
     for group in found.read.demand.groups:
         program = (tmp_path / "moe" / f"allreduce-{group.id}.xml").read_text()
@@ -161,7 +164,7 @@ def test_every_group_is_exported_for_msccl_with_the_hosts_of_its_ranks(lab: Lab,
         assert hosts == [found.hosts[rank] for rank in sorted(group.members)]
         assert all(chunk == frozenset(range(len(hosts))) for rank in reduced(program) for chunk in rank)
     stepped = design(workload("vgg16"), lab, Wanted("direct", backend="msccl"))
-    assert stepped.schedules and "allreduce-data.xml" in export(stepped, tmp_path / "steps")[0]
+    assert stepped.schedules and "allreduce-data.xml" in export(stepped, lab, tmp_path / "steps")[0]
     program = (tmp_path / "steps" / "allreduce-data.xml").read_text()
     assert all(chunk == frozenset(range(12)) for rank in reduced(program) for chunk in rank)
 
@@ -323,6 +326,33 @@ def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -
     told = json.loads(process.communicate(timeout=60)[0])
     assert (process.returncode, told["code"], told["ok"]) == (130, "E-INTERRUPTED", False)
     assert "best so far" in told["message"] and json.loads(out.read_text()) == told["data"]["plan"]
+
+
+def test_ctrl_c_behind_the_last_one_tried_does_not_say_that_the_search_was_stopped() -> None:
+    told: list[str] = []
+
+    class Progress(nullcontext[Any]):
+        def __enter__(self) -> Any:
+            return self
+
+        def phase(self, name: str, words: str) -> None:
+            pass
+
+        def done(self, name: str, words: str) -> None:
+            told.append(words)
+
+    class Asked:
+        def progress(self) -> Progress:
+            return Progress()
+
+    def find(whole: bool) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return SimpleNamespace(stopped=not whole)
+
+    before = signal.getsignal(signal.SIGINT)
+    for whole in (True, False):
+        watched(Asked(), lambda _, whole=whole: find(whole))  # type: ignore[arg-type, misc]
+    assert told == ["", "stopped; the best so far"] and signal.getsignal(signal.SIGINT) is before
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import permutations
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from optics import Infeasible
 from orchestrator import methods
-from orchestrator.designing import PAYLOAD, Read, design, document
+from orchestrator.beside import shared
+from orchestrator.designing import PAYLOAD, Design, Read, design, document
+from orchestrator.exporting import export
 from orchestrator.lab import Lab
+from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from planner import baselines
 from planner.demand import Demand, Group
 from planner.shape import Lab as PlannerLab
 from planner.workload import Workload
+from tests.planner.test_designing import lab as emulated
 from tests.properties.switches import switched_lab
+
+__all__ = ["emulated"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +76,8 @@ def test_domains_and_rails_are_a_topology_of_two_stages(lab: Lab) -> None:
         ("ideal", ("oversubscribed",), "is not ideal: that is a packet switch without racks"),
         ("ideal", ("nonesuch",), "segment nonesuch is not in the lab (8 segments"),
         ("electrical", (), "no packet switch is named"),
-        ("electrical", ("rail1",), "no way leads from rank 0 to rank 1"),
+        ("electrical", ("rail1",), "rail1 does not join gpu01 and gpu02"),
+        ("electrical", ("rail*",), "rail1, rail2 do not join gpu01 and gpu02, gpu04, gpu06"),
     ],
 )
 def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, segments: tuple[str, ...], words: str) -> None:
@@ -76,3 +87,118 @@ def test_a_switch_that_is_not_what_is_wanted_is_refused(lab: Lab, method: str, s
     with pytest.raises(Infeasible) as refused:
         design(read, lab, methods.Wanted(method, segments=segments))
     assert words in str(refused.value) and refused.value.hint
+    if "not join" in words:
+        assert "name further segments: " in refused.value.hint and "domain1" in refused.value.hint
+
+
+def test_a_lab_without_packet_switches_is_told_how_to_get_one(emulated: Lab) -> None:
+    given = {"schema": "testbed.workload/1", "name": "w", "ranks": 6}
+    with pytest.raises(Infeasible, match="the lab has no packet switches") as refused:
+        design(Read(Workload.model_validate(given), demand_of([(0, 1, 1e6)], ()), ""), emulated, methods.Wanted("electrical"))
+    assert "python -m emulators.generate --electrical ideal" in refused.value.hint
+
+
+def over(lab: Lab, method: str, *segments: str, hosts: tuple[str, ...] = ()) -> Design:
+    read = Read(
+        Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 6}),
+        demand_of([(0, 5, 1e6)], (Group("all", (0, 1, 2, 3, 4, 5), 6_000_000),)),
+        "",
+    )
+    return design(read, lab, methods.Wanted(method, segments=segments, hosts=hosts))
+
+
+@pytest.mark.parametrize(("method", "gbs"), [("ideal", "9.375"), ("fat-tree", "4.6875")])
+def test_one_packet_switch_is_a_switch_to_astra(lab: Lab, method: str, gbs: str, tmp_path: Path) -> None:
+    written, refused = export(over(lab, method), lab, tmp_path)
+    assert (tmp_path / "astra-network.yml").read_text().splitlines()[:3] == [
+        "topology: [ Switch ]", "npus_count: [ 6 ]", f"bandwidth: [ {gbs} ]",
+    ]  # fmt: skip
+    assert "ring-groups.json" in written and [line.partition(":")[0] for line in refused] == ["nccl", "taskgraph"]
+
+
+def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_as_links(lab: Lab, tmp_path: Path) -> None:
+    for found, words in (
+        (over(lab, "oversubscribed"), "knows no uplinks that several hosts share"),
+        (over(lab, "electrical", "domain*", "rail*"), "no place for 5 packet switches"),
+    ):
+        written, refused = export(found, lab, tmp_path / found.wanted.method)
+        assert any(line.startswith("astra-sim: ") and words in line for line in refused)
+        assert any(line.startswith("taskgraph: ") and "no packet switches" in line for line in refused)
+        assert sorted(path.name for path in (tmp_path / found.wanted.method).iterdir()) == sorted(written)
+        assert not {"astra-network.yml", "taskgraph.fbuf"} & set(written)
+
+
+@pytest.mark.parametrize(
+    ("method", "segments", "boxes", "cables"),
+    [("ideal", (), 1, 6), ("oversubscribed", (), 3, 6 + 2), ("electrical", ("domain*", "rail*"), 5, 12)],
+)
+def test_drawings_of_packet_switches_show_boxes_and_every_cable(
+    lab: Lab, method: str, segments: tuple[str, ...], boxes: int, cables: int, tmp_path: Path
+) -> None:
+    found = over(lab, method, *segments)
+    export(found, lab, tmp_path)
+    dot = (tmp_path / "topology.dot").read_text()
+    assert (dot.count("shape=box"), dot.count(" -- ")) == (boxes, cables) and "pair" not in dot
+    root = ElementTree.fromstring((tmp_path / "picture.svg").read_text())
+    tags = [element.tag.rpartition("}")[2] for element in root.iter()]
+    words = " ".join(element.text or "" for element in root.iter())
+    assert "path" not in tags and "bytes on links" not in words and "links" not in words and "matched" not in words
+    drawn = [element for element in root.iter() if element.get("stroke-width") in ("1.6", "3.2")]
+    assert (
+        len([e for e in drawn if e.tag.endswith("rect")]) == boxes and len([e for e in drawn if e.tag.endswith("line")]) == cables
+    )
+    spots = [(float(e.get("x", 0)), float(e.get("y", 0))) for e in drawn if e.tag.endswith("rect")]
+    assert len(set(spots)) == boxes, "no box hides another"
+
+
+def plan_of(found: Design, lab: Lab) -> Plan:
+    return read_plan(json.dumps(document(found)), "plan.json", lab)
+
+
+def test_plans_beside_one_another_share_uplinks_that_carry_less_than_hosts_send(lab: Lab) -> None:
+    across, within = ("gpu01", "gpu04"), ("gpu01", "gpu02")
+    for method, theirs, mine, told in (
+        ("oversubscribed", across, ("gpu02", "gpu05"), True),
+        ("oversubscribed", within, ("gpu03", "gpu04"), False),
+        ("oversubscribed", across, ("gpu02", "gpu03"), False),
+        ("fat-tree", across, ("gpu02", "gpu05"), False),
+        ("ideal", across, ("gpu02", "gpu05"), False),
+    ):
+        there = {"x.json": plan_of(two(lab, method, theirs), lab)}
+        assert shared(lab, mine, [method], there) == ([("x.json", method)] if told else [])
+    assert shared(lab, ("gpu02", "gpu05"), ["ideal"], {"x.json": plan_of(two(lab, "oversubscribed", across), lab)}) == []
+
+
+def two(lab: Lab, method: str, hosts: tuple[str, ...]) -> Design:
+    given = Demand(2, (Group("all", (0, 1), 6_000_000),), np.zeros((2, 2)), 0.001)
+    read = Read(Workload.model_validate({"schema": "testbed.workload/1", "name": "w", "ranks": 2}), given, "")
+    return design(read, lab, methods.Wanted(method, hosts=hosts))
+
+
+def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_comes_next(tmp_path: Path) -> None:
+    switched_lab(tmp_path / "my lab")
+    (tmp_path / "w.yaml").write_text(
+        "{schema: testbed.workload/1, name: w, ranks: 2, compute_s: 0.1, collectives: [{id: a, bytes: 40000}]}"
+    )
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            str(Path(sys.executable).with_name("testbed")),
+            "design",
+            "oversubscribed",
+            "-w",
+            "w.yaml",
+            "-i",
+            "my lab",
+            *words,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    first = run("--hosts", "gpu01,gpu04", "-o", "d.json")
+    assert "testbed up --inventory 'my lab' --topology d.json" in first.stdout + first.stderr
+    assert "uplinks, which" not in first.stderr
+    beside = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
+    assert "d.json goes over oversubscribed, too: they share its uplinks" in run(*beside).stderr
+    told = json.loads(run(*beside, "--json").stdout)
+    assert told["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
+    assert told["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
