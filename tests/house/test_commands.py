@@ -103,6 +103,12 @@ def test_every_program_a_page_starts_is_one_we_have() -> None:
     assert not bad
 
 
+def test_a_lab_that_a_page_generates_listens_beside_the_one_that_is_up() -> None:
+    made = [(at, words) for at, words in SHOWN if "emulators.generate" in words]
+    assert made
+    assert not [at for at, words in made if not {"--free-ports", "--port-base"} & set(words)]
+
+
 def test_every_example_in_a_help_text_parses(command_line: Any) -> None:
     lines = [
         (" ".join(path), line.strip())
