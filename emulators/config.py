@@ -96,6 +96,11 @@ class Segment:
     rate_bps: int
     racks: tuple[tuple[tuple[str, ...], int], ...] = ()
 
+    @property
+    def cables(self) -> Mapping[str, tuple[str, int]]:
+        """The host and port at the end of each cable, by its name: switch and host."""
+        return {f"{self.name}-{host}": (host, port) for host, port in self.ports.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
@@ -192,7 +197,7 @@ def read_config(inventory: Path) -> LabConfig:
             segments.append(_segment(entry))
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"fibres.yml: segments: {entry}: {_words(problem)}")
-    problems += [f"fibres.yml: {what}" for what in _unplugged(segments, fibres, hosts)]
+    problems += [f"fibres.yml: {what}" for what in _unplugged(segments, [*fibres, *trunks], hosts)]
     if problems:
         raise BadInventory("\n".join(f"{inventory}/{problem}" for problem in problems))
 
@@ -280,14 +285,15 @@ def _bps(mbps: Any) -> int:
     return round(float(mbps) * 1_000_000)
 
 
-def _unplugged(segments: list[Segment], fibres: list[Fibre], hosts: Mapping[str, HostConfig]) -> Iterator[str]:
-    """Say which cables of segments have no port to go to."""
-    taken = {(fibre.host, fibre.port): fibre.name for fibre in fibres}
-    names = {fibre.name for fibre in fibres}
+def _unplugged(segments: list[Segment], others: list[Fibre | Trunk], hosts: Mapping[str, HostConfig]) -> Iterator[str]:
+    """Say which cables of segments have no port to go to, or the name of something else."""
+    taken = {(cable.host, cable.port): cable.name for cable in others if isinstance(cable, Fibre)}
+    names = {cable.name for cable in others}
     for segment in segments:
-        if segment.name in names:
-            yield f"{segment.name}: the name is taken"
-        names.add(segment.name)
+        for name in (segment.name, *segment.cables):
+            if name in names:
+                yield f"{name}: the name is taken"
+            names.add(name)
         for host, port in segment.ports.items():
             if host not in hosts or port not in hosts[host].interfaces:
                 yield f"{segment.name}: no port {port} on a host {host} in hosts.yml"

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 KINDS = ("ideal", "fat-tree", "oversubscribed", "domains", "rails")
 UNSHAPED_MBPS = 25_000
+MOST_MBPS = 10_000_000
+"""No inventory says more of a port or an uplink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ def parse(text: str) -> Electrical:
 def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int, default_mbps: float, rack: int) -> list[str]:
     """The lines of fibres.yml. default_mbps: of a port where the specification names no rate; rack: hosts of a leaf switch.
 
-    Raises ValueError: domains or rails that the hosts do not divide into, or of a single host.
+    Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory says.
     """
     lines = ["# Packet switches: a port of every host listed, all joined. uplink_mbps: of a rack, each way.", "segments:"]
     used: dict[str, int] = {}
     for port, spec in enumerate(specs, first_port):
-        mbps = spec.mbps or default_mbps or UNSHAPED_MBPS
+        mbps = _rate(spec.mbps or default_mbps or UNSHAPED_MBPS, "a port")
         used[spec.kind] = used.get(spec.kind, 0) + 1
         again = f"-{used[spec.kind]}" if used[spec.kind] > 1 else ""
         for name, members in _parts(spec, hosts, again):
@@ -57,11 +59,18 @@ def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int,
             lines.append(f"  - {{name: {name}, link_mbps: {mbps:.10g}, ports: [{ports}]")
             if spec.kind in ("fat-tree", "oversubscribed"):
                 racks = [members[at : at + rack] for at in range(0, len(members), rack)]
-                uplinks = [round(len(part) * mbps / (spec.number or 1), 3) for part in racks]
+                uplinks = [_rate(len(part) * mbps / (spec.number or 1), f"an uplink of {len(part)} hosts") for part in racks]
                 each = (f"{{hosts: [{', '.join(p)}], uplink_mbps: {up:.10g}}}" for p, up in zip(racks, uplinks, strict=True))
                 lines[-1] += f",\n     racks: [{', '.join(each)}]"
             lines[-1] += "}"
     return lines
+
+
+def _rate(mbps: float, what: str) -> float:
+    """Round a rate as it is written (Mb/s). Raises ValueError: it is none, or more than an inventory says."""
+    if not 0 < (rounded := round(mbps, 3)) <= MOST_MBPS:
+        raise ValueError(f"{what} of {mbps:g} Mb/s: wanted more than 0 and no more than {MOST_MBPS}")
+    return rounded
 
 
 def _parts(spec: Electrical, hosts: Sequence[str], again: str) -> Iterator[tuple[str, Sequence[str]]]:

@@ -42,12 +42,12 @@ def is_polatis(device: int, devices: int) -> bool:
 
 
 def generate(out: Path, wanted: Wanted) -> None:
-    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`."""
+    """Write hosts.yml, devices.yml, fibres.yml and emulator.yml to `out`. Raises ValueError: no such lab; nothing is written."""
+    texts = {"hosts": hosts_yml, "devices": _devices, "fibres": _fibres, "emulator": _emulator}
+    files = {out / f"{stem}.yml": text(wanted) for stem, text in texts.items()}
     out.mkdir(parents=True, exist_ok=True)
-    (out / "hosts.yml").write_text(hosts_yml(wanted))
-    (out / "devices.yml").write_text(_devices(wanted))
-    (out / "fibres.yml").write_text(_fibres(wanted))
-    (out / "emulator.yml").write_text(_emulator(wanted))
+    for path, text in files.items():
+        path.write_text(text)
 
 
 def free_ports(count: int) -> tuple[int, ...]:

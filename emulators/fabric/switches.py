@@ -21,7 +21,7 @@ UNLIMITED_BPS = 1 << 35
 
 def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
     """The host port at the end of each cable, by the cable's name: SEGMENT-HOST."""
-    return {f"{s.name}-{host}": HostPort(host, port) for s in segments for host, port in s.ports.items()}
+    return {name: HostPort(*port) for s in segments for name, port in s.cables.items()}
 
 
 QUEUE_BYTES = 524_288

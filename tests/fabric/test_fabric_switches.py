@@ -16,6 +16,7 @@ from emulators.fabric.glass import HostPort
 from emulators.fabric.netlink import NEWTCLASS, Netlink
 from emulators.fabric.switches import switched
 from emulators.generate import Wanted, free_ports, generate, main
+from optics import BadFile
 from tests.fabric.emulated import EmulatedLab, eventually
 
 ETHERTYPE = 0x88B5
@@ -122,6 +123,37 @@ def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None
     for what in ("a rate of 0 Mb/s", "every host is in one rack", "f-gpu01-p1: the name is taken", "port 1 of gpu01 is taken by"):
         assert what in words
     assert "no port 9 on a host gpu02" in words
+
+
+def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
+    from orchestrator.lab import read_lab
+
+    assert main(["--hosts", "2", "--ports", "2", "--electrical", "ideal", "--electrical", "ideal", "--out", str(tmp_path)]) == 0
+    hosts, devices, fibres = (
+        (tmp_path / name).read_text().replace("gpu01", "b-c") for name in ("hosts.yml", "devices.yml", "fibres.yml")
+    )
+    hosts, devices, fibres = (text.replace("gpu02", "c").replace("f-c-p1", "a-b-c") for text in (hosts, devices, fibres))
+    ports = {"a": ["b-c:p3", "c:p3"], "a-b": ["b-c:p4", "c:p4"]}
+    bad = [{"name": name, "link_mbps": 1, "ports": at} for name, at in ports.items()]
+    fibres = fibres.partition("segments:")[0] + f"segments: {json.dumps(bad)}\n"
+    for name, text in (("hosts.yml", hosts), ("devices.yml", devices), ("fibres.yml", fibres)):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInventory) as refused:
+        read_config(tmp_path)
+    assert str(refused.value).count("a-b-c: the name is taken") == 2
+    with pytest.raises(BadFile) as refused_too:
+        read_lab(hosts, devices, fibres)
+    words = str(refused_too.value)
+    assert "segments[0].ports[0]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
+    assert "segments[1].ports[1]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
+
+
+@pytest.mark.parametrize("spec", ["ideal@20000000", "oversubscribed:1000000@1", "oversubscribed:4000000000@10", "fat-tree@9000000"])
+def test_no_lab_is_written_at_rates_that_the_program_refuses(tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--hosts", "2", "--electrical", spec, "--out", str(tmp_path / "lab")])
+    assert "Mb/s: wanted more than 0 and no more than 10000000" in capsys.readouterr().err
+    assert not (tmp_path / "lab").exists()
 
 
 def test_switches_go_with_the_default_lab_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
