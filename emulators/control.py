@@ -1,6 +1,7 @@
 """The lab's control socket: look at it, break it, stop it. One JSON object per line, answered by one.
 
-{"op": "status"} -> {"ok": true, ...} or {"ok": false, "error": "..."}. Ops: status, glass, writes, history {device},
+{"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is no bad request if the machine
+failed us. Ops: status, glass, writes, history {device},
 settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {device, kind, ...},
 faults.remove {device, number}, faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
 host.sshd {host, up, slow_s}, host.down {host}, stop.
@@ -114,9 +115,11 @@ class Control:
                 raise BadRequest(f"unknown op {op!r}; known: {', '.join(self._operations)}")
             return {"ok": True, **self._operations[op](request)}
         except KeyError as problem:
-            return {"ok": False, "error": f"{op}: {problem.args[0]} is missing"}
-        except (ValueError, TypeError, OSError) as problem:
-            return {"ok": False, "error": str(problem)}
+            return {"ok": False, "bad_request": True, "error": f"{op}: {problem.args[0]} is missing"}
+        except (ValueError, TypeError) as problem:
+            return {"ok": False, "bad_request": True, "error": str(problem)}
+        except OSError as problem:
+            return {"ok": False, "bad_request": False, "error": str(problem)}
 
     def _status(self, _: Request) -> Words:
         lab = self._lab
@@ -162,7 +165,7 @@ class Control:
             "devices": devices,
             "fibres": [{**asdict(f), "cut": f.name in lab.light.cut} for f in lab.config.fibres],
             "trunks": [{**asdict(t), "cut": t.name in lab.light.cut} for t in lab.config.trunks],
-            "segments": [asdict(s) for s in lab.config.segments],
+            "segments": [{**asdict(s), "cables": sorted(s.cables)} for s in lab.config.segments],
             "unplugged": sorted(lab.unplugged),
         }
 

@@ -58,7 +58,8 @@ def state_dir(inventory: Path) -> Path:
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
     """Ask the running lab one question on its control socket.
 
-    Raises: Unreachable - it does not run. TimedOut, Garbled - it does not answer properly. TestbedError - it said no.
+    Raises: Unreachable - it does not run. TimedOut, Garbled - it does not answer properly. Missing - it has no such thing, or what
+    was asked of it cannot be. TestbedError - it failed at it.
     """
     folder = state_dir(inventory)
     deadline = time.monotonic() + timeout_s
@@ -86,8 +87,16 @@ def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object)
     except (ValueError, KeyError, TypeError) as error:
         raise Garbled(f"emulated lab: asked {op!r}, answered {heard[:200]!r}") from error
     if not fine:
-        raise TestbedError(f"emulated lab: {op}: {answer.get('error', 'refused')}")
+        kind = Missing if answer.get("bad_request") else TestbedError
+        raise kind(f"emulated lab: {op}: {answer.get('error', 'refused')}")
     return dict(answer)
+
+
+def cables(status: Mapping[str, Any]) -> dict[str, str]:
+    """What kind of cable each name is, from a lab's answer to `status`: `fibre`, `trunk`, or `cable of the packet switch NAME`."""
+    found = {cable["name"]: kind for kind in ("fibre", "trunk") for cable in status[f"{kind}s"]}
+    switches = {name: f"cable of the packet switch {s['name']}" for s in status["segments"] for name in s["cables"]}
+    return found | switches
 
 
 def is_running(inventory: Path) -> bool:

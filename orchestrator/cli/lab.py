@@ -109,6 +109,9 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
         if dark:
             lines.append(f"  no sshd  {listed(dark)}")
+        cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
+        if cut:
+            lines.append(f"  cut      {listed(cut)}")
         return Result({"running": True, "emulated": True, "lab": about, "glass": lit}, "\n".join(lines))
 
     _faults(app)
@@ -122,6 +125,21 @@ def lit_words(driver: str, ways: Sequence[object]) -> str:
 
     spectral = driver in known_drivers() and driver_class(driver).TRAITS.spectral
     return f"{counted(len(ways), 'wavelength' if spectral else 'cross-connect')} lit"
+
+
+def _cables(inventory: Path, *names: str, swapped: bool = False) -> None:
+    """Look whether the lab has these cables. swapped: whether only a fibre will do. Raises: Missing; Usage - it is no fibre."""
+    from optics.errors import Missing
+    from orchestrator import labproc
+    from orchestrator.cli.call import Usage
+    from orchestrator.filepos import did_you_mean
+
+    known = labproc.cables(labproc.ask(inventory, "status"))
+    for name in names:
+        if name not in known:
+            raise Missing(f"{name} is no cable of this lab{did_you_mean(name, known)}", hint=f"see {inventory / 'fibres.yml'}")
+        if swapped and known[name] != "fibre":
+            raise Usage(f"{name} is a {known[name]}: only fibres between a host and a device are swapped")
 
 
 def _emulated(call: Call) -> Path:
@@ -239,7 +257,9 @@ def _fibres(lab: typer.Typer) -> None:
     def severed(call: Call, name: str, cut: bool) -> Result:
         from orchestrator import labproc
 
-        left = labproc.ask(_emulated(call), "fibre", name=name, cut=cut)["cut"]
+        inventory = _emulated(call)
+        _cables(inventory, name)
+        left = labproc.ask(inventory, "fibre", name=name, cut=cut)["cut"]
         return Result({"name": name, "cut": left}, f"{name} is {'cut: dark both ways' if cut else 'whole'}")
 
     @verb(app, "cut", "Cut a cable: dark both ways.", examples="testbed lab fibre cut f-gpu03-p2")
@@ -264,7 +284,9 @@ def _fibres(lab: typer.Typer) -> None:
     ) -> Result:
         from orchestrator import labproc
 
-        plugged = labproc.ask(_emulated(call), "fibre.swap", a=one, b=other, ends=ends)["plugged"]
+        inventory = _emulated(call)
+        _cables(inventory, one, other, swapped=True)
+        plugged = labproc.ask(inventory, "fibre.swap", a=one, b=other, ends=ends)["plugged"]
         lines = [
             f"{name} enters {at['device']}:{at['enters']}, leaves {at['device']}:{at['leaves']}" for name, at in plugged.items()
         ]

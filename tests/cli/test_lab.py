@@ -80,6 +80,38 @@ def test_faults_are_listed_with_what_was_said_of_them_and_no_more(cli: Any, inve
     ]
 
 
+SWITCH = "segments:\n  - {name: tree, link_mbps: 100, ports: ['gpu01:p2', 'gpu02:p1']}\n"
+
+
+def test_a_cable_that_the_lab_does_not_have_is_said_with_the_nearest(cli: Any, inventory: Path) -> None:
+    assert cli("lab", "start").code == 0
+    for argv in (("cut", "f11"), ("splice", "f11"), ("swap", "f1", "f11")):
+        said = cli("lab", "fibre", *argv)
+        assert said.code == 2 and "E-MISSING f11 is no cable of this lab; did you mean f1?" in said.err, said.err
+    said = cli("lab", "fibre", "swap", "f1", "f1")
+    assert said.code == 2 and "E-MISSING emulated lab: fibre.swap: " in said.err
+    assert cli("lab", "fault", "add", "ocs9", "drop-after").code == 2
+    assert "  cut  " not in cli("lab", "status").out
+    assert cli("lab", "fibre", "cut", "f1").code == 0
+    assert "  cut      f1\n" in cli("lab", "status").out
+
+
+def test_only_fibres_are_swapped(cli: Any, inventory: Path) -> None:
+    hosts = (inventory / "hosts.yml").read_text()
+    second = f"    gpu02: {{ansible_port: {free_port()}, testbed_host_id: 2, testbed_mgmt_address: 10.254.0.2,\n"
+    second += "            testbed_ports: {1: {interface: opt1}}}\n"
+    (inventory / "hosts.yml").write_text(
+        hosts.replace("{1: {interface: opt1}}", "{1: {interface: opt1}, 2: {interface: el2}}") + second
+    )
+    (inventory / "fibres.yml").write_text((inventory / "fibres.yml").read_text() + SWITCH)
+    assert cli("lab", "start").code == 0
+    said = cli("lab", "fibre", "swap", "f1", "tree-gpu01")
+    words = "E-USAGE tree-gpu01 is a cable of the packet switch tree: only fibres between a host and a device are swapped"
+    assert said.code == 2 and words in said.err
+    said = cli("lab", "fibre", "cut", "tree-gpu03")
+    assert said.code == 2 and "is no cable of this lab; did you mean tree-gpu0" in said.err
+
+
 def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
     said = cli("up", "-t", "plan.json")
     assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 1 fibre)" in said.err
