@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -187,6 +187,11 @@ class Lab:
         """Whether packet switches carry the link, so that it needs no light."""
         at = [self.segment_at.get(end) if isinstance(end, HostPort) else None for end in (link.a, link.b)]
         return at[0] is not None and at[0] is at[1]
+
+    def switched(self, links: Iterable[Link]) -> Mapping[HostPort, Segment]:
+        """The ports that packet switches carry links from, each with its segment."""
+        ports = (port for link in links if self.electrical(link) for port in (link.a, link.b))
+        return {port: self.segment_at[port] for port in ports}
 
     def interface(self, port: HostPort) -> str:
         """The interface the host itself sends from at `port`."""

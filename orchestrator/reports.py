@@ -219,6 +219,8 @@ class PlanReport(_Counts):
     fingerprint: str = ""
     dark_time_scale: float = 1.0
     relabel: RelabelReport | None = None
+    segments: tuple[str, ...] = ()
+    """Packet switches that carry links of the plan, each as it prints."""
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 
@@ -360,6 +362,8 @@ class UpReport(_Counts):
     """`up`, or the verb that brought back what was: `rollback`, `restore`."""
     of: str = ""
     """The run that was taken back or restored."""
+    segments: tuple[str, ...] = ()
+    """As a `PlanReport` has them."""
 
     derived = ("kept", "removed", "made", "foreign", "total_s")
 
@@ -479,6 +483,8 @@ class StatusReport(Report):
     """The owner's change that waits to be confirmed."""
     unfinished: tuple[Unfinished, ...] = ()
     """Runs of the owner that stopped on their way and were neither continued nor taken back."""
+    segments: tuple[str, ...] = ()
+    """As a `PlanReport` has them, of what is up."""
 
     derived = ("ok",)
 

@@ -78,6 +78,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         dark=dark,
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
+        segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
     )
 
 

@@ -53,9 +53,13 @@ def _diff(diff: Iterable[DeviceDiff], colour: bool) -> list[str]:
     return lines
 
 
+def _segments(report: PlanReport | UpReport) -> list[str]:
+    return [f"  segments   {', '.join(report.segments)}"] if report.segments else []
+
+
 def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
-    lines = [*_phases([*([started] if started else []), *report.phases]), *report.notes]
+    lines = [*_phases([*([started] if started else []), *report.phases]), *_segments(report), *report.notes]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
@@ -89,7 +93,7 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
 
 def plan(report: PlanReport, colour: bool) -> str:
     """The diff, device by device, and what it costs."""
-    lines = _diff(report.diff, colour)
+    lines = [*_diff(report.diff, colour), *_segments(report)]
     if report.circuits:
         worst = max(report.circuits, key=lambda c: c.loss_db)
         lines.append(f"  loss       at most {worst.loss_db:.1f} dB expected ({worst.circuit})")
@@ -100,6 +104,8 @@ def plan(report: PlanReport, colour: bool) -> str:
     lines += [f"  note       {note}" for note in report.notes]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
+    if report.nothing_to_do and report.segments:
+        return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({report.kept} circuits kept)"])
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
     dark = ""
@@ -146,6 +152,7 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
         lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")
+        lines += [f"segment  {segment}" for segment in report.segments]
     else:
         lines.append("plan     nothing is up")
     if report.locked_by:

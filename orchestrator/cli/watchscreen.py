@@ -78,7 +78,9 @@ def counts(picture: Picture) -> tuple[int, int]:
 def summary(picture: Picture) -> str:
     """The figures in one line."""
     lit, total = counts(picture)
-    words = [f"{lit}/{total} circuits lit"]
+    words = [f"{lit}/{total} circuits lit"] if total or not picture.switched else []
+    if picture.switched:
+        words.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
     told = picture.move
     if told is not None and "dark_ms" in told.figures:
         words.append(f"last move dark {seconds_text(told.figures['dark_ms'] / 1e3)}")
@@ -107,10 +109,14 @@ def _head(picture: Picture) -> Text:
 
 
 def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
-    """A row per host: where the light of each of its ports goes, and how much it sends."""
+    """A row per host: where the light of each of its ports goes, or which packet switch it is at, and how much it sends.
+
+    Ports that no fibre and no plan reaches are left out.
+    """
     lab = picture.lab
     leaving = {str(w.sender): w for w in picture.ways.values()}
-    ports = sorted({n for h in lab.hosts.values() for n in h.ports})
+    used = {port.number for port in lab.fibres} | {int(port.rpartition(":p")[2]) for port in picture.switched}
+    ports = sorted({n for h in lab.hosts.values() for n in h.ports} & used)
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)
     table.add_column("host", no_wrap=True)
     for n in ports:
@@ -125,6 +131,11 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
             if rate is not None:
                 total, known = total + rate, True
             way = leaving.get(port)
+            if port in picture.switched:
+                name = picture.switched[port]
+                cell = Text(name if len(name) <= 9 else name[:7] + ("…" if unicode else "."))
+                cells.append(cell.append(f" {rate:.0f}" if rate is not None else "", "bright_black"))
+                continue
             if way is None:
                 cells.append(Text("·" if unicode else "-", style="bright_black"))
                 continue

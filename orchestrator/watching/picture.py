@@ -12,6 +12,7 @@ from orchestrator.lab import Lab
 from orchestrator.records import RunRecord
 from orchestrator.reports import Json
 from orchestrator.store import slice_key
+from orchestrator.target import stored_links
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.watching.fabric import DARK, LIT, LOST, MAKING, Way, ways
 from orchestrator.watching.runs import KEPT, Told, shown
@@ -63,6 +64,8 @@ class Picture:
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
+        self.switched: dict[str, str] = {}
+        """The packet switch that each port of a plan is at, where one is."""
         self.runs: dict[str, Told] = {}
         self.marks: dict[str, dict[str, Json]] = {}
         self.rates: dict[str, list[float | int | None]] = {}
@@ -117,6 +120,8 @@ class Picture:
         """Take what the store says at a moment."""
         was, self.standing = self.standing, now
         self._tell_runs(was, now, at)
+        links = [link for p in (now.plans or {}).values() for link in stored_links(p.links)]
+        self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)
         found = ways(self.lab, now.held or {}, remove, add)

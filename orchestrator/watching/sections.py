@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from orchestrator.records import RunRecord
 from orchestrator.reports import Json, to_json
+from orchestrator.target import stored_links
 
 if TYPE_CHECKING:
     from orchestrator.watching.picture import Picture
@@ -33,7 +34,14 @@ def section(picture: Picture, name: str) -> Json:
     match name:
         case "plan":
             return [
-                {"owner": owner, "name": p.plan_name, "run": p.run, "since": p.since * 1e3, "generation": p.generation}
+                {
+                    "owner": owner,
+                    "name": p.plan_name,
+                    "run": p.run,
+                    "since": p.since * 1e3,
+                    "generation": p.generation,
+                    "segments": to_json(sorted({s.name for s in picture.lab.switched(stored_links(p.links)).values()})),
+                }
                 for owner, p in (picture.standing.plans or {}).items()
             ]
         case "run":

@@ -185,6 +185,17 @@ def test_a_dry_run_says_that_nothing_was_written(cli: Any, golden: Callable[[str
     golden("up-dry-run.txt", cli("up", "-t", "plan.json", "--dry-run").out)
 
 
+def test_packet_switches_of_a_plan_are_named(cli: Any) -> None:
+    tree = ("oversubscribed (4 ports of 100 Mb/s, 2 racks)",)
+    for verb in ("up", "plan", "status"):
+        cli.answers[verb] = replace(cli.answers[verb], segments=tree)
+    assert f"  segments   {tree[0]}\n" in cli("up", "-t", "plan.json").out
+    assert f"  segments   {tree[0]}\n" in cli("plan", "-t", "plan.json").out
+    assert f"segment  {tree[0]}\n" in cli("status").out
+    cli.answers["plan"] = PlanReport("over-tree", "emulated", segments=tree)
+    assert "Plan: over-tree on emulated: no light moves (0 circuits kept)" in cli("plan", "-t", "plan.json").out
+
+
 def test_differences_are_eight_only_when_asked_for(cli: Any) -> None:
     assert cli("plan", "-t", "plan.json").code == 0
     said = cli("plan", "-t", "plan.json", "--exit-code", "--json")

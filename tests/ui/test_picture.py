@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import time
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from optics import CrossConnect, Port, Setting
+from orchestrator.cli.watchscreen import screen
 from orchestrator.planfile import read_plan
-from orchestrator.records import Belonging
+from orchestrator.records import Belonging, CurrentPlan
 from orchestrator.session import load_lab
-from orchestrator.target import target
+from orchestrator.target import link_data, target
 from orchestrator.telemetry import Point
 from orchestrator.watching import Picture, Watcher
 from orchestrator.watching.fabric import ways
 from orchestrator.watching.standing import Moving, Standing, standing
+from tests.properties.switches import switched_lab
 from tests.ui.conftest import ROOT, Told
 
 MINE = Belonging("ann", "r")
@@ -349,3 +354,28 @@ def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
     picture = Picture(told.lab)
     picture.stand(first, 0.0)
     assert len(picture.ways) == 48
+
+
+def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:
+    lab = switched_lab(tmp_path)
+    picture, now = Picture(lab), now_ms()
+    assert "p3" not in painted(picture), "no fibre and no plan is there"
+    segment = lab.segments["oversubscribed"]
+    number = next(iter(segment.ports.values())).number
+    links = {"links": [link_data(link) for link in segment.links(list(segment.ports))]}
+    plan = CurrentPlan("r", "over-tree", "x", "", links, 1, now / 1e3)
+    picture.stand(Standing(plans={"ann": plan}), now)
+    for at, sent in ((0, 0), (500, 2_875_000)):
+        picture.count(f"gpu01:p{number}", now + at, sent, 0)
+    lines = painted(picture).splitlines()
+    row = next(line for line in lines if line.startswith("gpu01"))
+    assert "oversub… 46" in row and f"p{number}, Mb/s" in "".join(lines) and f"p{number + 1}, Mb/s" not in "".join(lines)
+    assert "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1] and "circuits lit" not in lines[1]
+    whole = picture.whole()["plan"]
+    assert isinstance(whole, list) and whole[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
+
+
+def painted(picture: Picture) -> str:
+    console = Console(width=70, record=True, file=StringIO())
+    console.print(screen(picture, 70, 30))
+    return console.export_text()

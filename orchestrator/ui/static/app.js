@@ -48,8 +48,9 @@ const takers = {
   colours: (colours) => (state.colours = colours),
   plan(plans) {
     state.plan = plans;
-    $("plan").textContent = plans.length ? plans.map((p) => (plans.length > 1 ? `${p.name} (${p.owner})` : p.name)).join(", ") : "no plan is up";
-    $("nothing").textContent = "No circuits are up.\nIn a terminal:\ntestbed up --topology PLAN";
+    $("plan").textContent = plans.length ? plans.map((p) => (plans.length > 1 ? `${p.name} (${p.owner})` : p.name) + (p.segments.length ? `, over ${p.segments.join(", ")}` : "")).join(", ") : "no plan is up";
+    const switched = plans.some((p) => p.segments.length);
+    $("nothing").textContent = switched ? "No light: packet switches carry the plan." : "No circuits are up.\nIn a terminal:\ntestbed up --topology PLAN";
   },
   run(run) {
     $("run").dataset.status = run?.status ?? "";
