@@ -266,19 +266,21 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         text = json.dumps(plan, indent=1) + "\n"
         read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
-        if both := shared(load_lab(call.settings.inventory), found.hosts, [name for name, _ in found.found.segments], there):
+        at = load_lab(call.settings.inventory)
+        over_switches = [name for name, _ in found.found.segments]
+        if both := shared(at, found.hosts, over_switches, there):
             data["shared"] = [{"plan": path, "segment": over} for path, over in both]
             for path, over in both:
                 call.note(f"{path} goes over {over}, too: they share its uplinks, which the prediction does not count")
-        said = explained(found, load_lab(call.settings.inventory)) if explain else []
+        said = explained(found, at) if explain else []
         data |= {"routing": said} if explain else {}
-        lines = [designtext.text(found, plan["name"], routing=said, predict=predict)]
+        rates = [at.segments[switch].link_mbps for switch in over_switches]
+        lines = [designtext.text(found, plan["name"], routing=said, predict=predict, ports_mbps=rates)]
         if out is not None:
             kept(out, text)
         if svg is not None or export is not None:
             from orchestrator import exporting
 
-            at = load_lab(call.settings.inventory)
             if svg is not None:
                 kept(svg, exporting.picture(found, at, plan["name"]))
                 data["svg"] = str(svg)

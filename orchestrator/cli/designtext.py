@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from orchestrator.cli.text import columns, ms_text
@@ -35,8 +35,11 @@ def _prediction(given: Prediction) -> dict[str, float]:
     return {f"{name}_ms": round(s * 1e3, 3) for name, s in seconds.items()} | {"busbw_mbps": round(given.busbw / 1e6, 3)}
 
 
-def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> str:
-    """What was found; with what is said of its routing, why; with `predict` each part of an iteration."""
+def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, ports_mbps: Sequence[float] = ()) -> str:
+    """What was found; with what is said of its routing, why; with `predict` each part of an iteration.
+
+    ports_mbps: the rates of the packet switches' ports here, if the design goes over any.
+    """
     shape, workload = found.shape, found.read.workload
     tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
     names = ", ".join(name for name, _ in found.found.segments)
@@ -54,11 +57,13 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> 
         lines += [f"  why        {line}" for line in (*found.found.why, *routing)]
         others = ", ".join(f"{name} {ms_text(seconds * 1e3)}" for name, seconds in found.others)
         lines += [f"  reckoned   also {others}"] if others else []
-    rate = f"{workload.rate_gbps:g} Gb/s"
-    lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on links of {rate}")
+    joined, rates = ("ports", sorted({*ports_mbps})) if ports_mbps else ("links", [found.link_mbps])
+    rate = f"{_range(mbps / found.link_mbps * workload.rate_gbps for mbps in rates)} Gb/s"
+    here = f"{_range(rates)} Mb/s"
+    lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on {joined} of {rate}")
     if found.time_scale != 1:
         lines.append(
-            f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's links of {found.link_mbps:g} Mb/s, "
+            f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's {joined} of {here}, "
             f"with {found.scale:g} of the bytes: times here x {1 / found.time_scale:.3g} stand for those at {rate}"
         )
     if found.raised:
@@ -66,11 +71,16 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool) -> 
         lines.append(f"             {len(found.raised)} group(s) would sum less than a number here and sum one, 4 bytes: {few}")
     if predict:
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
-        for where, given in ((rate, found.home), (f"{found.link_mbps:g} Mb/s", found.here)):
+        for where, given in ((rate, found.home), (here, found.here)):
             seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
             parts.append((f"  {where}", *(ms_text(s * 1e3) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
         lines += columns(parts)
     return "\n".join([*lines, f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}"])
+
+
+def _range(rates: Iterable[float]) -> str:
+    words = [f"{rate:g}" for rate in rates]
+    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
 
 
 def _bytes(size: float) -> str:

@@ -15,6 +15,7 @@ import pytest
 from optics import Infeasible
 from orchestrator import methods
 from orchestrator.beside import shared
+from orchestrator.cli.designtext import text
 from orchestrator.designing import PAYLOAD, Design, Read, design, document
 from orchestrator.exporting import export
 from orchestrator.lab import Lab
@@ -151,6 +152,13 @@ def test_drawings_of_packet_switches_show_boxes_and_every_cable(
     assert len(set(spots)) == boxes, "no box hides another"
 
 
+def test_rates_are_those_of_the_ports_of_packet_switches_the_slowest_first(lab: Lab) -> None:
+    found = over(lab, "electrical", "domain*", "rail*")
+    rates = [lab.segments[name].link_mbps for name, _ in found.found.segments]
+    said = text(found, "x", routing=(), predict=True, ports_mbps=rates)
+    assert "on ports of 25 to 200 Gb/s" in said and "\n  20 to 160 Mb/s  " in said and "links" not in said
+
+
 def plan_of(found: Design, lab: Lab) -> Plan:
     return read_plan(json.dumps(document(found)), "plan.json", lab)
 
@@ -197,6 +205,9 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
     first = run("--hosts", "gpu01,gpu04", "-o", "d.json")
     assert "testbed up --inventory 'my lab' --topology d.json" in first.stdout + first.stderr
     assert "uplinks, which" not in first.stderr
+    assert "on ports of 50 Gb/s" in first.stdout and "on this lab's ports of 40 Mb/s" in first.stdout, (
+        "of 2 x 25 Gb/s and 2 x 20 Mb/s"
+    )
     beside = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
     assert "d.json goes over oversubscribed, too: they share its uplinks" in run(*beside).stderr
     told = json.loads(run(*beside, "--json").stdout)
