@@ -15,6 +15,8 @@ import pytest
 from optics import Infeasible
 from orchestrator import methods
 from orchestrator.beside import shared
+from orchestrator.cli.call import Usage
+from orchestrator.cli.design import kept
 from orchestrator.cli.designtext import text
 from orchestrator.designing import PAYLOAD, Design, Read, design, document
 from orchestrator.exporting import export
@@ -25,6 +27,7 @@ from planner import baselines
 from planner.demand import Demand, Group
 from planner.shape import Lab as PlannerLab
 from planner.workload import Workload
+from tests.disk import room_for
 from tests.planner.test_designing import lab as emulated
 from tests.properties.switches import switched_lab
 
@@ -213,3 +216,16 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
     told = json.loads(run(*beside, "--json").stdout)
     assert told["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
     assert told["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
+
+
+def test_a_disk_that_fills_leaves_plans_and_exports_as_they_were(lab: Lab, tmp_path: Path) -> None:
+    found, plan = over(lab, "ideal"), tmp_path / "plan.json"
+    export(found, lab, tmp_path / "out")
+    kept(plan, "{}")
+    there = {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with room_for(10):
+        with pytest.raises(Usage, match=r"plan\.json"):
+            kept(plan, "x" * 5000)
+        with pytest.raises(OSError):
+            export(found, lab, tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == there
