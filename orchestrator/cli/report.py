@@ -137,8 +137,10 @@ def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, unt
 
 def _newest(store: Store) -> RunRecord:
     """The newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
+    from orchestrator.report.words import stood
+
     lighting = [r for r in store.history(limit=0) if r.verb in LIGHTING]
-    return next((r for r in lighting if r.status == "ok"), None) or next(iter(lighting), None) or _run(store, "last")
+    return next((r for r in lighting if stood(r)), None) or next(iter(lighting), None) or _run(store, "last")
 
 
 def _run(store: Store, word: str) -> RunRecord:

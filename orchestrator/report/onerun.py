@@ -12,6 +12,7 @@ from orchestrator.report.gather import Source
 from orchestrator.report.ledger import missing
 from orchestrator.report.model import FEW, Context, Section, Shown, Table, table
 from orchestrator.report.topology import Topology, planned_switches, topology
+from orchestrator.report.words import stood
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 
@@ -94,7 +95,7 @@ def _tiles(c: Context, source: Source) -> None:
 def _topology(c: Context, found: Topology, source: Source) -> None:
     section = Section("topology", "Topology before and after")
     if found.hosts:
-        reached = source.record.status == "ok" or found.after
+        reached = found.after or stood(source.record)
         drawn = figures.topology(found, "after" if reached else "as far as it came")
         section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
     elif not planned_switches(source):

@@ -9,6 +9,7 @@ from typing import Any
 
 from orchestrator.report.gather import Source
 from orchestrator.report.ledger import Answer
+from orchestrator.report.words import stood
 
 SWITCH = "@"
 Link = tuple[str, str]
@@ -70,7 +71,7 @@ def topology(source: Source, circuits: Answer) -> Topology:
     """
     before = _stored(source)
     after = frozenset(link(*str(row[0]).split("->", 1)) for row in circuits.rows)
-    ok = source.record.status == "ok"
+    ok = stood(source.record)
     if source.record.verb == "down" and ok:
         return Topology(before, frozenset(), known=source.before is not None)
     planned, spokes = _planned(source.plan), _spokes(source)

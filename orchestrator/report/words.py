@@ -103,3 +103,8 @@ def machines(sources: Iterable[Source]) -> list[tuple[str, str]]:
 
 def when(wall_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall_s))
+
+
+def stood(record: RunRecord) -> bool:
+    """Whether the run left its plan up: it did what was asked, or only its job did not run (`orchestrator.change` says so)."""
+    return record.status == "ok" or " is up and stays up; " in (record.message.splitlines() or [""])[0]

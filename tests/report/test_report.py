@@ -143,6 +143,9 @@ def test_packet_switches_of_a_plan_are_in_the_figure(typed: Typed, lab: Lab) -> 
     assert "packet switches (which hosts are at them was not noted): tree" in page.text and "No links" not in page.text
     refused = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message="held by a tag")
     assert "asked, not reached" in report(typed, refused)[0].text
+    words = "over-tree is up and stays up; its job does not run"
+    jobless = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=words)
+    assert "asked, not reached" not in report(typed, jobless)[0].text
 
 
 def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, lab: Lab) -> None:
@@ -327,6 +330,8 @@ def test_a_change_that_was_refused_is_not_the_newest_that_brought_a_plan_up(type
     second = lab.up("crossed", CROSSED, before=("ring", RING))
     lab.up("ring", RING, status="failed", message="held by a tag", moved=False)
     assert report(typed)[1]["runs"] == [second]
+    jobless = lab.up("ring", RING, status="failed", message="ring is up and stays up; its job does not run\nar failed")
+    assert report(typed)[1]["runs"] == [jobless]
 
 
 def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> None:
