@@ -40,7 +40,7 @@ FRONTEND := tests/dashboards/node
 frontend: $(FRONTEND)/node_modules/.ready
 
 $(FRONTEND)/node_modules/.ready: $(FRONTEND)/package-lock.json $(FRONTEND)/.npmrc | setup
-	@cd $(FRONTEND) && $(abspath $(BIN))/npm ci --silent && touch node_modules/.ready || echo "npm ci failed: nothing will go through Grafana's data library"
+	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: nothing will go through Grafana's data library"
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -49,6 +49,7 @@ def test_a_designed_plan_comes_up_and_ends_with_prediction_beside_measurement(la
     assert abs(figures["bandwidth tax"]["off"]) < 0.1, "by the counters of the ports"
 
 
+@pytest.mark.long
 def test_a_second_job_is_designed_beside_the_first_and_leaves_its_circuits_and_its_job_alone(lab: Lab) -> None:
     first, second = (lab.folder / f"job-{number}.json" for number in (1, 2))
     workloads = [lab.folder / f"job-of-{ranks}.yaml" for ranks in (4, 2)]

@@ -24,6 +24,7 @@ def started(folder: Path, hosts: int, *more: str) -> Lab:
     return lab
 
 
+@pytest.mark.long
 def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
     lab = started(tmp_path, 3, "--ports", "2", "--electrical", "oversubscribed:2@50", "--rack", "2")
     try:
