@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -132,6 +133,7 @@ def bench_lab(hosts: int = 12, *options: str) -> Iterator[BenchLab]:
     """Start a lab of `hosts` hosts with four ports each; `options` of its generator. Raises: RuntimeError - it does not start."""
     with tempfile.TemporaryDirectory(prefix="testbed-bench-") as name:
         lab = BenchLab(Path(name))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends a benchmark ends its lab
         write(lab.inventory, lab.state, hosts, 4, *options)
         lab.call("lab", "start")
         try:
