@@ -175,8 +175,7 @@ class CalientTl1:
         if not stale:
             return rows
         words = dict(marks.words)  # what went wrong first is what the operator needs
-        await self._send("CANC-CRS", [row for row in stale if row.engaged], marks)
-        await self._send("DLT-CRS", stale, marks)
+        await self._in_turn("CANC-CRS", [row for row in stale if row.engaged], "DLT-CRS", stale, marks)
         marks.words.update(words)
         return await self._rows()
 
@@ -217,46 +216,61 @@ class CalientTl1:
         return found
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
-        """Take down, then put up; what was denied in one step is left out of the next."""
-        still = await self._send("CANC-CRS", todo.cancel, marks)
-        still += await self._send("DLT-CRS", [c for c in todo.delete if c not in still], marks)
+        """Take down, then put up, each in one go: what is dark does not wait for answers in between."""
+        still = await self._in_turn("CANC-CRS", todo.cancel, "DLT-CRS", todo.delete, marks)
         if todo.delete:
             marks.broke()
         blocked = in_the_way(todo.activate, still)
         for c, words in blocked.items():
             marks.words.update({pair: words for pair in c.pairs if pair not in marks.words})
-        unmade = await self._send("ENT-CRS", [c for c in todo.enter if c not in blocked], marks)
-        entered = [c for c in todo.activate if c not in unmade and c not in blocked]
-        if denied := await self._send("ACT-CRS", entered, marks):
+        enter = [c for c in todo.enter if c not in blocked]
+        activate = [c for c in todo.activate if c not in blocked]
+        if denied := await self._in_turn("ENT-CRS", enter, "ACT-CRS", activate, marks):
             # Perhaps only the name is another than the default one: ask for it.
             rows = {(row.aid, row.kind, row.group): row for row in await self._rows()}
             renamed = [row for c in denied if (row := rows.get((c.aid, c.kind, c.group))) and row.name != c.name]
-            await self._send("ACT-CRS", renamed, marks)
+            await self._send([("ACT-CRS", row) for row in renamed], marks)
         marks.acknowledged()
 
-    async def _send(self, verb: str, connections: Sequence[Connection], marks: Marks[Pair]) -> list[Connection]:
-        """Send one command per connection, return the denied ones; their words are kept for each circuit they carry."""
-        commands: dict[Connection, Command] = {}
-        denied: list[Connection] = []
-        for connection in connections:
+    async def _in_turn(
+        self, first: str, ones: Sequence[Connection], then: str, others: Sequence[Connection], marks: Marks[Pair]
+    ) -> list[Connection]:
+        """Send `first` for `ones` and `then` for `others` in one batch; return those of `others` whose `then` was denied.
+
+        A switch that is still busy with `first` may deny `then`: it is asked once more, after all answers. Where `first` was
+        denied, its words count.
+        """
+        denied = await self._send([*((first, c) for c in ones), *((then, c) for c in others)], marks)
+        early = [c for verb, c in denied if verb == then and c in ones and (first, c) not in denied]
+        late = await self._send([(then, c) for c in early], marks)
+        return [c for verb, c in denied if verb == then and (c not in early or (then, c) in late)]
+
+    async def _send(self, orders: Sequence[tuple[str, Connection]], marks: Marks[Pair]) -> list[tuple[str, Connection]]:
+        """Send one command per connection, in this order, return the denied ones; the first words against each circuit are kept."""
+        commands: list[tuple[tuple[str, Connection], Command]] = []
+        denied: list[tuple[str, Connection]] = []
+        for verb, connection in orders:
             try:
-                commands[connection] = _command(verb, connection)
+                commands.append(((verb, connection), _command(verb, connection)))
             except ValueError as error:  # a quote in somebody's name for it, say
-                denied.append(connection)
+                denied.append((verb, connection))
                 words = f"connection {connection.name!r} of group {connection.group!r} cannot be named in a command: {error}"
                 marks.words.update(dict.fromkeys(connection.pairs, words))
         if not commands:
             return denied
         marks.write(len(commands))
-        replies = await self._session.batch([*commands.values()])
-        for (connection, command), reply in zip(commands.items(), replies, strict=True):
+        replies = await self._session.batch([command for _, command in commands])
+        against: dict[Pair, str] = {}
+        for ((verb, connection), command), reply in zip(commands, replies, strict=True):
             for pair in connection.pairs:
                 if reply.completed:
+                    against.pop(pair, None)
                     marks.words.pop(pair, None)
                 else:
-                    marks.words[pair] = f'refused "{command}": {reply.words}'
+                    against.setdefault(pair, f'refused "{command}": {reply.words}')
             if not reply.completed:
-                denied.append(connection)
+                denied.append((verb, connection))
+        marks.words.update(against)
         return denied
 
     async def _rows(self) -> Rows:

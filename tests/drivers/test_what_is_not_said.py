@@ -16,7 +16,7 @@ from drivers.wire.wssmap import BLOCKED_DB, Entry
 from optics import Change, CrossConnect, DeviceConfig, Port, Refused, Setting, SpectralRoute, TestbedError, Unreachable
 from tests.drivers.scripted import Request, http, http_device, netconf_device
 from tests.drivers.ssh_device import ssh_device
-from tests.drivers.tl1_device import driven
+from tests.drivers.tl1_device import circuits, driven
 
 SECRET = "w0rd-of-his"
 
@@ -126,6 +126,53 @@ async def test_a_connection_whose_name_no_command_can_carry_fails_in_words() -> 
         assert "cannot be named" in outcome.failed[held]
         assert outcome.observed == {held}
         assert not heard.verbs("CANC-CRS", "DLT-CRS")
+
+
+class Busy:
+    """A Calient switch that needs a moment for each step: what comes in the same breath as the step before it is denied."""
+
+    def __init__(self, patient: bool) -> None:
+        self.states, self.told, self.patient = {"1.1.1,1.1.2": "IS"}, dict[str, str](), patient
+
+    def __call__(self, verb: str, aid: str, payload: str) -> str | list[str]:
+        step = {"CANC-CRS": "RDY", "DLT-CRS": "", "ENT-CRS": "RDY", "ACT-CRS": "IS"}.get(verb)
+        if step is None:
+            return [self.row(aid, state) for aid, state in self.states.items()] if verb == "RTRV-CRS" else []
+        before, self.told[aid] = self.told.get(aid), verb
+        if before and before != verb and verb in ("DLT-CRS", "ACT-CRS"):
+            return "SNVS\n/* Not In Valid State */"
+        if verb == "ACT-CRS" and not self.patient:
+            return "SROF\n/* Mirror Failed */"
+        if step:
+            self.states[aid] = step
+        else:
+            del self.states[aid]
+        return []
+
+    @staticmethod
+    def row(aid: str, state: str) -> str:
+        a, b = aid.split(",")
+        states = "AS=IS,OS=IS" if state == "IS" else "AS=UMA,OS=RDY"
+        return f'"{a}>{b}:SRCPORT={a},DSTPORT={b},GRPNAME=TESTBED,CONNNAME={a}>{b},CONNTYPE=1WAY,{states},OC=OK"'
+
+
+async def test_a_switch_that_is_still_busy_with_the_step_before_is_asked_once_more() -> None:
+    async with driven("calient-tl1", Busy(patient=True)) as (device, heard):
+        (held,) = await device.read()
+        (wanted,) = circuits(("1.1.1", "1.1.3"))
+        outcome = await device.apply(Change("ocs1", frozenset({held}), frozenset({wanted})))
+        assert not outcome.failed
+        assert outcome.observed == {wanted}
+        assert len(heard.verbs("DLT-CRS")) == len(heard.verbs("ACT-CRS")) == 2
+
+
+async def test_a_step_that_is_denied_to_the_end_is_told_in_the_switchs_last_words() -> None:
+    async with driven("calient-tl1", Busy(patient=False)) as (device, _):
+        (held,) = await device.read()
+        (wanted,) = circuits(("1.1.1", "1.1.3"))
+        outcome = await device.apply(Change("ocs1", frozenset({held}), frozenset({wanted})))
+        assert "Mirror Failed" in outcome.failed[wanted]
+        assert not outcome.observed
 
 
 # ---- a map that grew old while somebody was waited for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
@@ -119,3 +120,13 @@ def test_a_change_of_minutes_does_not_stop_the_interpreters_housekeeping() -> No
     with undisturbed(0.05):
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have real-time priority for the asking")
+def test_a_change_of_milliseconds_runs_before_ordinary_processes_and_only_meanwhile() -> None:
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    with undisturbed(60.0):
+        assert os.sched_getscheduler(0) == before[0]
+    with undisturbed(0.05):
+        assert os.sched_getscheduler(0) == os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+    assert (os.sched_getscheduler(0), os.sched_getparam(0)) == before

@@ -28,6 +28,8 @@ from resident.netlink import (
     rule_tables,
 )
 
+LATER_NS = 2_000_000  # telling of a commit, and asking over it, waits for so long: hosts that share a machine all commit first
+
 
 class Generations:
     """Route generations in kernel tables; the kernel's rule is the truth about which one is active, the state file is the story.
@@ -191,7 +193,7 @@ class Generations:
         if t_link_ns is not None:
             event["t_link_ns"] = t_link_ns
         if generation != before:
-            self.events(dict(event, event="committed"))
+            self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
         return event
 
     def flip(self, old, new):
@@ -326,7 +328,7 @@ class Generations:
                 self.events({"event": "failed", "generation": generation, "error": str(e)})
                 return
             if cross:
-                self.crossed(generation, cross)
+                self.timer(time.monotonic_ns() + LATER_NS, lambda: self.crossed(generation, cross))
 
 
 def words(value):
