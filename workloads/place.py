@@ -84,7 +84,7 @@ def read_place(env: Mapping[str, str]) -> Place:
         master_address=address,
         master_port=port,
         rings=rings,
-        lanes=lanes or (_own_address(address),),
+        lanes=lanes or (own_address(address),),
         backend=backend,
         job_dir=Path(env.get("TESTBED_JOB_DIR", ".")),
         timeout_s=timeout_s,
@@ -131,7 +131,7 @@ def _json_list(env: Mapping[str, str], name: str, problems: list[str]) -> list[o
     return value
 
 
-def _own_address(other: str) -> str:
+def own_address(other: str) -> str:
     """Return the local address from which `other` is reached; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -150,6 +150,7 @@ class Step:
         self._sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
         self._received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
         self._carriage: Wired | Grouped = Grouped(job, self) if job.rings.backend == "nccl" else Wired(job, self)
+        self._meeting = job.rings.whole if job.rings.backend == "nccl" else job.rings.beside("meet")
         self._said = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
         self._ports = (
             json.loads(os.environ.get("TESTBED_PORTS", "[]")) if job.rings.backend != "nccl" else []
@@ -207,7 +208,7 @@ class Step:
         """Wait for everybody; return when (monotonic ns) all were there. `_said` is then the sum of what they said."""
         self._job.synchronize()
         self._said.fill_(says)
-        self._job.rings.whole.allreduce([self._said]).wait()
+        self._meeting.allreduce([self._said]).wait()
         self._job.synchronize()
         return time.monotonic_ns()
 

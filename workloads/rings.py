@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from workloads.place import Place
+from workloads.place import Place, own_address
 
 
 def pieces(length: int, parts: int) -> list[tuple[int, int]]:
@@ -65,7 +65,12 @@ class Rings:
         store, position = self._dist.PrefixStore(name, self.store), list(order).index(self.place.rank)
         if self.backend == "nccl":
             return self._nccl(store, position, len(order), order, name)
-        return self._gloo(store, position, len(order), ring)
+        return self._gloo(store, position, len(order), self.place.lane(ring))
+
+    def beside(self, name: str) -> Any:
+        """Meet all ranks as a gloo communicator on the management network: what is said there waits behind nobody's bulk."""
+        store = self._dist.PrefixStore(name, self.store)
+        return self._gloo(store, self.place.rank, self.place.world, own_address(self.place.master_address))
 
     @property
     def whole(self) -> Any:
@@ -89,12 +94,12 @@ class Rings:
         self._dist.destroy_process_group()
 
     def _gloo_on_lane_0(self, store: Any, position: int, size: int, _timeout: timedelta) -> Any:
-        return self._gloo(store, position, size, 0)
+        return self._gloo(store, position, size, self.place.lane(0))
 
-    def _gloo(self, store: Any, position: int, size: int, ring: int) -> Any:
+    def _gloo(self, store: Any, position: int, size: int, address: str) -> Any:
         gloo = self._dist.ProcessGroupGloo
         options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=self.place.lane(ring))]
+        options._devices = [gloo.create_device(hostname=address)]
         options._timeout = self._timeout
         options._threads = 2
         return gloo(store, position, size, options)
