@@ -43,11 +43,13 @@ def main() -> int:
     for name in names:
         print(f"== {name}", flush=True)
         command = [sys.executable, HERE / f"{name}.py"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
-        print(done.stdout, end="", flush=True)
+        last = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent) as running:
+            for last in running.stdout or ():
+                print(last, end="", flush=True)
         try:
-            results.append(json.loads(done.stdout.strip().splitlines()[-1]))
-        except (IndexError, ValueError):
+            results.append(json.loads(last))
+        except ValueError:
             results.append({"name": name, "value": None, "unit": "", "limit": None, "ratio": None, "pass": False})
     if len(results) > 1:
         print("== summary")

@@ -17,14 +17,13 @@ from emulators.fabric.netlink import End, Message, bridge, clsact, enslave, link
 FIRST_INDEX = 20_000
 UNLIMITED_BPS = 1 << 35
 """The shaper counts bytes a second in 32 bits: a faster cable has no limit but the machine's."""
+QUEUE_BYTES = 524_288
+"""What may wait at a port, as at a fibre's end."""
 
 
 def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
     """The host port at the end of each cable, by the cable's name: SEGMENT-HOST."""
     return {name: HostPort(*port) for s in segments for name, port in s.cables.items()}
-
-
-QUEUE_BYTES = 524_288
 
 
 def limited(index: int, rate_bps: int, queues: int = 1) -> list[Message]:

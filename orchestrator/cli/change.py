@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
 
 
 def _plans(incomplete: str) -> list[str]:
@@ -44,6 +44,16 @@ def _wanted(path: Path | None, call: Call) -> Path:
 
         near = get_close_matches(str(path), _plans(f"{path.parent}/" if path.parent != Path() else ""), 1)
         raise BadFile([f"{path}: no such file" + (f"; did you mean {near[0]}?" if near else "")])
+    return path
+
+
+def _startable(path: Path | None, call: Call) -> Path:
+    """As `_wanted`; no lab is started for a plan that could not be brought up on it. Raises: BadFile."""
+    path = _wanted(path, call)
+    if is_stopped_lab(call.settings.inventory):
+        from orchestrator.session import load_lab, load_plan
+
+        load_plan(path, load_lab(call.settings.inventory))
     return path
 
 
@@ -170,7 +180,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         if plan is not None and relabel:
             raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
-        path = kept.topology if kept else _wanted(topology, call)
+        path = _startable(kept.topology if kept else topology, call)
         more = (
             _avoided(avoid)
             | _relabelled(relabel)
@@ -232,7 +242,7 @@ testbed up --topology next.json         milliseconds, after the minutes of prewi
     def prewire(call: Call, topology: Topology = None, relabel: Relabel = False) -> Result:
         from orchestrator.cli import render
 
-        report = call.work(engine().prewire, _wanted(topology, call), lab=True, **_relabelled(relabel))
+        report = call.work(engine().prewire, _startable(topology, call), lab=True, **_relabelled(relabel))
         hint = f"testbed up --topology {topology}" + (" --relabel" if relabel else "")
         return Result(report.to_json(), render.prewire(report, call.colour), hint=hint)
 

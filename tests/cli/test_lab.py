@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -113,11 +114,27 @@ def test_only_fibres_are_swapped(cli: Any, inventory: Path) -> None:
 
 
 def test_up_starts_the_lab_and_says_so(cli: Any, inventory: Path) -> None:
+    host = f"{{ansible_port: {free_port()}, testbed_host_id: 2, testbed_mgmt_address: 10.254.0.2,"
+    host += " testbed_ports: {1: {interface: opt1}}}"
+    (inventory / "hosts.yml").write_text((inventory / "hosts.yml").read_text() + f"    gpu02: {host}\n")
+    fibre = '  - {name: f2, host: gpu02, port: 1, device: ocs1, enters: "2", leaves: "18", length_m: 12.0}\n'
+    (inventory / "fibres.yml").write_text((inventory / "fibres.yml").read_text() + fibre)
+    plan = {"schema": "testbed.plan/1", "name": "topoopt-12", "links": [{"a": "gpu01", "b": "gpu02"}]}
+    Path("plan.json").write_text(json.dumps(plan))
     said = cli("up", "-t", "plan.json")
-    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 1 fibre)" in said.err
+    assert said.code == 0 and "lab        started: emulated (0 hosts, 1 device, 2 fibres)" in said.err
     assert said.out.startswith("  lab        started: emulated")
     assert labproc.is_running(inventory)
     assert "started" not in cli("up", "-t", "plan.json").err
+
+
+def test_no_lab_is_started_for_a_plan_that_it_could_not_have(cli: Any, inventory: Path) -> None:
+    bad = {"schema": "testbed.plan/1", "name": "bad", "links": [{"a": "gpu01", "b": "gpu99"}]}
+    Path("bad.json").write_text(json.dumps(bad))
+    for argv in (("up", "-t", "bad.json"), ("up", "-t", "bad.json", "--dry-run")):
+        said = cli(*argv)
+        assert said.code == 3 and "gpu99" in said.err, (argv, said)
+    assert not labproc.is_running(inventory)
 
 
 def test_only_up_starts_the_lab(cli: Any, inventory: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,14 @@ def test_what_was_predicted_of_switches_is_measured_within_a_tenth(tmp_path: Pat
     try:
         for method in ("ideal", "fat-tree", "oversubscribed"):
             plan = tmp_path / f"{method}.json"
-            lab.testbed("design", method, "-w", workload, "-o", plan, "--scale", "0.15", "--iterations", "4").must()
+            designed = lab.testbed("design", method, "-w", workload, "-o", plan, "--scale", "0.15", "--iterations", "4").must()
             job = lab.up(plan).must()["job"]
+            time.sleep(4 * designed["here"]["iteration_ms"] / 1e3)  # every look at the job takes time from it
+            deadline_s = time.monotonic() + 60.0
             while job["state"] in ("starting", "running"):
+                assert time.monotonic() < deadline_s, job
                 job = lab.testbed("job", "status").must()
+                time.sleep(0.5)
             figures = {row["figure"]: row for row in lab.testbed("compare", "--predicted", "last").must()["figures"]}
             for name in ("iteration", "all-reduce"):
                 assert abs(figures[name]["off"]) < 0.10, (method, figures[name])

@@ -64,6 +64,8 @@ def test_a_switch_joins_its_ports_and_no_others_without_any_light(switches: Emul
     other = ears["gpu04", port]
     other.send(mac + other.getsockname()[4] + struct.pack("!H", ETHERTYPE) + b"one".ljust(46))
     assert mouth.recv(2000)[14:17] == b"one"
+    other.send(mac + other.getsockname()[4] + struct.pack("!H", ETHERTYPE) + b"two".ljust(46))
+    assert mouth.recv(2000)[14:17] == b"two"  # a copy of the first that leaked would be there by now, too
     for (host, p), sock in ears.items():
         sock.setblocking(False)
         with sock, pytest.raises(BlockingIOError):
