@@ -16,8 +16,8 @@ T = TypeVar("T")
 class ScpiSession:
     """Ask one device questions; connects when needed.
 
-    pace_s: least time (s) between two lines. R. Polster's Polatis client waits 0.1 s "because the firmware on the switch is not
-    stable enough to support commands executed at high-speeds"; newer units need none.
+    pace_s: least time (s) between two lines, and between an answer and the next line. R. Polster's Polatis client waits 0.1 s
+    "because the firmware on the switch is not stable enough to support commands executed at high-speeds"; newer units need none.
     """
 
     def __init__(self, link: Link, pace_s: float = 0.0) -> None:
@@ -55,9 +55,13 @@ class ScpiSession:
         try:
             if command and self._pace_s:
                 await self._link.tell(command.encode("ascii") + b"\n", command)
+                self._said()
                 await self._pace()
             lead = "" if self._pace_s or not command else f"{command}\n"
-            await self._link.exchange(f"{lead}{line}\n".encode("ascii"), complete, question=command or line, discard=True)
+            try:
+                await self._link.exchange(f"{lead}{line}\n".encode("ascii"), complete, question=command or line, discard=True)
+            finally:
+                self._said()
             return parse(answers[0])
         except Garbled as error:
             await self._link.close()
@@ -67,13 +71,13 @@ class ScpiSession:
             raise
 
     async def _pace(self) -> None:
-        if not self._pace_s:
-            return
-        loop = asyncio.get_running_loop()
-        wait_s = self._free_at - loop.time()
-        if wait_s > 0:
+        """Wait until the device may be told the next line."""
+        if (wait_s := self._free_at - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(wait_s)
-        self._free_at = loop.time() + self._pace_s
+
+    def _said(self) -> None:
+        """Count the pause from here: a line that left late does not shorten it."""
+        self._free_at = asyncio.get_running_loop().time() + self._pace_s
 
     async def close(self) -> None:
         await self._link.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from drivers.link import Dropped, open_link
+from drivers.link.tap import listening
 from drivers.session.scpi import ScpiSession
 from optics import TimedOut
 
@@ -72,20 +74,21 @@ async def test_an_answer_that_comes_too_late_is_not_the_next_one() -> None:
 
 
 async def test_old_firmware_gets_its_pause_between_lines() -> None:
-    times: list[float] = []
+    times: list[tuple[str, float]] = []
 
     async def note(question: str, writer: asyncio.StreamWriter) -> None:
-        times.append(time.monotonic())
         if question.endswith("?"):
             writer.write(b'0,"No error"\n')
 
     async with answering(note) as port:
-        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 1.0), pace_s=0.05)
-        await session.ask(":syst:err?", str, command="set")
-        await session.ask("map?", str)
+        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 5.0, "ocs1"), pace_s=0.05)
+        with listening("ocs1", lambda direction, data: times.append((direction, time.monotonic()))):
+            await session.ask(":syst:err?", str, command="set")
+            await session.ask("map?", str)
         await session.close()
-    assert len(times) == 3
-    assert all(later - earlier > 0.045 for earlier, later in zip(times, times[1:], strict=False))  # noqa: RUF007
+    said = [at for direction, at in times if direction == ">"]
+    assert len(said) == 3
+    assert all(later - earlier > 0.049 for earlier, later in itertools.pairwise(said))  # however late each is: by our own clock
 
 
 async def test_a_closed_visa_connection_is_noticed_before_the_time_out() -> None:
