@@ -2,7 +2,7 @@
 
 An iteration computes (waits, as a host's processor would for its GPU), then moves the bytes that go from pair to pair, then sums
 the buffers of all groups, each over its rings at once; all ranks begin each phase together, so that a phase lasts as long as its
-slowest rank. What is moved comes in TESTBED_TRAFFIC, JSON:
+slowest rank. They meet on the management network (with NCCL: over the first ring). What is moved comes in TESTBED_TRAFFIC, JSON:
 
     {"compute_s": 0.1,
      "groups": [{"id": "dp", "bytes": 1000000, "rings": [[0, 1, 2], [2, 1, 0]], "lanes": [0, 1], "schedule": []}],

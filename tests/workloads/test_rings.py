@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.workloads.ranks import ranks, records
+from workloads.place import read_place
+from workloads.rings import Rings
 
 # every size from nothing to more than one element per ring, and a matrix; sums are exact in float32
 SUMS = """
@@ -109,3 +112,12 @@ def test_a_bad_environment_is_told_before_torch_is_imported(tmp_path: Path) -> N
     assert code == 2
     assert "TESTBED_RINGS[0]: [0, 1]: does not name each of the 1 ranks once" in err
     assert "| torch" not in err
+
+
+def test_ranks_meet_where_they_are_managed_and_not_on_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TESTBED_LANES": '["127.0.0.2"]'}
+    rings = object.__new__(Rings)
+    rings.place, rings.store = read_place(env), "store"
+    rings._dist = SimpleNamespace(PrefixStore=lambda name, store: (name, store))
+    monkeypatch.setattr(Rings, "_gloo", lambda _self, store, position, size, address: (store, position, size, address))
+    assert rings.beside("meet") == (("meet", "store"), 0, 1, "127.0.0.1")
