@@ -21,6 +21,7 @@ __all__ = [
     "JobQueue",
     "Persistence",
     "PortControl",
+    "PortHolders",
     "PowerMeter",
     "Ready",
     "at_once",
@@ -87,6 +88,18 @@ class CircuitSwitch(Protocol):
 
     async def close(self) -> None:
         """Log out and close the link; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class PortHolders(Protocol):
+    """A device whose table has entries that hold ports and lead no light: reserved, or in fault although light enters."""
+
+    def holders(self) -> Mapping[Setting, str]:
+        """These entries as the last `read` or `apply` saw them, each with the device's own words; none of them is a setting.
+
+        Asks the device nothing.
+        """
         ...
 
 

@@ -19,11 +19,11 @@ from typing import ClassVar
 from urllib.parse import quote as percent
 
 from drivers.api import Evidence, Ready, at_once
-from drivers.calient_rows import Connection, Pair, Work, in_the_way, is_aid, make, natural, work
+from drivers.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, make, natural, work
 from drivers.link.http import Answer
 from drivers.rounds import Marks, in_rounds
 from drivers.session.rest import OPTIONS, RestSession, open_http
-from drivers.watch import patience_s, soon_s, watch
+from drivers.watch import PATIENCE_S, patience_option, patience_s, soon_s, watch
 from drivers.wire import calient_rest as wire
 from drivers.wire import rest
 from drivers.wire.rest import Json
@@ -47,7 +47,7 @@ class CalientRest:
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "group": "group name of the connections made here; default SYSTEM, as public clients have it",
         **OPTIONS,
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Calient S-series, REST",
@@ -62,9 +62,10 @@ class CalientRest:
         if not re.fullmatch(r"[A-Za-z0-9_]{1,20}", self._group):
             raise ValueError(f"group {self._group!r}: letters, digits and _ only, at most 20")
         self._timeout_s = config.timeout_s
-        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         self._session = RestSession(open_http(config))
         self._turn = asyncio.Lock()
+        self._last: Rows = ()
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -86,6 +87,10 @@ class CalientRest:
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
             return self._settings(await self._rows())
+
+    def holders(self) -> Mapping[Setting, str]:
+        """Connections that are reserved or not yet, or no longer, in service."""
+        return holders(self.name, self._last)
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:
@@ -123,9 +128,10 @@ class CalientRest:
             return (held & remove.keys()) | (wanted - good)
 
         def done(rows: Rows) -> bool:
-            return all(pair in marks.words for pair in wrong(rows))
+            coming = {pair for row in rows if row.engaged for pair in row.pairs & wanted}  # whatever was refused, it is under way
+            return all(pair in marks.words and pair not in coming for pair in wrong(rows))
 
-        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s, 0.0):  # one last look: what came now must stand
             last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
                 break
@@ -219,9 +225,10 @@ class CalientRest:
     async def _rows(self) -> Rows:
         answer = await self._ask(f"{CROSS}?id=list", SLOW_LIST)
         try:
-            return tuple(_parse_row(row) for row in wire.connections(answer))
+            self._last = tuple(_parse_row(row) for row in wire.connections(answer))
         except Garbled as error:
             raise Garbled(f'{self.name}: answer to "GET {CROSS}?id=list": {error}') from error
+        return self._last
 
     async def _without_light(self, rows: Iterable[Connection]) -> set[Pair]:
         """Circuits whose OC=FAIL is explained by a dark input: nothing the switch could do better."""

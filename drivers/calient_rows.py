@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from drivers.wire import tl1
-from optics import Garbled
+from optics import CrossConnect, DeviceName, Garbled, Port, Setting
+from optics.plain import printable
 
 _AID = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}[A-Za-z]?){2}")
 Pair = tuple[str, str]
@@ -57,6 +58,16 @@ class Connection:
     @property
     def state(self) -> str:
         return f"AS={self.admin},OS={self.oper},OC={self.condition}"
+
+
+def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting, str]:
+    """What holds ports and is not in service, each way of a two-way connection, with its state and its group."""
+    return {
+        CrossConnect(Port(device, a), Port(device, b)): printable(f"{row.state} in group {row.group!r}", keep="")
+        for row in rows
+        if not row.active
+        for a, b in row.pairs
+    }
 
 
 def make(source: str, destination: str, two_way: bool, group: str) -> Connection:

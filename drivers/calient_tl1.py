@@ -12,6 +12,10 @@ Decisions on what the public sources leave open:
   Their answers find them by tag. Mirrors move in parallel, so this keeps the dark time at one switching time.
 - Connections are entered under a group of our own, so that a leftover of ours can be told from somebody else's reservation.
 - Power is asked with RTRV-PORT-SUM (S-series); a switch that denies it is asked with the PXC's rtrv-det-eqpt.
+- A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the change come up. One that is under
+  way is waited for, whatever was refused about it; before a rollback the table is read once more.
+- Whole tables of a PXC took pynt 73 s (connections) and 436 s (ports as well), with a time-out of 120 s. So much silence is allowed
+  in a table where RTRV-NE does not name an S-series chassis; on those it is timeout_s.
 - Alarms are skipped, not silenced: of INH-MSG only the name is known (Lawo VSM), so it is sent where `silence` asks for it.
 """
 
@@ -23,15 +27,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from drivers.api import Evidence, Ready, at_once
-from drivers.calient_rows import Connection, Pair, Work, in_the_way, is_aid, natural, parse, work
+from drivers.calient_rows import Connection, Pair, Work, holders, in_the_way, is_aid, natural, parse, work
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
-from drivers.watch import patience_s, soon_s, watch
+from drivers.watch import PATIENCE_S, patience_option, patience_s, soon_s, watch
 from drivers.wire import tl1
 from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
 
 Rows = tuple[Connection, ...]
+OLD_DUMP_S = 120.0
+"""Silence (s) allowed in the tables of a switch of the PXC era: pynt's time-out (CODE)."""
+_S_SERIES = re.compile(r"(S|EDGE)[0-9]{3}.*", re.IGNORECASE)  # S162 (REAL), S160, S320, Edge640 (model names)
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -60.0
 """Levels down to here are no reading; no source gives this family's own floor, so the one of Polatis meters is taken."""
@@ -51,7 +58,7 @@ class CalientTl1:
         "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
         "silence": "true to send INH-MSG after the login, against alarms and event messages; default false",
         "tid": "target identifier of every command, auto for the switch's own name; default none",
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
 
     EVIDENCE: ClassVar[Evidence] = Evidence(
@@ -60,7 +67,7 @@ class CalientTl1:
         {
             "identify": "REAL",
             "read": "REAL",
-            "change": "REAL",
+            "change": "CODE",
             "refusals": "assumed",
             "power": "REAL",
             "settling": "DOC",
@@ -74,11 +81,14 @@ class CalientTl1:
         self._group = config.options.get("group", "TESTBED")
         if not re.fullmatch(r"[A-Za-z0-9_]{1,20}", self._group):
             raise ValueError(f"group {self._group!r}: letters, digits and _ only, at most 20")
-        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         if (silence := config.options.get("silence", "false")) not in ("true", "false"):
             raise ValueError(f"silence {silence!r}: true or false")
         window, keep_alive_s = session_options(config.options)
         self._sums = True  # whether RTRV-PORT-SUM is known here
+        self._timeout_s = config.timeout_s
+        self._old_dump_s = max(config.timeout_s, OLD_DUMP_S / config.time_scale)
+        self._dump_s: float | None = None  # silence (s) allowed in a whole table, once the chassis is known
         self._session = Tl1Session(
             open_link(config.address, config.timeout_s, config.name),
             config.username,
@@ -89,11 +99,12 @@ class CalientTl1:
             opening=[Command("INH-MSG")] if silence == "true" else [],
         )
         self._turn = asyncio.Lock()
+        self._last: Rows = ()
 
     async def identify(self) -> Identity:
         async with self._turn:
             element = await self._session.ask(retrieve("RTRV-NE"))
-            ports = await self._session.ask(retrieve("RTRV-PORT", "0"))
+            ports = await self._table(retrieve("RTRV-PORT", "0"))
         try:
             if len(element.rows) != 1:
                 raise Garbled(f"{len(element.rows)} rows")
@@ -108,6 +119,10 @@ class CalientTl1:
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
             return self._settings(await self._rows())
+
+    def holders(self) -> Mapping[Setting, str]:
+        """Connections that are reserved or not yet, or no longer, in service."""
+        return holders(self.name, self._last)
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:
@@ -144,9 +159,10 @@ class CalientTl1:
             return (held & remove.keys()) | (wanted - good)
 
         def done(rows: Rows) -> bool:
-            return all(pair in marks.words for pair in wrong(rows))
+            coming = {pair for row in rows if row.engaged for pair in row.pairs & wanted}  # whatever was refused, it is under way
+            return all(pair in marks.words and pair not in coming for pair in wrong(rows))
 
-        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s):
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s, 0.0):  # one last look: what came now must stand
             last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
                 break
@@ -273,14 +289,23 @@ class CalientTl1:
         marks.words.update(against)
         return denied
 
+    async def _table(self, question: Command) -> tl1.Reply:
+        """Ask for a whole table, with the patience that the switch's chassis needs."""
+        if self._dump_s is None:
+            (element,) = await self._session.batch([retrieve("RTRV-NE")])
+            kinds = [tl1.parse_row(row).fields.get("CHASSISTYPE", "") for row in element.rows]
+            self._dump_s = self._timeout_s if any(map(_S_SERIES.fullmatch, kinds)) else self._old_dump_s
+        return await self._session.ask(question, timeout_s=self._dump_s)
+
     async def _rows(self) -> Rows:
-        reply = await self._session.ask(retrieve("RTRV-CRS", "", "ALL"))
+        reply = await self._table(retrieve("RTRV-CRS", "", "ALL"))
         try:
             if reply.stray:
                 raise Garbled(f"not a row: {reply.stray[0][:120]!r}")
-            return tuple(parse(row) for row in reply.rows)
+            self._last = tuple(parse(row) for row in reply.rows)
         except Garbled as error:
             raise Garbled(f"{self.name}: connection table: {error}") from error
+        return self._last
 
     def _settings(self, rows: Iterable[Connection]) -> frozenset[Setting]:
         return frozenset(self._setting(pair) for row in rows if row.active for pair in row.pairs)

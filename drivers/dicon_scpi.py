@@ -19,7 +19,7 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
-from drivers.watch import soon_s
+from drivers.watch import patience_option, soon_s
 from drivers.wire import scpi
 from optics import DeviceConfig, Garbled, Identity, Setting, Traits
 
@@ -36,7 +36,7 @@ class DiconScpi(PairSwitch):
     TRAITS: ClassVar[Traits] = Traits(settle_s=0.05, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.5)
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s); default 0",
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
 
     EVIDENCE: ClassVar[Evidence] = Evidence(

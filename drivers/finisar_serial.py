@@ -16,7 +16,7 @@ from drivers.api import Evidence, Ready, at_once
 from drivers.link import open_link
 from drivers.rounds import Marks, in_rounds
 from drivers.session.echoed import EchoedSession
-from drivers.watch import patience_s, watch
+from drivers.watch import PATIENCE_S, late_s, patience_option, patience_s, watch
 from drivers.wire import wssmap
 from drivers.wire.wssmap import BLOCKED_DB, Entry
 from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
@@ -38,7 +38,7 @@ class FinisarSerial:
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "ports": "number of ports besides the common one; default 9",
         "first_mhz": "centre of channel 1 (MHz); default 191350000",
-        "patience_s": "longest wait for the module to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
 
     EVIDENCE: ClassVar[Evidence] = Evidence(
@@ -50,7 +50,7 @@ class FinisarSerial:
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
-        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         self._ports = int(config.options.get("ports", "9"))
         self._first_mhz = int(config.options.get("first_mhz", str(wssmap.FIRST_MHZ)))
         if not 1 <= self._ports <= 64:
@@ -95,7 +95,7 @@ class FinisarSerial:
         def missing(seen: Map) -> dict[Setting, tuple[range, Entry | None]]:
             return {s: (channels, entry) for s, (channels, entry) in wanted.items() if not self._is_so(s, channels, entry, seen)}
 
-        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        first_s = late_s(self.traits) if marks.writes else 0.0
         last = await watch(self._map, lambda seen: not missing(seen), expected_s=self.traits.settle_s, patience_s=first_s)
         words: dict[Setting, str] = {}
         if todo := missing(last.report):

@@ -5,8 +5,10 @@ enters, 20001.. light leaves.
 
 Decisions on what the public sources leave open:
 - A row is a circuit that stands when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
-  is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit; one that `apply` made
-  is deleted again and reported with its cause.
+  is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit, but `holders` tells of
+  it; one that `apply` made is deleted again and reported with its cause.
+- A circuit may need a while to become steady. What this change entered is waited for, not entered again, and deleted only after
+  `patience_s` without a change and one last look.
 - A port locked by another user is not driven: the change fails with the holder's name before anything is sent for it.
 - Several circuits go in one command, lists paired by position (CODE for duplex pairs); where the switch denies a list, what is
   missing is sent one by one, so that each gets its own words.
@@ -26,9 +28,10 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
-from drivers.watch import watch
+from drivers.watch import late_s, patience_option, watch
 from drivers.wire import tl1
 from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
+from optics.plain import printable
 
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -45.0
@@ -100,7 +103,7 @@ class GlimmerglassTl1(PairSwitch):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
         "bulk": "circuits in one command at most, 1 to send each alone; default 32",
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Glimmerglass System 100/300/500, TL1",
@@ -126,7 +129,12 @@ class GlimmerglassTl1(PairSwitch):
             window=1,
             keep_alive_s=keep_alive_s,
         )
-        self._table: tuple[Row, ...] = ()  # as last read in this change
+        self._table: tuple[Row, ...] = ()  # as last read
+
+    def holders(self) -> Mapping[Setting, str]:
+        """Circuits in fault although light enters."""
+        idle = {row.pair: row.words for row in self._table if row.connected and not row.stands}
+        return {next(iter(self._settings([pair]))): printable(words, keep="") for pair, words in idle.items()}
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -173,17 +181,22 @@ class GlimmerglassTl1(PairSwitch):
         """As every switch of pairs; then delete what was made and does not work, and say why."""
         outcome = await super()._round(change, marks)
         tried = {pair: s for s in outcome.failed if s in change.add and (pair := self._pair(s))}
-        stale = {row.pair: row for row in self._table if row.pair in tried and not row.stands}
+        if not any(row.pair in tried and not row.stands for row in self._table):
+            return outcome
+        stands = await self._read()  # one last look: what became steady now must stand
+        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in stands}
+        outcome = replace(outcome, observed=self._settings(stands), failed=failed)
+        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.stands}
         stale = {pair: row for pair, row in stale.items() if pair not in marks.words}  # refused: another's, not ours to delete
         if not stale:
             return outcome
-        failed = {**outcome.failed, **{tried[pair]: f"made, but reports {row.words}; deleted again" for pair, row in stale.items()}}
+        failed |= {tried[pair]: f"made, but reports {row.words}; deleted again" for pair, row in stale.items()}
         await self._break(sorted(stale), marks)
         last = await watch(
             self._read,
             lambda _: not any(row.pair in stale for row in self._table),
             expected_s=self.traits.settle_s,
-            patience_s=2 * self.traits.settle_s,
+            patience_s=late_s(self.traits),
         )
         return replace(outcome, observed=self._settings(last.report), writes=marks.writes, failed=dict(sorted(failed.items())))
 
@@ -206,6 +219,8 @@ class GlimmerglassTl1(PairSwitch):
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         broken = [row for row in self._table if row.connected and not row.stands]
+        coming = {row.pair for row in broken} & marks.doubtful  # entered by this change before, and not steady yet
+        pairs = [pair for pair in pairs if pair not in coming]
         if again := [row.pair for row in broken if row.pair in pairs]:
             await self._change("dlt-crs-fiber", self._ours(again, marks), marks)
         for pair in pairs:
@@ -214,7 +229,8 @@ class GlimmerglassTl1(PairSwitch):
                     port = pair[0] if row.ingress == pair[0] else pair[1]
                     marks.words[pair] = f"port {port} is held by {row.ingress}->{row.egress} ({row.words})"
         free = self._ours([pair for pair in pairs if pair not in marks.words], marks)
-        await self._change("ent-crs-fiber", free, marks)
+        if free:
+            await self._change("ent-crs-fiber", free, marks)
 
     async def _drain(self) -> list[str]:
         return []  # every command has its own answer
@@ -250,7 +266,7 @@ class GlimmerglassTl1(PairSwitch):
                 self._read,
                 lambda _, missing=missing: not missing(),  # type: ignore[misc]
                 expected_s=self.traits.settle_s,
-                patience_s=2 * self.traits.settle_s,
+                patience_s=late_s(self.traits),
             )
             for pair in missing():
                 if words := await self._command(verb, [pair], marks):

@@ -21,7 +21,7 @@ from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
 from drivers.session.routes import RouteSwitch, in_the_way
-from drivers.watch import watch
+from drivers.watch import late_s, patience_option, watch
 from drivers.wire import netconf, roadm
 from drivers.wire.netconf import tree
 from drivers.wire.roadm import Connection
@@ -61,7 +61,7 @@ class LumentumNetconf(RouteSwitch[Table]):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "edfa": "`cycle`: take both amplifiers out of service around every change, which darkens all channels; default leave",
         **OPTIONS,
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(),
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Lumentum ROADM-20, NETCONF",
@@ -186,7 +186,7 @@ class LumentumNetconf(RouteSwitch[Table]):
             self._look,
             lambda now: wanted.keys() <= now.routes,
             expected_s=self.traits.settle_s,
-            patience_s=2 * self.traits.settle_s,
+            patience_s=late_s(self.traits),
         )
         for route in wanted:
             marks.words.pop(route, None)

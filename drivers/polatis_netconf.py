@@ -16,10 +16,10 @@ from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
 from drivers.session.pairs import port_number
 from drivers.session.voa import Voa, VoaSwitch
-from drivers.watch import watch
+from drivers.watch import late_s, patience_option, watch
 from drivers.wire import netconf, polatis
 from drivers.wire.netconf import Element, tree
-from drivers.wire.polatis import Pair
+from drivers.wire.polatis import PATIENCE_S, Pair
 from optics import Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
 
 NS = "http://www.polatis.com/yang/optical-switch"
@@ -37,8 +37,9 @@ class PolatisNetconf(VoaSwitch):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
         **OPTIONS,
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(PATIENCE_S),
     }
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, NETCONF",
         ("netconf",),
@@ -129,7 +130,7 @@ class PolatisNetconf(VoaSwitch):
             self._read,
             lambda seen: all((pair in seen) == making for pair in pairs),
             expected_s=self.traits.settle_s,
-            patience_s=2 * self.traits.settle_s,
+            patience_s=late_s(self.traits),
         )
         for pair in pairs:
             if (pair in last.report) != making and (words := await self._edit_once(operation, [pair], marks)):

@@ -23,8 +23,9 @@ from drivers.rounds import Marks
 from drivers.session.pairs import port_number
 from drivers.session.rest import OPTIONS, RestSession, open_http
 from drivers.session.voa import Voa, VoaSwitch
+from drivers.watch import patience_option
 from drivers.wire import polatis, rest
-from drivers.wire.polatis import Pair
+from drivers.wire.polatis import PATIENCE_S, Pair
 from drivers.wire.rest import Json
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
@@ -49,8 +50,9 @@ class PolatisRestconf(VoaSwitch):
         "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
         "bulk_from": "change this many circuits or more by one PUT of the whole map under If-Match; default 0, never",
         **OPTIONS,
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(PATIENCE_S),
     }
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, RESTCONF",
         ("http", "https"),

@@ -18,8 +18,9 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
-from drivers.watch import watch
+from drivers.watch import late_s, patience_option, watch
 from drivers.wire import scpi
+from drivers.wire.polatis import PATIENCE_S
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
 FLOOR_DBM = -60.0
@@ -39,9 +40,10 @@ class PolatisScpi(PairSwitch):
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s), 0.1 for old firmware; default 0",
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(PATIENCE_S),
     }
 
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, SCPI",
         ("tcp", "serial", "visa"),
@@ -150,7 +152,7 @@ class PolatisScpi(PairSwitch):
             self._read,
             lambda seen: all((pair in seen) == adding for pair in pairs),
             expected_s=self.traits.settle_s,
-            patience_s=2 * self.traits.settle_s,
+            patience_s=late_s(self.traits),
         )
         for pair in pairs:
             if (pair in last.report) != adding and (errors := await self._command(verb, [pair], marks)):

@@ -23,8 +23,9 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch, port_number
 from drivers.session.tl1 import Command, Tl1Session, session_options
-from drivers.watch import soon_s, watch
+from drivers.watch import patience_option, soon_s, watch
 from drivers.wire import tl1
+from drivers.wire.polatis import PATIENCE_S
 from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
 FLOOR_DBM = -60.0
@@ -49,8 +50,9 @@ class PolatisTl1(PairSwitch):
         "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
         "idle_timeout": "ED-EQPT TIMEOUT value sent after the login, in the switch's own unit; default none is sent",
         "tid": "target identifier of every command, auto for the switch's own name; default none",
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(PATIENCE_S),
     }
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER matrix switches, TL1",
         ("tcp", "telnet"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,7 +19,11 @@ ROUNDS = 3
 
 @dataclass(slots=True)
 class Marks(Generic[K]):
-    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: what the device said, this round."""
+    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: what the device said, this round.
+
+    tried: what a command was sent for. doubtful: what one was sent for twice, so that a refusal may only mean that the first is
+    being carried out: it is waited for all the same.
+    """
 
     ready: Ready = at_once
     sent_ns: int = 0
@@ -27,6 +31,8 @@ class Marks(Generic[K]):
     acked_ns: int = 0
     writes: int = 0
     words: dict[K, str] = field(default_factory=dict)
+    tried: set[K] = field(default_factory=set)
+    doubtful: set[K] = field(default_factory=set)
 
     async def begin(self) -> bool:
         """Await the word to begin, the first time; call before the first command that could change the device.
@@ -41,6 +47,16 @@ class Marks(Generic[K]):
         """Note that `commands` which could change the device are about to be sent."""
         self.sent_ns = self.sent_ns or time.monotonic_ns()
         self.writes += commands
+
+    def trying(self, what: Iterable[K]) -> None:
+        """Note what commands are about to be sent for."""
+        wanted = set(what)
+        self.doubtful |= wanted & self.tried
+        self.tried |= wanted
+
+    def final(self, what: K) -> bool:
+        """Whether the device's words about it settle the matter."""
+        return what in self.words and what not in self.doubtful
 
     def broke(self) -> None:
         self.broken_ns = self.broken_ns or time.monotonic_ns()

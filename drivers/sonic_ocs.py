@@ -20,7 +20,7 @@ from drivers.link.ssh import OPTIONS as SSH_OPTIONS
 from drivers.link.ssh import Login, SshCommands
 from drivers.rounds import Marks
 from drivers.session.pairs import PairSwitch
-from drivers.watch import soon_s, watch
+from drivers.watch import late_s, patience_option, soon_s, watch
 from drivers.wire import sonic
 from drivers.wire.sonic import TUNED, Pair, identifier
 from optics import (
@@ -37,13 +37,14 @@ from optics import (
     Setting,
     Traits,
 )
+from optics.plain import printable
 
 T = TypeVar("T")
 SHOW_CONFIG, SHOW_STATUS = "show ocs cross-connect config", "show ocs cross-connect status"
 SHOW_PORTS, OPEN = "show ocs port config", "normal"
 KEYS = "sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'"
-CHECKS = 12
-"""How many settling times to wait for `tuned tuned`: sonic-mgmt looks 12 times, 5 s apart (CODE)."""
+CHECKS, CHECK_S = 12, 5.0
+"""sonic-mgmt looks for `tuned tuned` 12 times, 5 s apart (CODE)."""
 _PORT = r"[1-9][0-9]{0,3}[AB]"
 _SHUT = (  # forms of shutting a port, the newest first; each SONiC knows one of them
     ("config ocs port state {port} {state}", "force_blocked"),  # DOC: design document, pull request 2269
@@ -78,8 +79,9 @@ class SonicOcs(PairSwitch):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         **SSH_OPTIONS,
         "mode": "`safe`: the switch itself refuses a port in use; default `update`, as public clients have it",
-        "patience_s": "longest wait for `tuned` on both sides (s); default twelve times settle_s, at least 2",
+        "patience_s": patience_option(CHECKS * CHECK_S),
     }
+    PATIENCE_S: ClassVar[float] = CHECKS * CHECK_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "SONiC optical circuit switches, CLI",
         ("ssh",),
@@ -96,8 +98,6 @@ class SonicOcs(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        if "patience_s" not in config.options:
-            self._patience_s = max(self._patience_s, CHECKS * traits.settle_s)
         self._mode = config.options.get("mode", "update")
         if self._mode not in ("update", "safe"):
             raise ValueError(f"mode: update or safe, not {self._mode!r}")
@@ -108,7 +108,12 @@ class SonicOcs(PairSwitch):
         self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
         self._root = ""
         self._made: set[Pair] = set()
+        self._idle: dict[Pair, tuple[str, str]] = {}  # as last read: rows that hold ports and pass no light
         self._soon_at = 0.0  # before, what was made is not expected to be tuned
+
+    def holders(self) -> Mapping[Setting, str]:
+        """Rows of the status that are not `tuned` on both sides: being made, failed, or stale."""
+        return {next(iter(self._settings([pair]))): printable(" ".join(sides), keep="") for pair, sides in self._idle.items()}
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -169,6 +174,11 @@ class SonicOcs(PairSwitch):
         return await self._lit(Look(frozenset(), status))
 
     async def _lit(self, look: Look) -> frozenset[Pair]:
+        lit = await self._passing(look)
+        self._idle = {pair: sides for pair, sides in look.status.items() if pair not in lit}
+        return lit
+
+    async def _passing(self, look: Look) -> frozenset[Pair]:
         lit = look.tuned
         dark = look.status.keys() - lit
         if dark <= self._made and time.monotonic() < self._soon_at:
@@ -195,7 +205,9 @@ class SonicOcs(PairSwitch):
         if not left:
             return outcome
         look = await self._look()
-        words = dict(outcome.failed)
+        came = self._settings(left & look.tuned)  # at the last moment: it stands
+        left -= look.tuned
+        words = {setting: said for setting, said in outcome.failed.items() if setting not in came}
         for pair in sorted(left & look.config):
             sides = " ".join(look.status.get(pair, ("not", "reported")))
             setting = next(iter(self._settings([pair])))
@@ -218,7 +230,7 @@ class SonicOcs(PairSwitch):
                 self._look,
                 lambda now: not leaving & now.status.keys(),
                 expected_s=self.traits.settle_s,
-                patience_s=2 * self.traits.settle_s,
+                patience_s=late_s(self.traits),
             )
             look = seen.report
         for pair in pairs:
@@ -238,7 +250,7 @@ class SonicOcs(PairSwitch):
         def soon_free(now: Look) -> bool:
             return not any(other in now.status and other not in now.config for other in held(now).values())
 
-        seen = await watch(self._look, soon_free, expected_s=self.traits.settle_s, patience_s=2 * self.traits.settle_s)
+        seen = await watch(self._look, soon_free, expected_s=self.traits.settle_s, patience_s=late_s(self.traits))
         taken = held(seen.report)
         for pair in pairs:
             if other := taken.get(pair):

@@ -20,11 +20,14 @@ from drivers.link.http import Answer
 from drivers.rounds import Marks
 from drivers.session.rest import OPTIONS, RestSession, open_http
 from drivers.session.routes import RouteSwitch
+from drivers.watch import patience_option
 from drivers.wire import rest, wsp
 from drivers.wire.rest import Json
 from optics import DeviceConfig, Garbled, Identity, Port, Setting, Slot, SpectralRoute, Traits
 
 COMMON = "in"
+CLIENTS_WAIT_S = 20.0
+"""The longest time-out of a public client (CODE: 1 to 20 s, three tries)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ class WaveshaperHttp(RouteSwitch[Profile]):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "slices": "uploads that a change is cut into, 1 to 6 (the vendor advises 3 to 6); default 1",
         **OPTIONS,
-        "patience_s": "longest wait for the device to report a change (s); default ten times settle_s, at least 2",
+        "patience_s": patience_option(CLIENTS_WAIT_S),
     }
+    PATIENCE_S: ClassVar[float] = CLIENTS_WAIT_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "WaveShaper (Finisar, II-VI, Coherent), HTTP",
         ("http",),

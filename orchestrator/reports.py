@@ -413,6 +413,8 @@ class DeviceStatus:
     """How much faster than a real one it runs; 1: it is one, or as fast as one."""
     prewired: tuple[str, ...] = ()
     """Of ours, what carries no light: wired for another plan, or left as the way back."""
+    holders: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What holds ports and leads no light (reserved, in fault), in the device's words; neither ours nor foreign cross-connects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from orchestrator import guardfile, jobs
 from orchestrator.circuits import settings
@@ -51,7 +52,12 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
     owned = per_device(store.owned(key))
     ahead = prewired(seen.settings, wanted, owned, lab)
     devices = tuple(
-        replace(_device(lab, n, seen, identities.get(n), wanted, owned), prewired=_shorts(ahead.get(n, ()))) for n in lab.devices
+        replace(
+            _device(lab, n, seen, identities.get(n), wanted, owned),
+            prewired=_shorts(ahead.get(n, ())),
+            holders=_holders(session.devices[n]) if n in seen.settings else {},
+        )
+        for n in lab.devices
     )
     hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
@@ -215,6 +221,11 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
         missing=_shorts(missing),
         time_scale=config.time_scale,
     )
+
+
+def _holders(device: CircuitSwitch) -> dict[str, str]:
+    held = device.holders() if isinstance(device, PortHolders) else {}
+    return {short(setting): held[setting] for setting in sorted(held, key=sort_key)}
 
 
 def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:

@@ -10,12 +10,19 @@ from drivers.link.tap import pass_on
 from optics import Garbled, TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
-"""An exchange may last this many silences (`timeout_s`) in all: a slow dump keeps talking and is let finish, a device that only
-sends unsolicited messages is not listened to for ever."""
+"""A device that only sends messages nobody asked for is listened to for this many silences (`timeout_s`)."""
+FARTHEST, FARTHEST_S = 180, 900.0
+"""An answer that keeps coming is let finish, within this many silences and this time (s). The longest dump on record, ports and
+connections of a PXC, took 436 s (pynt's measurements): twice that."""
 
 MOST_BYTES = 1 << 24
 """Bytes of one answer after which it is none, and bytes nobody asked for after which the connection is ended. The longest real
 answer, the dump of a 320-port table, has a tenth of a megabyte."""
+
+
+def farthest_s(silence_s: float) -> float:
+    """How long (s) an answer may take in all that is never silent for `silence_s` (s)."""
+    return max(silence_s, min(FARTHEST * silence_s, FARTHEST_S))
 
 
 class Dropped(TimedOut):
@@ -81,13 +88,13 @@ class Link(ABC):
     async def exchange(
         self,
         data: bytes,
-        complete: Callable[[bytes], bool],
+        complete: Callable[[bytes], bool | None],
         *,
         question: str,
         timeout_s: float | None = None,
         discard: bool = False,
     ) -> None:
-        """Send `data`, then feed what comes to `complete` until it returns True.
+        """Send `data`, then feed what comes to `complete` until it returns True; None: nothing of this belongs to the answer.
 
         `question` is what error messages call it (no secrets). `timeout_s` is the longest silence (s). `discard` drops bytes that
         came before the question, for grammars whose answers carry no tag.
@@ -100,6 +107,7 @@ class Link(ABC):
                 raise Unreachable(f"{self.who}: not connected to {self.address}")
             loop = asyncio.get_running_loop()
             began = loop.time()
+            ends, at_most = began + LONGEST * silence_s, began + farthest_s(silence_s)
             heard, count = b"", 0
             try:
                 if discard:
@@ -107,7 +115,7 @@ class Link(ABC):
                 await self._write(data)
                 pass_on(self.who, ">", data)
                 while True:
-                    left_s = began + LONGEST * silence_s - loop.time()
+                    left_s = min(ends, at_most) - loop.time()
                     chunk = await self._read(max(0.0, min(silence_s, left_s)))
                     pass_on(self.who, "<", chunk)
                     if not chunk:
@@ -117,8 +125,11 @@ class Link(ABC):
                     if count > MOST_BYTES:
                         await self.close()
                         raise Garbled(f'{self.who}: more than {MOST_BYTES} bytes to "{question}"; last heard {heard!r}')
-                    if complete(chunk):
+                    came = complete(chunk)
+                    if came:
                         return
+                    if came is not None:
+                        ends = loop.time() + LONGEST * silence_s
             except TimeoutError as error:
                 if isinstance(error, TimedOut):
                     raise

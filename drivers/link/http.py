@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from drivers.link.base import LONGEST, Dropped
+from drivers.link.base import Dropped, farthest_s
 from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, TimedOut, Unreachable
 
@@ -35,7 +36,8 @@ class HttpLink:
 
     A new connection for every question: HTTP/1.1 answers carry no tag, so one that comes late or twice must not meet the next
     question. Cookies are kept until `close`. Redirects are answers, not followed; proxies and `.netrc` of the environment are not
-    used. ca_file: certificates to trust instead of the system's.
+    used. Answers are asked for uncompressed; one that is compressed all the same is expanded up to LONGEST_BODY.
+    ca_file: certificates to trust instead of the system's.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class HttpLink:
 
         `question` names it in errors (no secrets). `timeout_s` is the longest silence (s).
         Raises: Unreachable - no connection; nothing was sent. Dropped - it ended before the answer. TimedOut - silence.
-        Garbled - not HTTP, cut short, or longer than LONGEST_BODY.
+        Garbled - not HTTP, cut short, longer than LONGEST_BODY, or compressed in a way that is not known.
         """
         import httpx
 
@@ -83,33 +85,39 @@ class HttpLink:
         async with self._lock:
             client = self._open()
             times = httpx.Timeout(silence_s, connect=self.timeout_s)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             try:
-                async with asyncio.timeout(self.timeout_s + LONGEST * silence_s):
+                async with asyncio.timeout(self.timeout_s + farthest_s(silence_s)):
                     url = f"{self.address}{self.prefix}{path}"
                     pass_on(self.who, ">", _head(f"{method} {self.prefix}{path}", headers or {}) + body)
                     async with client.stream(method, url, content=body or None, headers=headers, timeout=times) as response:
-                        async for chunk in response.aiter_bytes():
-                            heard += chunk
+                        expand = _expander(response.headers.get("content-encoding", ""))
+                        async for chunk in response.aiter_raw():
+                            heard += expand.decompress(chunk, LONGEST_BODY + 1 - len(heard)) if expand else chunk
                             if len(heard) > LONGEST_BODY:
                                 raise Garbled(f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes")
+                        if expand and not expand.eof:
+                            raise Garbled(f"{self.who}: the answer to {where} is compressed and cut short: {_quote(heard)}")
                         told = {k.lower(): v for k, v in response.headers.items()}
                         pass_on(self.who, "<", _head(f"HTTP/1.1 {response.status_code}", told) + bytes(heard))
                         return Answer(response.status_code, bytes(heard), told)
             except httpx.ConnectTimeout:
-                raise Unreachable(f"{self.who}: no connection to {self.address} in {self.timeout_s:.1f} s") from None
+                raise Unreachable(f"{self.who}: no connection to {self.address} in {loop.time() - began:.1f} s") from None
             except httpx.ConnectError as error:
                 raise self._unreachable(error) from error
             except httpx.RemoteProtocolError as error:
                 if "without sending a response" in str(error):
                     raise Dropped(f"{self.who}: connection ended before the answer to {where}") from error
                 raise Garbled(f"{self.who}: the answer to {where} is not HTTP or cut short ({error}): {_quote(heard)}") from error
-            except httpx.DecodingError as error:
+            except (zlib.error, _UnknownCoding) as error:
                 raise Garbled(f"{self.who}: the answer to {where} cannot be decoded: {error}") from error
             except httpx.NetworkError as error:
                 raise Dropped(f"{self.who}: connection to {self.address} broke at {where}: {error}") from error
             except (httpx.TimeoutException, TimeoutError) as error:
                 last = f"; last heard {_quote(heard)}" if heard else ""
-                raise TimedOut(f"{self.who}: no answer to {where} in {silence_s:.1f} s{last}") from error
+                took_s = loop.time() - began
+                raise TimedOut(f"{self.who}: no answer to {where} in {took_s:.1f} s{last}") from error
             except httpx.HTTPError as error:
                 raise Dropped(f"{self.who}: {where}: {error}") from error
 
@@ -163,6 +171,23 @@ class HttpLink:
                 return Unreachable(f"{self.who}: cannot connect to {self.address}: Connection refused")
             cause = cause.__cause__ or cause.__context__
         return Unreachable(f"{self.who}: cannot connect to {self.address}: {error}")
+
+
+class _UnknownCoding(Exception):
+    """An answer compressed in a way that is not known here."""
+
+
+def _expander(coding: str) -> zlib._Decompress | None:
+    """What expands a body of this Content-Encoding, bounded by its caller; None where there is nothing to expand.
+
+    httpx's own decoders have no bound: 1 MB of gzip becomes hundreds of megabytes at once.
+    """
+    match coding.strip().lower():
+        case "" | "identity":
+            return None
+        case "gzip" | "x-gzip" | "deflate":
+            return zlib.decompressobj(zlib.MAX_WBITS + 32)  # reads both headers
+    raise _UnknownCoding(f"it is in {coding[:40]!r}, though identity was asked for")
 
 
 _TOLD = ("content-type", "etag", "if-match")

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
-from drivers.link.base import LONGEST, Dropped
+from drivers.link.base import Dropped, farthest_s
 from drivers.link.blocking import kept
 from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
@@ -142,7 +142,8 @@ class NetconfLink:
             number = str(next(self._ids))
             future: asyncio.Future[str] = loop.create_future()
             self._waiting = (number, future)
-            ends = loop.time() + LONGEST * silence_s
+            began = loop.time()
+            ends = began + farthest_s(silence_s)
             session = self._session
             try:
                 asked = f"<rpc xmlns={quoteattr(BASE)} message-id={quoteattr(number)}>{operation}</rpc>"
@@ -155,7 +156,8 @@ class NetconfLink:
                         pass_on(self.who, "<", future.result().encode())
                         return future.result()
                     if session.heard == heard or loop.time() >= ends:
-                        raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {silence_s:.1f} s')
+                        took_s = loop.time() - began
+                        raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s')
             except asyncio.CancelledError:
                 raise  # the answer will carry its number and be dropped
             except TimedOut:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from drivers.link.base import LONGEST, Dropped
+from drivers.link.base import Dropped, farthest_s
 from drivers.link.blocking import SLICE_S, BlockingLink, kept
 from drivers.link.tap import pass_on
 from optics import DeviceConfig, Garbled, Missing, TimedOut, Unreachable
@@ -253,7 +253,7 @@ class SshCommands:
                     raise Garbled(f'{self.who}: "{command}" printed more than {MOST_OUTPUT} bytes, beginning {printed[:60]!r}')
             elif data == b"":
                 break
-            if now - last > silence_s or now - began > LONGEST * silence_s:
+            if now - last > silence_s or now - began > farthest_s(silence_s):
                 tail = f"; last heard {printed[-120:]!r}" if printed else ""
                 raise TimedOut(f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}')
         status = await self._call(lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1)

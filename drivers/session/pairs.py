@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from drivers.api import Ready, at_once
 from drivers.rounds import Marks, in_rounds
-from drivers.watch import patience_s, soon_s, watch
+from drivers.watch import PATIENCE_S, late_s, patience_s, soon_s, watch
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, Refused, Setting, Traits
 
 Pair = tuple[int, int]
@@ -26,6 +26,9 @@ class PairSwitch(ABC):
     UNSAID: ClassVar[str] = "no error queued"
     """What completes the words about a change that the device neither made nor refused."""
 
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
+    """How long (s) public clients of the family wait for a circuit, at the pace of a real device."""
+
     _configured: ClassVar[bool] = False
     """The map is a datastore, which shows what is configured before the light is there: a change is believed only a settling time
     after its last command."""
@@ -33,7 +36,7 @@ class PairSwitch(ABC):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
-        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
         self._turn = asyncio.Lock()
         self._steady_at = 0.0
 
@@ -71,12 +74,12 @@ class PairSwitch(ABC):
             return {p: s for p, s in remove.items() if p in pairs} | {p: s for p, s in add.items() if p not in pairs}
 
         def done(pairs: frozenset[Pair]) -> bool:
-            return all(pair in marks.words for pair in wrong(pairs)) and time.monotonic() >= self._steady_at
+            return all(map(marks.final, wrong(pairs))) and time.monotonic() >= self._steady_at
 
         if marks.writes and self._configured:  # a lost answer: when it was carried out is not known
             self._steady_at = time.monotonic() + self.traits.settle_s
         # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
-        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
+        first_s = late_s(self.traits) if marks.writes else 0.0
         last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
         for wait_s in [soon_s(self.traits, self._patience_s)] * (self.TRIES - 1) + [self._patience_s]:
             todo = wrong(last.report)
@@ -112,6 +115,7 @@ class PairSwitch(ABC):
                 side, port = ("ingress", pair[0]) if holders[0][0] == pair[0] else ("egress", pair[1])
                 marks.words[pair] = f"{side} port {port} is held by {holders[0][0]}->{holders[0][1]}"
         if free := sorted(pair for pair in new if pair not in marks.words):
+            marks.trying(free)
             await self._make(free, marks)
         marks.acknowledged()
         if self._configured and (gone or new):

@@ -7,11 +7,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from drivers.api import Ready, at_once
 from drivers.rounds import Marks, in_rounds
-from drivers.watch import Seen, patience_s, soon_s, watch
+from drivers.watch import PATIENCE_S, Seen, late_s, patience_s, soon_s, watch
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Setting, SpectralRoute, Traits
 
 
@@ -41,10 +41,13 @@ class Work:
 class RouteSwitch(ABC, Generic[H]):
     """A wavelength-selective device. A route that changes only its attenuation is changed in place and never goes dark."""
 
+    PATIENCE_S: ClassVar[float] = PATIENCE_S
+    """How long (s) public clients of the family wait for a route, at the pace of a real device."""
+
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         self.name = config.name
         self.traits = traits
-        self._patience_s = patience_s(traits, config.options.get("patience_s"))
+        self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
         self._turn = asyncio.Lock()
 
     @abstractmethod
@@ -93,8 +96,8 @@ class RouteSwitch(ABC, Generic[H]):
 
         # After a lost answer the change may be on its way and not yet reported, or reported before its light is there, for which
         # the answer would have waited: sending it again would be blind, and so would believing it at once.
-        first_s = 2 * self.traits.settle_s if marks.writes else 0.0
-        steady = time.monotonic() + first_s / 2
+        first_s = late_s(self.traits) if marks.writes else 0.0
+        steady = time.monotonic() + (self.traits.settle_s if marks.writes else 0.0)
 
         def settled(held: H) -> bool:
             return done(held) and time.monotonic() >= steady

@@ -100,9 +100,9 @@ class Tl1Session:
         self._used_at = 0.0
         self._keeper: asyncio.Task[None] | None = None
 
-    async def ask(self, command: Command) -> tl1.Reply:
+    async def ask(self, command: Command, *, timeout_s: float | None = None) -> tl1.Reply:
         """Return the completed answer. Raises: Refused - denied, in the device's words; and as `batch`."""
-        (reply,) = await self.batch([command])
+        (reply,) = await self.batch([command], timeout_s=timeout_s)
         if not reply.completed:
             raise Refused(f'{self._link.who} refused "{command}": {reply.words}')
         return reply
@@ -113,33 +113,34 @@ class Tl1Session:
         pairs = zip(commands, replies, strict=True)
         return ["" if reply.completed else f'refused "{command}": {reply.words}' for command, reply in pairs]
 
-    async def batch(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+    async def batch(self, commands: Sequence[Command], *, timeout_s: float | None = None) -> list[tl1.Reply]:
         """Send commands that do not depend on each other, return their answers in the order of the commands, denied ones too.
 
+        timeout_s: longest silence (s) where it is not the link's usual one.
         A command denied with "not now" was not executed and is sent again, for at most about 2.5 s.
         Raises: Unreachable, TimedOut, Garbled - then any of the commands may have been executed; Refused - the login was.
         """
         try:
-            return await self._batch(commands)
+            return await self._batch(commands, timeout_s)
         except (Dropped, Garbled):  # nothing is changed by asking again, on a new connection
             if not all(command.again for command in commands):
                 raise
-        return await self._batch(commands)
+        return await self._batch(commands, timeout_s)
 
-    async def _batch(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+    async def _batch(self, commands: Sequence[Command], timeout_s: float | None) -> list[tl1.Reply]:
         async with self._turn:
             if not self._link.alive:
                 await self._start()
-            return await self._patient(commands)
+            return await self._patient(commands, timeout_s)
 
-    async def _patient(self, commands: Sequence[Command]) -> list[tl1.Reply]:
+    async def _patient(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[tl1.Reply]:
         replies: list[tl1.Reply | None] = [None] * len(commands)
         waiting = list(range(len(commands)))
         wait_s = FIRST_WAIT_S
         for attempt in range(TRIES):
             for at in range(0, len(waiting), self._window):
                 part = waiting[at : at + self._window]
-                for i, reply in zip(part, await self._exchange([commands[i] for i in part]), strict=True):
+                for i, reply in zip(part, await self._exchange([commands[i] for i in part], timeout_s), strict=True):
                     replies[i] = reply
             waiting = [i for i in waiting if _denial(replies[i]) in NOT_YET]
             if not waiting or attempt == TRIES - 1:
@@ -150,8 +151,8 @@ class Tl1Session:
                 await self._log_in()  # the session itself was taken away
         return [reply for reply in replies if reply is not None]
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[tl1.Reply]:
-        """One write with all `commands`, their answers by tag."""
+    async def _exchange(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[tl1.Reply]:
+        """One write with all `commands`, their answers by tag. A TimedOut names tags that nobody asked under."""
         tags = [self._next_tag() for _ in commands]
         data = "".join(
             tl1.command(c.verb, c.aid, tag, *c.blocks, tid=self._tid, general=c.general) + "\n"
@@ -160,8 +161,12 @@ class Tl1Session:
         question = str(commands[0]) + (f" (and {len(commands) - 1} more)" if len(commands) > 1 else "")
         missing = set(tags)
         answers: dict[str, tl1.Reply] = {}
+        strange: list[str] = []
+        heard = self._parser.under_way
 
-        def complete(chunk: bytes) -> bool:
+        def complete(chunk: bytes) -> bool | None:
+            nonlocal heard
+            before, came = heard, len(answers)
             for message in self._parser.feed(chunk):
                 if isinstance(message, tl1.Unreadable):
                     raise Garbled(f"not a TL1 message: {message.text[:160]!r}")
@@ -173,13 +178,24 @@ class Tl1Session:
                         answers[tag] = message
                     elif message.ctag == "0":
                         raise Garbled(f"one of {len(tags)} answers has no tag: {message.words}")
-            return not missing
+                    else:
+                        strange.append(message.ctag)
+            heard = self._parser.under_way
+            # Messages that nobody asked for are no sign that an answer will come.
+            return not missing if not missing or heard > before or len(answers) > came else None
 
         try:
-            await self._link.exchange(data.encode("ascii"), complete, question=question)
+            await self._link.exchange(data.encode("ascii"), complete, question=question, timeout_s=timeout_s)
         except Garbled as error:
             await self._link.close()
             raise Garbled(f'{self._link.who}: answer to "{question}": {error}') from error
+        except TimedOut as error:
+            await self._link.close()
+            if not strange or isinstance(error, Dropped):
+                raise
+            words, last, heard_last = str(error).partition("; last heard")
+            under = f"under tag {strange[0][:20]!r}, not {tags[0]!r}"
+            raise TimedOut(f"{words}; one came {under}{last}{heard_last}", hint=error.hint) from error
         except BaseException:
             await self._link.close()  # whatever is still under way must not meet the next question
             raise
@@ -196,6 +212,7 @@ class Tl1Session:
     async def _start(self) -> None:
         await self._link.open()
         self._parser = tl1.Parser()
+        self._used_at = asyncio.get_running_loop().time()  # idle from now on, also where nobody logs in
         if self._auto_tid:
             self._tid = ""  # before the login a device may call itself ( nil )
         await self._log_in()

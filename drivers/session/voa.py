@@ -95,7 +95,7 @@ class VoaSwitch(PairSwitch):
         if not bright:
             return {}
         settle_s = self.traits.settle_s
-        seen = await watch(self._levels, lambda now: not wrong(now), expected_s=settle_s, patience_s=2 * settle_s)
+        seen = await watch(self._levels, lambda now: not wrong(now), expected_s=settle_s, patience_s=2 * settle_s, extends=False)
         return wrong(seen.report)
 
     def _told(self, wanted: Mapping[int, Port], held: Mapping[int, Voa], pairs: Iterable[Pair]) -> dict[Port, Db]:

@@ -10,6 +10,8 @@ from optics import Garbled, PortState
 
 FLOOR_DBM = Decimal(-60)
 """What a meter without light answers (public NETCONF test suite: power-low-alarm -60.0)."""
+PATIENCE_S = 6.0
+"""How long a client waits for a patch: the Optical Lab Portal looks four times, 1.5 s apart (CODE, over TL1)."""
 LARGEST_PORT = 9999
 MOST_DB = 30
 """More attenuation than any of these switches' attenuators has is a slip of the pen; no public source gives a limit."""

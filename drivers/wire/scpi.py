@@ -20,14 +20,17 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
 
 class Lines:
-    """Answers cut from a stream, however it is split: a line ends with LF or CR LF; empty lines are not answers."""
+    """Answers cut from a stream, however it is split: a line ends with LF, CR LF or CR; empty lines are not answers.
+
+    Serial modules end with CR alone (DiCon's 1xN, `CF?` in instrumental-lib). The LF that follows a CR is an empty line.
+    """
 
     def __init__(self) -> None:
         self._buffer = b""
 
     def feed(self, data: bytes) -> list[str]:
         """Take bytes, return the lines completed by them. Raises: Garbled - no line end in sight."""
-        *whole, self._buffer = (self._buffer + data).split(b"\n")
+        *whole, self._buffer = re.split(rb"[\r\n]", self._buffer + data)
         if len(self._buffer) > LONGEST_LINE:
             raise Garbled(f"no line end in {len(self._buffer)} bytes, beginning {self._buffer[:40]!r}")
         lines = [line.decode("ascii", "backslashreplace").strip() for line in whole]

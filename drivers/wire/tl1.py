@@ -193,6 +193,11 @@ class Parser:
         messages, self._messages = self._messages, []
         return messages
 
+    @property
+    def under_way(self) -> int:
+        """Bytes of answers that have begun and not ended; unsolicited messages do not count."""
+        return sum(block.size for block in (*self._stack, *self._parts.values()) if block.solicited is not None)
+
     def _feed(self, data: bytes) -> None:
         self._buffer += data
         if b"\n" in data:

@@ -176,6 +176,9 @@ def status(report: StatusReport, colour: bool) -> str:
             lines += columns(table)
     ahead = [d for d in report.devices if d.prewired]
     lines += [f"ahead    {d.name}: {len(d.prewired)} pre-wired, dark: {listed(d.prewired, 6)}" for d in ahead]
+    for d in report.devices:
+        idle = [f"{setting} ({words})" for setting, words in d.holders.items()]
+        lines += [f"held     {d.name}: ports held, no light led: {listed(idle, 6)}"] if idle else []
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:

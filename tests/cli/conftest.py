@@ -114,7 +114,15 @@ REPORTS: dict[str, Any] = {
         (
             DeviceStatus("ocs1", "polatis-scpi", "tcp://127.0.0.1:1", True, "Polatis OST-16x16 SN1", 12),
             DeviceStatus(
-                "ocs3", "calient-tl1", "tcp://127.0.0.1:2", True, "Calient S160", 12, ("1.1.8->1.2.8",), ("1.1.1->1.1.2",)
+                "ocs3",
+                "calient-tl1",
+                "tcp://127.0.0.1:2",
+                True,
+                "Calient S160",
+                12,
+                ("1.1.8->1.2.8",),
+                ("1.1.1->1.1.2",),
+                holders={"1.1.4->1.2.4": "AS=UMA,OS=RDY,OC=OK in group 'LABX'"},
             ),
         ),
         (HostStatus("gpu01", "127.0.0.1:22101", True, 7, 4, 4), HostStatus("gpu02", "127.0.0.1:22102", True, 7, 3, 4)),

@@ -15,12 +15,19 @@ Answer = Callable[[str, str, str], str | list[str] | None]
 
 
 class Tl1Device:
-    """Listens on a free port; `asked` holds the commands as they came."""
+    """Listens on a free port; `asked` holds the commands as they came.
+
+    late_s: verb -> how long (s) its answer takes. murmur: sent again and again where nothing is answered. tag: of every answer,
+    instead of the one that was asked under.
+    """
 
     def __init__(self, answer: Answer, *, sid: str = "SID", echo: bool = False) -> None:
         self.answer, self.sid, self.echo = answer, sid, echo
         self.asked: list[str] = []
         self.port = 0
+        self.late_s: dict[str, float] = {}
+        self.murmur = b""
+        self.tag = ""
 
     def verbs(self, *wanted: str) -> list[str]:
         return [command for command in self.asked if command.split(":")[0].upper() in wanted]
@@ -33,12 +40,16 @@ class Tl1Device:
                 writer.write(f"<{command}\r\n".encode())
             verb, _, aid, tag, *rest = [*command.removesuffix(";").split(":"), "", "", ""]
             said = self.answer(verb.upper(), aid, ":".join(rest).strip(":"))
+            await asyncio.sleep(self.late_s.get(verb.upper(), 0.0))
+            while said is None and self.murmur and not writer.is_closing():
+                writer.write(self.murmur)
+                await asyncio.sleep(0.05)
             if said is None:
                 continue
             code = "DENY" if isinstance(said, str) else "COMPLD"
             lines = said.split("\n") if isinstance(said, str) else said
             body = "".join(f"   {line}\r\n" for line in lines)
-            writer.write(f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {tag or '0'} {code}\r\n{body};".encode())
+            writer.write(f"\r\n\n   {self.sid} 26-01-01 12:00:00\r\nM  {self.tag or tag or '0'} {code}\r\n{body};".encode())
 
 
 @asynccontextmanager
@@ -84,7 +95,7 @@ async def driven(
     async with served(Tl1Device(answer, echo=echo, sid=sid)) as device:
         password = "pass-w0rd" if user else ""
         address = f"tcp://127.0.0.1:{device.port}"
-        patience = {"patience_s": "0.3"} | options
+        patience = {key: value for key, value in ({"patience_s": "0.3"} | options).items() if value}
         config = DeviceConfig("ocs1", driver, address, user, password, {"settle_s": 0.01}, timeout_s, patience)
         switch = open_device(config)
         try:
