@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import re
 import socket
 import ssl
 import subprocess
 import time
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from drivers.link.http import LONGEST_BODY, HttpLink
 from drivers.session.rest import RestSession
 from optics import BadFile, Garbled, Refused, TimedOut, Unreachable
 from tests.drivers.scripted import Request, http, http_device
+from tests.drivers.test_untagged_answers import answering
 
 
 async def ask(answer: bytes, timeout_s: float = 0.3) -> bytes:
@@ -172,3 +177,54 @@ async def test_a_session_that_is_over_is_begun_again_and_a_wrong_login_is_refuse
         await session.close()
     assert "hush" not in str(raised.value) + raised.value.hint
     assert len(heard) == 5
+
+
+async def test_a_time_out_states_how_long_it_took_not_how_long_a_silence_may_be() -> None:
+    async def drip(line: str, writer: asyncio.StreamWriter) -> None:
+        if not line:  # the end of the request
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+            for _ in range(6):
+                writer.write(b"x")
+                await asyncio.sleep(0.2)
+
+    async with answering(drip) as port:
+        link = HttpLink("ocs1", f"http://127.0.0.1:{port}", 0.6)
+        with pytest.raises(TimedOut) as caught:
+            await link.exchange("GET", "/map", question="GET /map")
+        await link.close()
+    said = re.search(r"in (\d+\.\d) s; last heard 'xxxxxx'", str(caught.value))
+    assert said and float(said[1]) >= 1.5, str(caught.value)
+
+
+# answers that are compressed though identity was asked for
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"), [("gzip", gzip.compress(b"[1, 2]")), ("deflate", zlib.compress(b"[1, 2]"))], ids=["gzip", "deflate"]
+)
+async def test_a_compressed_answer_is_expanded(coding: str, body: bytes) -> None:
+    assert await ask(http(200, body, content_encoding=coding)) == b"[1, 2]"
+
+
+async def test_a_compressed_answer_is_expanded_no_further_than_an_answer_may_be_long() -> None:
+    crush = zlib.compressobj(9, wbits=zlib.MAX_WBITS + 16)
+    megabyte = bytes(1 << 20)
+    bomb = b"".join(crush.compress(megabyte) for _ in range(200)) + crush.flush()
+    assert len(bomb) < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(Garbled, match=f"more than {LONGEST_BODY} bytes"):
+            await ask(http(200, bomb, content_encoding="gzip"), timeout_s=10)
+        assert tracemalloc.get_traced_memory()[1] < 3 * LONGEST_BODY
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "words"),
+    [("gzip", gzip.compress(b"[1, 2]")[:-6], "cut short"), ("gzip", b"[1, 2]", "cannot be decoded"), ("br", b"x", "identity")],
+    ids=["cut short", "not gzip", "brotli"],
+)
+async def test_a_compressed_answer_that_cannot_be_read_is_garbled(coding: str, body: bytes, words: str) -> None:
+    with pytest.raises(Garbled, match=words):
+        await ask(http(200, body, content_encoding=coding))

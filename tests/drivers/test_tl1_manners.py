@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from drivers.api import Attenuator, PortControl, PowerMeter
+from drivers.api import Attenuator, PortControl, PortHolders, PowerMeter
 from drivers.glimmerglass_tl1 import parse
 from drivers.registry import open_device
 from optics import BadFile, Change, DeviceConfig, Garbled, Port, PortState, Refused, Slot, SpectralRoute, TimedOut
@@ -62,6 +62,31 @@ async def test_any_other_denial_of_the_login_is_one() -> None:
     async with driven("polatis-tl1", patches(ACT_USER="PIUI\n/* Invalid user */")) as (device, _):
         with pytest.raises(Refused, match="PIUI, Invalid user"):
             await device.read()
+
+
+async def test_a_login_answered_under_another_tag_is_not_called_silence() -> None:
+    async with driven("polatis-tl1", patches(), timeout_s=0.2) as (device, heard):
+        heard.tag = "777"
+        with pytest.raises(TimedOut, match=r"ACT-USER.* in 0\.\d s; one came under tag '777', not '1'"):
+            await device.read()
+
+
+async def test_nothing_is_asked_on_a_session_that_has_just_begun() -> None:
+    async with driven("polatis-tl1", patches(), user="") as (device, heard):
+        heard.late_s["RTRV-PATCH"] = 0.1
+        await device.read()
+        await asyncio.sleep(0.1)
+        assert not heard.verbs("RTRV-HDR")
+
+
+async def test_an_idle_session_is_kept_alive_also_where_nobody_logs_in() -> None:
+    async with driven("polatis-tl1", patches(), user="", keep_alive_s="0.05") as (device, heard):
+        await device.read()
+        for _ in range(500):
+            if heard.verbs("RTRV-HDR"):
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("idle for 5 s and not refreshed")
 
 
 async def test_the_target_is_the_name_the_device_gives_itself() -> None:
@@ -343,6 +368,9 @@ async def test_a_faulty_circuit_of_somebody_else_keeps_its_ports() -> None:
     switch = Glimmerglass(bad=("10007",))
     switch.made["10007"] = "20002"
     async with driven("glimmerglass-tl1", switch) as (device, _):
+        assert isinstance(device, PortHolders) and await device.read() == frozenset()
+        words = "CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired"
+        assert device.holders() == dict.fromkeys(circuits(("10007", "20002")), words)
         outcome = await device.apply(Change("ocs1", add=circuits(("10001", "20002"))))
         ((_, words),) = outcome.failed.items()
         assert "port 20002 is held by 10007->20002" in words and "initial_connection_timer_expired" in words

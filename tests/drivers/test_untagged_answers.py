@@ -115,3 +115,18 @@ async def test_a_line_with_a_long_pause_inside_is_whole_over_visa() -> None:
         session = ScpiSession(open_link(f"visa://TCPIP::127.0.0.1::{port}::SOCKET", 3.0))
         assert await session.ask("map?", str) == "(@1),(@17)"
         await session.close()
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:{port}", "visa://TCPIP::127.0.0.1::{port}::SOCKET"])
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+async def test_answers_may_end_with_a_carriage_return(address: str, end: str) -> None:
+    async def answer(line: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"answer to {line}{end}".encode())
+
+    async with answering(answer) as port:
+        session = ScpiSession(open_link(address.format(port=port), 2.0, "ocs1"))
+        try:
+            for question in ("CF?", "X1 CH 1?", "*IDN?"):
+                assert await session.ask(question, str) == f"answer to {question}"
+        finally:
+            await session.close()

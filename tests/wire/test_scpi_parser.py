@@ -115,6 +115,14 @@ def test_one_byte_at_a_time_gives_the_same_lines() -> None:
     assert len([line for i in range(len(LINES)) for line in lines.feed(LINES[i : i + 1])]) == 3
 
 
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n", b"\n\r"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_line_ends_with_either_end_or_both(end: bytes, whole: bool) -> None:
+    lines, stream = scpi.Lines(), b"X1" + end + b"1,2" + end
+    pieces = [stream] if whole else [stream[i : i + 1] for i in range(len(stream))]
+    assert [line for piece in pieces for line in lines.feed(piece)] == ["X1", "1,2"]
+
+
 def test_an_answer_without_end_is_given_up() -> None:
     lines = scpi.Lines()
     with pytest.raises(Garbled, match="no line end"):
