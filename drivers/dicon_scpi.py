@@ -4,13 +4,17 @@ Commands as in the public autosweep client, which cites the manual's table 4-11 
 answered; each is followed at once by `SYST:ERR?` (without a leading colon, which the device does not like) and believed only after
 `X1 CH n?` says so. One command sets one input, so a change takes a round trip per circuit; one question tells of one input, so the
 inputs that were set are watched alone, and the rest of the map is asked for when they are there.
+
+Several such questions go out at once (`window`), each on a line of its own: their answers name the input, so that one which is lost
+or belongs elsewhere is noticed. No public client does so. A device that answers only some of them, as IEEE 488.2 allows where the
+next question comes before the answer was taken, is asked one by one from then on.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -21,10 +25,11 @@ from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
 from drivers.watch import patience_option, soon_s
 from drivers.wire import scpi
-from optics import DeviceConfig, Garbled, Identity, Setting, Traits
+from optics import DeviceConfig, Garbled, Identity, Setting, TimedOut, Traits
 
 QUEUE_LENGTH = 64  # an error queue that never empties is not one
 OFF = 0  # output 0 switches an input off
+WINDOW = 16  # some 180 bytes of questions, which a serial line's buffers hold
 LARGEST = 512  # more inputs or outputs than any 3D matrix on the market
 
 
@@ -36,6 +41,7 @@ class DiconScpi(PairSwitch):
     TRAITS: ClassVar[Traits] = Traits(settle_s=0.05, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.5)
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s); default 0",
+        "window": "inputs asked about at once, 1 to ask strictly one by one; default 16, with pace_s 1",
         "patience_s": patience_option(),
     }
 
@@ -47,9 +53,12 @@ class DiconScpi(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = ScpiSession(
-            open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
-        )
+        pace = float(config.options.get("pace_s", "0"))
+        self._session = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
+        self._window = int(config.options.get("window", "1" if pace else str(WINDOW)))
+        if self._window < 1 or (pace and self._window > 1):
+            raise ValueError(f"window {self._window}: at least 1, and 1 with pace_s")
+        self._outputs = LARGEST  # how many, as last asked
         self._map: dict[int, int] = {}  # input -> output, as last read whole
         self._awaited: dict[int, int] = {}  # the same, as commanded and not yet reported
         self._told: dict[int, int] = {}  # what inputs reported since the last command
@@ -85,23 +94,37 @@ class DiconScpi(PairSwitch):
 
     async def _read(self) -> frozenset[Pair]:
         """The whole map. While an input that was set is on its way: how far those are, which is never yet what is waited for."""
-        inputs, outputs = await self._size()
         told = self._told if time.monotonic() < self._narrow_until else {}
-        for ingress, wanted in list(self._awaited.items()) if told is self._told else ():
-            told[ingress] = await self._output(ingress, outputs)
-            if told[ingress] == wanted:
-                del self._awaited[ingress]
+        if told is self._told:
+            told |= await self._output_of(self._awaited)
+            self._awaited = {ingress: wanted for ingress, wanted in self._awaited.items() if told[ingress] != wanted}
         if told is self._told and self._awaited:
             return _lit({**self._map, **told})
-        found = {n: told[n] if n in told else await self._output(n, outputs) for n in range(1, inputs + 1)}
+        inputs, self._outputs = await self._size()
+        found = {**told, **await self._output_of(n for n in range(1, inputs + 1) if n not in told)}
         self._map, self._narrow_until = found, 0.0
         lit = _lit(found)
         if len({egress for _, egress in lit}) != len(lit):
             raise Garbled(f"{self.name}: two inputs at one output: {sorted(lit)}")
         return lit
 
-    async def _output(self, ingress: int, outputs: int) -> int:
-        return await self._session.ask(f"X1 CH {ingress}?", partial(_parse_output, ingress=ingress, outputs=outputs))
+    async def _output_of(self, inputs: Iterable[int]) -> dict[int, int]:
+        """The output of each input, asked for `window` at a time as long as the device answers all of them."""
+        asked, found = list(inputs), dict[int, int]()
+        while asked:
+            part = asked[: self._window]
+            questions = {f"X1 CH {n}?": partial(_parse_output, ingress=n, outputs=self._outputs) for n in part}
+            try:
+                answers = await self._session.ask_all(questions)
+            except (TimedOut, Garbled):
+                if len(part) == 1:
+                    raise
+                part = part[:1]
+                answers = await self._session.ask_all(dict([*questions.items()][:1]))  # raises where nothing is answered at all
+                self._window = 1
+            found.update(zip(part, answers, strict=True))
+            asked = asked[len(part) :]
+        return found
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         for pair in pairs:

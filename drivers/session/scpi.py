@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from drivers.link import Dropped, Link
@@ -35,22 +35,34 @@ class ScpiSession:
         the next one.
         """
         try:
-            return await self._once(line, parse, command)
+            return (await self._once([line], [parse], command))[0]
         except (Dropped, Garbled):
             if not again:
                 raise
-        return await self._once(line, parse, command)
+        return (await self._once([line], [parse], command))[0]
 
-    async def _once(self, line: str, parse: Callable[[str], T], command: str) -> T:
+    async def ask_all(self, questions: Mapping[str, Callable[[str], T]]) -> list[T]:
+        """Send several questions in one write; return the answers, each read by its question's own reader, in their order.
+
+        Only for questions that change nothing and whose answers say which of them they belong to. Raises: as `ask`.
+        """
+        lines, readers = list(questions), list(questions.values())
+        try:
+            return await self._once(lines, readers, "")
+        except (Dropped, Garbled):
+            return await self._once(lines, readers, "")
+
+    async def _once(self, questions: Sequence[str], readers: Sequence[Callable[[str], T]], command: str) -> list[T]:
         if not self._link.alive:
             await self._link.open()
         await self._pace()
         lines = scpi.Lines()
         answers: list[str] = []
+        name = command or questions[0] + (f" (and {len(questions) - 1} more)" if len(questions) > 1 else "")
 
         def complete(data: bytes) -> bool:
             answers.extend(lines.feed(data))
-            return bool(answers)
+            return len(answers) >= len(questions)
 
         try:
             if command and self._pace_s:
@@ -58,14 +70,15 @@ class ScpiSession:
                 self._said()
                 await self._pace()
             lead = "" if self._pace_s or not command else f"{command}\n"
+            data = lead + "".join(f"{line}\n" for line in questions)
             try:
-                await self._link.exchange(f"{lead}{line}\n".encode("ascii"), complete, question=command or line, discard=True)
+                await self._link.exchange(data.encode("ascii"), complete, question=name, discard=True)
             finally:
                 self._said()
-            return parse(answers[0])
+            return [read(answer) for read, answer in zip(readers, answers, strict=False)]  # more answers than questions: late ones
         except Garbled as error:
             await self._link.close()
-            raise Garbled(f'{self._link.who}: answer to "{command or line}": {error}') from error
+            raise Garbled(f'{self._link.who}: answer to "{name}": {error}') from error
         except BaseException:
             await self._link.close()
             raise

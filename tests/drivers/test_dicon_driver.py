@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 from drivers.api import CircuitSwitch
 from drivers.registry import open_device
-from optics import Change, CrossConnect, DeviceConfig, Port
+from optics import BadFile, Change, CrossConnect, DeviceConfig, Port, TimedOut
 
 INPUTS = 12
 SETTLE_S = 0.05
@@ -19,9 +21,11 @@ SETTLE_S = 0.05
 
 @dataclass
 class Matrix:
-    """Inputs that report their output `SETTLE_S` after the command."""
+    """Inputs that report their output `SETTLE_S` after the command. hasty: of lines that come at once only the first is heard."""
 
-    port: int = 0
+    hasty: bool = False
+    dumb: bool = False
+    trips: int = 0
     outputs: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(1, INPUTS + 1), 0))
     asked: Counter[int] = field(default_factory=Counter)
 
@@ -39,19 +43,22 @@ class Matrix:
 
 
 @asynccontextmanager
-async def matrix() -> AsyncIterator[tuple[Matrix, CircuitSwitch]]:
+async def matrix(hasty: bool = False, **options: str) -> AsyncIterator[tuple[Matrix, CircuitSwitch]]:
     """A matrix on loopback, and its driver."""
-    held = Matrix()
+    held = Matrix(hasty)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while line := await reader.readline():
-            if (said := held.answer(line.decode().strip())) is not None:
-                writer.write(f"{said}\n".encode())
+        while data := await reader.read(4096):
+            held.trips += 1
+            for line in data.decode().splitlines()[: 1 if held.hasty else None]:
+                if (said := held.answer(line.strip())) is not None and not (held.dumb and " CH " in line):
+                    writer.write(f"{said}\n".encode())
         writer.close()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    device = open_device(DeviceConfig("ocs1", "dicon-scpi", address, traits={"settle_s": SETTLE_S}))
+    config = DeviceConfig("ocs1", "dicon-scpi", address, traits={"settle_s": SETTLE_S}, timeout_s=0.3, options=options)
+    device = open_device(config)
     try:
         yield held, device
     finally:
@@ -93,3 +100,38 @@ async def test_a_circuit_that_is_made_by_nobody_is_not_reported_from_memory() ->
         change = Change("ocs1", frozenset(), frozenset({cross(1, 2)}))
         outcome = await device.apply(change, behind_its_back)
     assert outcome.observed == {cross(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("options", "trips"), [({}, 2), ({"window": "5"}, 4), ({"window": "1"}, 1 + INPUTS), ({"pace_s": "0.001"}, 1 + INPUTS)]
+)
+async def test_the_map_is_read_in_as_few_round_trips_as_the_window_allows(options: dict[str, str], trips: int) -> None:
+    async with matrix(**options) as (held, device):
+        held.outputs[12] = 1
+        assert await device.read() == {cross(12, 1)}
+    assert held.trips == trips
+
+
+async def test_a_matrix_that_hears_one_line_at_a_time_is_asked_one_by_one_from_then_on() -> None:
+    async with matrix(hasty=True) as (held, device):
+        held.outputs[5] = 9
+        assert await device.read() == {cross(5, 9)}
+        held.trips = 0
+        assert await device.read() == {cross(5, 9)}
+    assert held.trips == 1 + INPUTS
+
+
+async def test_a_matrix_that_was_silent_for_a_while_is_not_taken_for_one_that_hears_one_line_at_a_time() -> None:
+    async with matrix() as (held, device):
+        held.dumb = True
+        with pytest.raises(TimedOut):
+            await device.read()
+        held.dumb, held.trips = False, 0
+        assert await device.read() == frozenset()
+    assert held.trips == 2
+
+
+def test_a_window_that_makes_no_sense_is_refused() -> None:
+    for options in ({"window": "0"}, {"window": "4", "pace_s": "0.1"}):
+        with pytest.raises(BadFile, match="window"):
+            open_device(DeviceConfig("ocs1", "dicon-scpi", "tcp://127.0.0.1:9", options=options))
