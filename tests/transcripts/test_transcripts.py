@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from drivers.api import CircuitSwitch, PortControl, PowerMeter
+from drivers.api import CircuitSwitch, PortControl, PortHolders, PowerMeter
+from drivers.link import open_link
 from drivers.registry import open_device
+from drivers.session.tl1 import Tl1Session, retrieve
 from drivers.wire import tl1
 from optics import Change, CrossConnect, DeviceConfig, Identity, Port, PortState
 from tests.transcripts import player as transcripts
@@ -177,3 +179,47 @@ async def test_the_calient_driver_takes_rows_names_and_meters_of_the_pxc_era() -
             question.split(":")[0] for question in player.asked if "POWER" in question or "-SUM" in question or "-DET-" in question
         ]
         assert asked == ["RTRV-PORT-SUM", "RTRV-DET-EQPT", "RTRV-DET-EQPT"]  # denied once, not asked again
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_calient_driver_passes_a_notice_full_of_alarming_words_and_tells_who_holds_ports(piece: int | None) -> None:
+    async with Player(read_transcript("calient-reserved-dark", "calient-login-fails"), piece) as player:
+        device = open_device(DeviceConfig("ocs1", "calient-tl1", f"tcp://127.0.0.1:{player.port}", "operator", "password"))
+        try:
+            assert await device.read() == {circuit("9.12b.3", "9.12b.4"), circuit("9.12b.4", "9.12b.3")}
+            assert isinstance(device, PortHolders)
+            assert device.holders() == {
+                circuit("1.4.2", "2.6.1"): "AS=UMA,OS=RDY,OC=OK in group 'WEST'",
+                circuit("2.6.1", "1.4.2"): "AS=UMA,OS=RDY,OC=OK in group 'WEST'",
+                circuit("3.1.7", "4.2.2"): "AS=UMA,OS=RDY,OC=FAIL in group 'WEST'",
+            }
+            # A connection is taken down under its own name, not under the one its ports would give it.
+            await device.apply(Change("ocs1", remove=frozenset({circuit("9.12b.3", "9.12b.4"), circuit("9.12b.4", "9.12b.3")})))
+        finally:
+            await device.close()
+        assert [question.split(":", 4)[4] for question in player.asked if question.startswith("DLT-CRS")] == [
+            ":,BENCH,12B.3_TO_12B.4;"
+        ]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_ninety_six_ports_in_four_blocks_are_one_answer(piece: int | None) -> None:
+    async with Player(read_transcript("glimmerglass-96-ports"), piece) as player:
+        session = Tl1Session(open_link(f"tcp://127.0.0.1:{player.port}", 2.0, "ocs1"), "", "", window=1)
+        try:
+            reply = await session.ask(retrieve("RTRV-CFG-FIBER", "10001&&10048&20001&&20048"))
+        finally:
+            await session.close()
+    ports = {tl1.parse_row(row)["PORTID"] for row in reply.rows}
+    assert len(reply.rows) == len(ports) == 96 and not reply.stray
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_the_glimmerglass_driver_reads_older_rows_and_tells_of_a_fault_that_has_light(piece: int | None) -> None:
+    async with played("glimmerglass-older", "glimmerglass-tl1", piece) as (device, _):
+        assert await device.read() == {circuit("10011", "20034"), circuit("10040", "20041")}
+        assert isinstance(device, PortHolders) and isinstance(device, PowerMeter)
+        words = "CONNSTATE=fault,CONNCAUSE=initial_connection_timer_expired"
+        assert device.holders() == {circuit("10012", "20035"): words}
+        ports = [Port("ocs1", label) for label in ("10040", "10011", "20041")]
+        assert await device.power(ports) == {ports[0]: -6.204, ports[2]: -7.115}

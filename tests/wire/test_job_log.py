@@ -81,6 +81,9 @@ def test_what_log_lines_say_of_moves() -> None:
         (("E1", "W2"), "skipped", "connect"),
         (("E2", "W1"), "succeeded", "connect"),
     ]
+    # A label that does not fit its port, as one kept log line has it: the port counts.
+    strange = joblog.ended("02-03-2031 04:05 CONNECTION OPERATION FAILED:E14[1AE12]<->W13[1AW13] OP:connect")
+    assert strange and (strange.pair, strange.how, strange.op) == (("E14", "W13"), "failed", "connect")
     refused = joblog.ended("02-03-2031 04:09 OPERATION VALIDATION FAILED:E31-W7 requestType=connect")
     assert refused and (refused.pair, refused.how) == (("E31", "W7"), "invalid")
 
@@ -154,3 +157,16 @@ def test_anything_is_a_table_or_garbled(text: str) -> None:
         joblog.pending(text)
     except Garbled:
         pass
+
+
+def test_a_table_of_128_ports_torn_in_the_middle_of_a_row_keeps_them_all() -> None:
+    head = TABLE[: TABLE.index("E1[1AE1]")]
+    rows = "".join(
+        f"{f'W{n}[1AW{n}]':<17}Unlocked     Enabled     Disconnected  4                      {f'P{n}':<8}\n" for n in range(1, 129)
+    )
+    at = rows.index("W27[1AW27]") + len("W27[1AW27] ")
+    torn = head + rows[:at] + "\n02-03-2031 04:05 Connection P119<->P24 completed successfully\n\n" + rows[at:]
+    clean, logs = joblog.without_logs(torn)
+    found = list(joblog.port_rows(clean))
+    assert [row.port for row in found] == [f"W{n}" for n in range(1, 129)]
+    assert [row.logical for row in found] == [f"P{n}" for n in range(1, 129)] and len(logs) == 1
