@@ -7,7 +7,7 @@ round trips measured in the same run, so that a slow machine or a slow hour is n
 
 - 400 bare round trips (a line to a program that answers it, over the same loopback) where the device takes a set in one command
   (some, a few: its longest line), whatever the number;
-- the same, and per command one round trip of the device's own and a bare one, where a command names one circuit (`ONE_BY_ONE`);
+- the same, and per command one round trip of the device's own and two bare ones, where a command names one circuit (`ONE_BY_ONE`);
   the device's own is what it took to answer a command in this change, divided by the commands that were sent together;
 - in both cases the reading of the map before the change and after it where the map is a long answer or many (`LONG_MAP`), as
   measured between the changes; and reading itself may take 2000 bare round trips where the device answers at line speed.
@@ -193,7 +193,7 @@ class Figure:
     runs: list[Run]
 
     def may_add_s(self, run: Run) -> float:
-        each_s = 0.0 if self.bulk else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + run.bare_s)
+        each_s = 0.0 if self.bulk else self.circuits * ONE_BY_ONE[self.driver][0] * (run.trip_s + 2 * run.bare_s)
         return ADD_TRIPS * run.bare_s + each_s + (2 * run.read_s if self.driver in LONG_MAP else 0.0)
 
     @property

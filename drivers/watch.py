@@ -33,7 +33,7 @@ class Seen(Generic[T]):
     watched_s: float
 
 
-def patience_s(traits: Traits, option: str | None = None, family_s: float = LEAST_PATIENCE_S) -> float:
+def patience_s(traits: Traits, option: str | None = None, family_s: float = PATIENCE_S) -> float:
     """How long (s) a device may report no change before it is given up.
 
     The option `patience_s` where given, else what clients of the family wait (`family_s`), and ten times the promised settling

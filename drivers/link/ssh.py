@@ -240,8 +240,8 @@ class SshCommands:
             await self._shut()
 
     async def _run(self, command: str, silence_s: float) -> tuple[str, int]:
-        channel = await self._call(lambda: self._start(command))
         pass_on(self.who, ">", command.encode() + b"\n")
+        channel = await self._call(lambda: self._start(command))
         printed = b""
         began = last = time.monotonic()
         while True:

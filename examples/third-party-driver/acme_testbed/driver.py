@@ -20,7 +20,7 @@ class AcmeLine:
     """An Acme switch: ports 1..N let light in, N+1..2N let it out."""
 
     TRAITS: ClassVar[Traits] = Traits(settle_s=0.02, at_once=1, latching=False)  # manual, page 2
-    OPTIONS: ClassVar[Mapping[str, str]] = {"patience_s": "longest wait for the device to report a change (s)"}
+    OPTIONS: ClassVar[Mapping[str, str]] = {"patience_s": "longest time (s) that the device may report no change"}
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Acme line switches (imaginary)", ("tcp",), {"identify": "DOC", "read": "DOC", "change": "DOC", "refusals": "DOC"}
     )
