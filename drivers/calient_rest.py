@@ -118,6 +118,7 @@ class CalientRest:
             todo = self._work(await self._rows(), remove.keys(), add.keys(), halves)
         halves |= todo.wanted - add.keys()
         marks.words.update(todo.refused)
+        marks.trying(pair for row in (*todo.delete, *todo.activate) for pair in row.pairs)
         await self._carry_out(todo, marks, made)
         wanted = todo.wanted
         excused: set[Pair] = set()  # made, and dark for want of light at the input
@@ -129,7 +130,7 @@ class CalientRest:
 
         def done(rows: Rows) -> bool:
             coming = {pair for row in rows if row.engaged for pair in row.pairs & wanted}  # whatever was refused, it is under way
-            return all(pair in marks.words and pair not in coming for pair in wrong(rows))
+            return all(marks.final(pair) and pair not in coming for pair in wrong(rows))
 
         for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s, 0.0):  # one last look: what came now must stand
             last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=wait_s)

@@ -102,6 +102,7 @@ class PairSwitch(ABC):
                 seen = await self._read()
                 gone, new = gone & seen, new - seen
         if gone:
+            marks.trying(gone)
             await self._break(sorted(gone), marks)
             marks.broke()
             if new:  # one question in the dark, a fraction of a millisecond: is every port really free now?

@@ -92,7 +92,7 @@ class RouteSwitch(ABC, Generic[H]):
             return (remove & held.routes) | (add - held.routes)
 
         def done(held: H) -> bool:
-            return wrong(held) <= marks.words.keys()
+            return all(map(marks.final, wrong(held)))
 
         # After a lost answer the change may be on its way and not yet reported, or reported before its light is there, for which
         # the answer would have waited: sending it again would be blind, and so would believing it at once.
@@ -124,6 +124,7 @@ class RouteSwitch(ABC, Generic[H]):
             work = _sorted_out(gone & seen.routes, new - seen.routes, seen.routes)
         marks.words.update(work.refused)
         if work:
+            marks.trying([*work.gone, *(after for _, after in work.tuned), *work.fresh])
             await self._carry_out(work.gone, work.tuned, work.fresh, seen, marks)
         marks.acknowledged()
 

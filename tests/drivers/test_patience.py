@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
 import drivers.link.base as link_base
 from drivers.registry import built_in_drivers, driver_class, open_device
+from drivers.rounds import Marks
 from drivers.session.pairs import PairSwitch
+from drivers.session.routes import RouteSwitch
 from drivers.watch import FARTHEST, patience_s, watch
-from optics import Change, DeviceConfig, TimedOut, Traits
+from optics import Change, DeviceConfig, Port, Setting, Slot, SpectralRoute, TimedOut, Traits
 from tests.drivers.test_links_and_rounds import linked
 from tests.drivers.test_tl1_manners import glimmer
 from tests.drivers.tl1_device import circuits, driven
@@ -165,6 +168,93 @@ async def test_tables_of_old_calients_may_be_silent_for_longer_than_those_of_new
         else:
             with pytest.raises(TimedOut, match="RTRV-CRS"):
                 await device.read()
+
+
+# commands whose answer was lost
+
+
+async def test_a_patch_that_is_denied_because_it_is_being_made_is_waited_for() -> None:
+    asked: list[float] = []
+
+    def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
+        if verb == "ENT-PATCH":
+            asked.append(time.monotonic())
+            return "SROF\n/* port in use */" if len(asked) > 1 else None  # the first answer is lost
+        if verb == "RTRV-PATCH":
+            return ['"1,17"'] if len(asked) > 1 and time.monotonic() - asked[1] > 0.3 else []
+        return []
+
+    async with driven("polatis-tl1", answer, timeout_s=0.3, patience_s="5") as (device, _):
+        outcome = await device.apply(Change("ocs1", add=circuits(("1", "17"))))
+    assert (outcome.observed, outcome.failed) == (circuits(("1", "17")), {})
+
+
+async def test_a_patch_whose_removal_is_denied_because_it_is_going_is_waited_for() -> None:
+    asked: list[float] = []
+
+    def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
+        if verb == "DLT-PATCH":
+            asked.append(time.monotonic())
+            return "SROF\n/* no such patch */" if len(asked) > 1 else None
+        if verb == "RTRV-PATCH":
+            return [] if len(asked) > 1 and time.monotonic() - asked[1] > 0.3 else ['"1,17"']
+        return []
+
+    async with driven("polatis-tl1", answer, timeout_s=0.3, patience_s="5") as (device, _):
+        outcome = await device.apply(Change("ocs1", remove=circuits(("1", "17"))))
+    assert (outcome.observed, outcome.failed) == (frozenset(), {})
+
+
+async def test_a_calient_connection_whose_removal_is_denied_because_it_is_going_is_waited_for() -> None:
+    switch = Calient(lambda *_: GOOD)
+    gone: list[float] = []
+
+    def answer(verb: str, aid: str, rest: str) -> list[str] | str | None:
+        if verb in ("CANC-CRS", "DLT-CRS"):
+            gone.append(time.monotonic())
+            return "SROF\n/* Invalid Connection */" if len(gone) > 2 else None
+        if verb == "RTRV-CRS" and len(gone) > 2 and time.monotonic() - gone[2] > 0.3:
+            return []
+        return switch(verb, aid, rest)
+
+    switch.rows["1.1.1,1.1.2"], switch.begun["1.1.1,1.1.2"] = ("TESTBED", "1WAY"), 0.0
+    async with driven("calient-tl1", answer, timeout_s=0.3, patience_s="5") as (device, _):
+        outcome = await device.apply(Change("ocs1", remove=ONE))
+    assert (outcome.observed, outcome.failed) == (frozenset(), {})
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    routes: frozenset[SpectralRoute]
+
+
+class LateFilter(RouteSwitch[Spectrum]):
+    """Loses the answer to its first command, refuses the second because it is carrying out the first, and shows it then."""
+
+    commands, looks = 0, 0
+
+    async def _look(self) -> Spectrum:
+        self.looks += self.commands > 1
+        return Spectrum(frozenset({ROUTE} if self.looks > 10 else set()))
+
+    def _fault(self, route: SpectralRoute, seen: Spectrum) -> str:
+        return ""
+
+    async def _carry_out(self, gone: object, tuned: object, new: object, seen: object, marks: Marks[Setting]) -> None:
+        marks.write()
+        self.commands += 1
+        if self.commands == 1:
+            raise TimedOut("wss1: no answer")
+        marks.words[ROUTE] = "exists"
+
+
+ROUTE = SpectralRoute(Port("wss1", "1"), Port("wss1", "2"), Slot.flexgrid(0, 4))
+
+
+async def test_a_route_that_is_refused_because_it_is_being_made_is_waited_for() -> None:
+    device = LateFilter(DeviceConfig("wss1", "late", "tcp://wss1", options={"patience_s": "5"}), TRAITS)
+    outcome = await device.apply(Change("wss1", add=frozenset({ROUTE})))
+    assert (outcome.observed, outcome.failed, device.commands) == ({ROUTE}, {}, 2)
 
 
 # Glimmerglass

@@ -105,7 +105,7 @@ _SCPI: tuple[Callable[[str], object], ...] = (
 
 @target("scpi-values")
 def scpi_values(data: bytes) -> None:
-    (text,) = scpi.Lines().feed(data.replace(b"\n", b" ") + b"\n") or [""]
+    (text,) = scpi.Lines().feed(data.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n") or [""]
     for parse in _SCPI:
         with suppress(Garbled):
             parse(text)
