@@ -13,7 +13,7 @@ import pytest
 
 from conformance.replay import Replay
 from conformance.transcript import read_transcript
-from drivers.api import CircuitSwitch, JobQueue, PortControl
+from drivers.api import CircuitSwitch, JobQueue, PortControl, PortHolders
 from drivers.link import open_link
 from drivers.registry import open_device
 from drivers.session.jobcli import JobCliSession
@@ -296,6 +296,22 @@ async def test_a_row_that_is_accepted_and_never_tuned_is_reported_and_taken_back
         assert switch.config == {"3A-3B"}
 
 
+async def test_a_row_that_is_tuned_in_the_last_moment_is_not_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch, looks = Sonic(dead=("1A-2B",)), 0
+
+    async def late(command: str) -> Said:
+        nonlocal looks
+        looks += bool(switch.status) and command == "show ocs cross-connect config"
+        if looks > 1:  # the last look begins with this question; the one before it was for asking again
+            switch.status["1A-2B"] = "tuned"
+        return await switch(command)
+
+    async with ssh_device(tmp_path, late) as device, opened(device, "sonic-ocs", patience_s="0.1") as driven:
+        outcome = await driven.apply(change(add=(circuit("1A", "2B"),)))
+    assert (outcome.observed, outcome.failed) == ({circuit("1A", "2B")}, {})
+    assert switch.heard == ["config ocs cross-connect add 1A-2B update"]
+
+
 @pytest.mark.parametrize("sides", ["tuned failed", "failed tuned", "tuned tuning"])
 async def test_light_passes_where_both_sides_are_tuned_and_nowhere_else(
     sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -312,6 +328,7 @@ async def test_a_configured_row_that_is_not_tuned_holds_its_ports(tmp_path: Path
     switch.config, switch.status = {"1A-1B"}, {"1A-1B": "blocked"}
     async with ssh_device(tmp_path, switch) as device, opened(device, "sonic-ocs", patience_s="0.1") as driven:
         assert await driven.read() == frozenset()
+        assert isinstance(driven, PortHolders) and driven.holders() == {circuit("1A", "1B"): "blocked blocked"}
         outcome = await driven.apply(change(add=(circuit("1A", "2B"),)))
         assert outcome.failed == {circuit("1A", "2B"): "port 1A is held by 1A-1B"}
         assert not switch.heard

@@ -444,6 +444,24 @@ async def test_calient_circuit_that_does_not_come_to_light_is_deleted_again_wher
         assert writes(heard)[-1] == "POST ?id=bdel"
 
 
+async def test_calient_circuit_that_comes_to_light_in_the_last_moment_is_not_deleted() -> None:
+    switch, looks = Calient(), 0
+    switch.dark = {"1.1.1>1.1.2"}
+
+    def late(request: Request) -> bytes:
+        nonlocal looks
+        looks += request.path.startswith("/rest/ports/?id=detail")
+        if looks > 1 and switch.dark:  # patience is over, and the meter says that light enters
+            switch.dark.clear()
+            switch.rows = {name: switch.row(name, False) for name in switch.rows}
+        return switch(request)
+
+    async with opened("calient-rest", late) as (device, heard):
+        outcome = await apply(device, add=cross(("1.1.1", "1.1.2")))
+    assert (outcome.observed, outcome.failed) == (cross(("1.1.1", "1.1.2")), {})
+    assert writes(heard) == ["POST ?id=badd"]
+
+
 async def test_calient_says_who_it_is_and_what_light_it_sees() -> None:
     async with opened("calient-rest", Calient()) as (device, _):
         identity = await device.identify()
