@@ -57,10 +57,11 @@ class Row:
     kind: str
     group: str
     state: str
+    title: str = ""  # what the row begins with, if not the name
 
     def __str__(self) -> str:
         return (
-            f"{self.name}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
+            f"{self.title or self.name}:SRCPORT={self.source},DSTPORT={self.target},GRPNAME={self.group},CONNNAME={self.name},"
             f"CONNTYPE={self.kind},{self.state},PS=UPR,AL=CL"
         )
 
@@ -108,9 +109,13 @@ class Table:
         return tuple(Row(c.name, c.source, c.target, c.kind, c.group, self.state(c, now)) for c in self._entries.values())
 
     def state(self, connection: Connection, now: float) -> str:
-        """Return AS, OS, OC. Reserved and lit are CODE (Phosphorus); IS,RDY while moving, OC=FAIL for dark are inferences (U)."""
+        """Return AS, OS, OC. Reserved and lit are CODE (Phosphorus); IS,RDY while moving, OC=FAIL for dark are inferences (U).
+
+        A reserved row is OC=OK (CODE, REAL) or OC=FAIL (REAL: Quali); that FAIL says that no light enters is U.
+        """
         if not connection.active:
-            return "AS=UMA,OS=RDY,OC=OK"
+            dark = any(self.plant.true_dbm(("in", ingress), now) is None for ingress, _ in connection.pairs)
+            return f"AS=UMA,OS=RDY,OC={'FAIL' if dark else 'OK'}"
         made = self._made(connection)
         if any(not self.plant.settled(circuit, now) for circuit in made):
             return "AS=IS,OS=RDY,OC=OK"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from emulators.dialects.base import AnyDialect, Session
 from emulators.dialects.calient_table import DEFAULT_GROUP, KINDS, Connection, Row, Table, aids, default_name
@@ -16,12 +17,12 @@ from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Wri
 from emulators.family import Family
 from emulators.plant import Plant, Side, Violation
 
-LEGAL = (  # REAL that there is one and that its words alarm; the text is ours
-    "NOTICE: private system. Access without authority is denied and may be prosecuted.",
-    "All failed or invalid attempts are logged and use may be monitored.",
+LEGAL = (  # REAL that there is one, in one comment, and that its words alarm (Quali); the text is ours
+    "NOTICE Private system. Access without authority is denied and may be prosecuted. Failed or invalid attempts are logged.",
 )
 
 
+MATRIX = "31.1"  # REAL (MonALISA), of one connection; that it names the switching matrix and is the same for all is U
 PROMPT = b"\r\nagent> "  # CODE: pynt and the Quali Calient configuration wait for `agent> `
 
 
@@ -31,6 +32,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     plna_s: how long after ACT-USER commands are still answered PLNA (pynt waits 0.5 s; default none).
     row_delay_s: time a dump takes per row (pynt measured minutes on a PXC).
     meters: False gives NONE in power fields (REAL on some ports).
+    matrix: rows of a PXC: they begin with the ports whatever the connection's name, and end with MATRIXUSED (REAL: MonALISA).
     block_rows, trailer: see tl1.Writer.
     """
 
@@ -245,7 +247,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
     def _text(self, row: Row) -> str:
         if not self.matrix:
             return str(row)
-        return f"{row},MATRIXUSED={self._ports.index(row.source) + 1}.{self._ports.index(row.target) + 1}"
+        return f"{replace(row, title=default_name(row.source, row.target, row.kind))},MATRIXUSED={MATRIX}"
 
     def _powers(self, row: Row, now: float) -> str:
         reverse = row.kind == "2WAY"
@@ -364,15 +366,20 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _find(self, asked: Command) -> Connection:
-        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports."""
+        """Find by the name in the payload (`name,group`, `,group,name`, `name`: all in public clients), or by ports.
+
+        A PXC takes the ports in the place of the name, as its rows begin (CODE: MonALISA's dlt-crs:::dcon::S-D).
+        """
         words = [word.strip('"') for word in asked.payload if word]
-        found = next((c for word in words if (c := self.table.get(word))), None)
+        titles = {default_name(c.source, c.target, c.kind): c for c in self.table} if self.matrix else {}
+        found = next((c for word in words if (c := self.table.get(word) or titles.get(word))), None)
         pair = [part for part in asked.aids if part]
         if found is None and len(pair) == 2:
             found = self.table.at(*pair)
         if found is None or (pair and pair != [found.source, found.target]):
             raise Denied("IIAC", "Invalid Connection")
-        if any(word not in (found.name, found.group) for word in words):
+        known = {found.name, found.group} | {title for title, c in titles.items() if c is found}
+        if not known.issuperset(words):
             raise Denied("IIAC", "Invalid Connection - group")
         return found
 

@@ -1,9 +1,9 @@
 """Glimmerglass System 100/300/500 over TL1 (port 10033: echo, prompt `<`, long answers in several blocks).
 
-Grades: REAL is the output kept in a public driver's log and in MonALISA's comments (2005-2016), CODE a literal of public clients
-(MonALISA Sys300Telnet, pynt), U unconfirmed. No denial is known: codes and texts are U. So are the login (public clients are seen
-to log in to other families only: an account is asked for where one is configured) and what shows while mirrors move (nothing, as
-if unconnected).
+Grades: REAL is the output kept in a public driver's log (cloudshell-L1-glimmerglass, 2016: the newer rows) and in comments of
+MonALISA and pynt (2005: the older rows), CODE a literal of public clients (MonALISA Sys300Telnet, pynt), U unconfirmed. No denial
+is known: codes and texts are U. So are the login (public clients are seen to log in to other families only: an account is asked for
+where one is configured) and what shows while mirrors move (nothing, as if unconnected).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from emulators.plant import Pair, Plant, Side, Violation
 FIRST_IN, FIRST_OUT = 10001, 20001  # CODE: 10001.. in, 20001.. out; a 48x48 has 10001-10048 and 20001-20048
 GREETING = b'\x1b[62;1"p\x1b>\x1b[?3l\x1b[?4l'  # REAL that terminal escapes come just after the connection (driver log, pynt)
 PROMPT = b"\r\n<"  # REAL; it can be glued to the front of the next echo
+BLOCK_BYTES = 4010  # REAL: with line ends of two bytes, the longest block of the log has 4002, and a row more would have made 4022
 DARK_CAUSE = {True: "input_loss_of_light", False: "initial_connection_timer_expired"}  # REAL: was there light before
 
 
@@ -30,7 +31,7 @@ class Row:
 
     ingress: str
     egress: str
-    number: int
+    user: str  # who made it
     state: str
     cause: str
     input_dbm: float | None
@@ -48,9 +49,11 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
 class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     """One switch.
 
-    older: rows of older firmware, with fewer fields. block_rows: rows before the answer is continued in a block of its own (REAL:
-    16 to 26). echo: how often a command is echoed; "mixed" changes from command to command (REAL that both happen). locks: port ->
-    the other user who holds it. username, password: the account; "" is none, and then none is asked for.
+    older: rows of older firmware, with fewer fields. lock_fields: older rows end with CONNLOCK and CONNLOCKUSER (REAL that some do
+    and some do not). names: of ports; by default IN1.., OUT1.. (REAL), and none on older firmware (REAL). group: of all ports.
+    band_nm: SIGBAND. block_bytes, block_rows: see tl1.Writer. echo: how often a command is echoed; "mixed" changes from command to
+    command (REAL that both happen). locks: port -> the other user who holds it. username, password: the account; "" is none, and
+    then none is asked for.
     """
 
     writes = re.compile(r"^\s*(ent|dlt|ed)-", re.IGNORECASE)
@@ -64,9 +67,14 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         serial: str = "GG-000417",
         firmware: str = "3.4.2",
         older: bool = False,
+        lock_fields: bool = True,
+        names: Mapping[str, str] | None = None,
+        group: str = "OpenGroup",
+        band_nm: int = 1550,
         username: str = "",
         password: str = "",
-        block_rows: int = 18,
+        block_bytes: int = BLOCK_BYTES,
+        block_rows: int = 0,
         row_delay_s: float = 0.0001,
         echo: Literal["once", "twice", "mixed", "none"] = "mixed",
         locks: Mapping[str, str] | None = None,
@@ -76,11 +84,12 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         boot_s: float = 1.0,
     ) -> None:
         account = (username, password) if username else None
-        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows)
+        writer = Writer(sid or plant.name.upper(), epoch_s, block_rows, block_bytes=block_bytes)
         super().__init__(plant, writer, account, seed=seed, idle_s=idle_s, boot_s=boot_s)
         if echo not in ("once", "twice", "mixed", "none"):
             raise ValueError(f"{plant.name}: echo {echo!r} is none of once, twice, mixed, none")
         self.model, self.serial, self.firmware, self.older, self.echo = model, serial, firmware, older, echo
+        self.lock_fields, self.group, self.band_nm = lock_fields, group, band_nm
         self.row_delay_s = row_delay_s
         for port, user in dict(locks or {}).items():
             try:
@@ -88,8 +97,12 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
             except KeyError as error:
                 raise ValueError(f"locks: {error.args[0]}") from None
         self._side: dict[str, Side] = {p: ("in", p) for p in plant.ingress} | {p: ("out", p) for p in plant.egress}
-        self._numbers: dict[Pair, int] = {}
-        self._made = 0
+        usual = {} if older else {p: f"{'IN' if p in plant.ingress else 'OUT'}{int(p) % 10_000}" for p in self._side}
+        self._names = usual | {str(port): str(name) for port, name in dict(names or {}).items()}
+        if unknown := self._names.keys() - self._side.keys():
+            raise ValueError(f"names: no port {min(unknown)}")
+        self._nobody = "" if older else "admin"  # REAL: `admin` beside CONNLOCK=0 on newer firmware, nothing in 2005
+        self._users: dict[Pair, str] = {}
         self._was_lit: set[Pair] = set()
         self._saved: tuple[Pair, ...] = ()
         self.verbs: Mapping[str, Verb] = {
@@ -104,7 +117,6 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     def preset(self, ingress: str, egress: str) -> None:
         """Make a pair as if it had been there for ever. Raises ValueError."""
         self.plant.preset([(ingress, egress)])
-        self._number((ingress, egress))
 
     # ---- the manner
 
@@ -133,12 +145,14 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return self.writer.autonomous("* ", "REPT ALM FIBER", ("GGN:PORTID=10001,LOS",), now)  # no public capture has one (U)
 
     def snapshot(self, now: float) -> tuple[Row, ...]:
-        resting = self.plant.glass(now)
-        rows = [self._row(pair, now) for pair in sorted(resting)]
-        busy = {side for i, e in resting for side in (("in", i), ("out", e))}
-        rows += [Row(p, "", 0, "single", "none", None, None) for p in self.plant.ingress if ("in", p) not in busy]
-        rows += [Row("", p, 0, "single", "none", None, None) for p in self.plant.egress if ("out", p) not in busy]
-        return tuple(rows)
+        """One row per port in their order, so that a circuit is there twice (REAL): among the inputs and among the outputs."""
+        made = {
+            side: row
+            for pair in self.plant.glass(now)
+            if (row := self._row(pair, now))
+            for side in (("in", pair[0]), ("out", pair[1]))
+        }
+        return tuple(made.get(side) or self._unconnected(side, now) for side in self._side.values())
 
     def rebooted(self, keep: bool, now: float) -> None:
         """Circuits come back after a power cycle (U)."""
@@ -163,14 +177,17 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         cause = "none" if bright else DARK_CAUSE[pair in self._was_lit]
         if self.plant.since(pair) is None:
             cause = "none"
-        taken, given = self.plant.power_dbm(("in", pair[0]), now), self.plant.power_dbm(("out", pair[1]), now)
-        return Row(*pair, self._number(pair), "steady" if bright else "fault", cause, taken, given)
+        taken, given = self._measured(("in", pair[0]), now), self._measured(("out", pair[1]), now)
+        user = self._users.get(pair, self._nobody)
+        return Row(*pair, user, "steady" if bright else "fault", cause, taken, given)
 
-    def _number(self, pair: Pair) -> int:
-        if pair not in self._numbers:
-            self._made += 1
-            self._numbers[pair] = self._made
-        return self._numbers[pair]
+    def _unconnected(self, side: Side, now: float) -> Row:
+        level = self._measured(side, now)
+        return (
+            Row(side[1], "", "", "single", "none", level, None)
+            if side[0] == "in"
+            else Row("", side[1], "", "single", "none", None, level)
+        )
 
     def _asked(self, asked: Command) -> list[Side] | None:
         """Return the ports of an AID list, None for all."""
@@ -184,54 +201,53 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return self._side[label]
 
     def _circuits(self, session: Session, asked: Command, now: float) -> Reply:
-        wanted = self._asked(asked)
-        rows = [
-            row
-            for row in self.view(now)
-            if wanted is None or any(side in wanted for side in (("in", row.ingress), ("out", row.egress)))
-        ]
-        session.delay_s = self.row_delay_s * len(rows)
-        return Reply([self._older(row, now) if self.older else self._newer(row, now) for row in rows])
+        rows = dict(zip(self._side.values(), self.view(now), strict=True))
+        wanted = [rows[side] for side in self._asked(asked) or rows]
+        session.delay_s = self.row_delay_s * len(wanted)
+        return Reply([self._older(row) if self.older else self._newer(row) for row in wanted])
 
-    def _newer(self, row: Row, now: float) -> str:
+    def _newer(self, row: Row) -> str:
         """All eighteen fields in their order (REAL)."""
-        taken, given, lost = self._levels(row, now, 2)
+        taken, given, lost = self._levels(row, 2)
         locked, user = self._lock(row)
+        into, out = self._names.get(row.ingress, ""), self._names.get(row.egress, "")
+        named = into if row.ingress and row.egress else ""  # REAL: a connection has the name of its input
         return (
-            f"GGN:IPORTID={row.ingress or 0},IPORTGROUP=,IPORTNAME=,IPORTCOMMENT=,INPWR={taken},OPORTID={row.egress or 0},"
-            f"OPORTGROUP=,OPORTNAME=,OPORTCOMMENT=,OUTPWR={given},SIGBAND=1310,PWRLOSS={lost},CONNID={row.number},CONNNAME=,"
-            f"CONNSTATE={row.state},CONNCAUSE={row.cause},CONNLOCK={locked},CONNLOCKUSER={user}"
+            f"GGN:IPORTID={row.ingress or 0},IPORTGROUP={self.group if row.ingress else ''},IPORTNAME={into},IPORTCOMMENT=,"
+            f"INPWR={taken},OPORTID={row.egress or 0},OPORTGROUP={self.group if row.egress else ''},OPORTNAME={out},"
+            f"OPORTCOMMENT=,OUTPWR={given},"
+            f"SIGBAND={self.band_nm},PWRLOSS={lost},CONNID=0,CONNNAME={named},CONNSTATE={row.state},CONNCAUSE={row.cause},"
+            f"CONNLOCK={locked},CONNLOCKUSER={user}"
         )
 
-    def _older(self, row: Row, now: float) -> str:
+    def _older(self, row: Row) -> str:
         """Fewer fields and three decimals (REAL)."""
-        taken, given, lost = self._levels(row, now, 3)
+        taken, given, lost = self._levels(row, 3)
         locked, user = self._lock(row)
-        lock = f",CONNLOCK={locked},CONNLOCKUSER={user}" if locked else ""
+        lock = f",CONNLOCK={locked},CONNLOCKUSER={user}" if self.lock_fields else ""
         return (
-            f"GGN:IPORTID={row.ingress or 0},IPORTNAME=,OPORTID={row.egress or 0},OPORTNAME=,CONNID={row.number},"
-            f"CONNSTATE={row.state},CONNCAUSE={row.cause},INPWR={taken},OUTPWR={given},PWRLOSS={lost}{lock}"
+            f"GGN:IPORTID={row.ingress or 0},IPORTNAME={self._names.get(row.ingress, '')},OPORTID={row.egress or 0},"
+            f"OPORTNAME={self._names.get(row.egress, '')},CONNID=0,CONNSTATE={row.state},CONNCAUSE={row.cause},"
+            f"INPWR={taken},OUTPWR={given},PWRLOSS={lost}{lock}"
         )
 
-    def _levels(self, row: Row, now: float, digits: int) -> tuple[str, str, str]:
-        """In, out and loss as printed: the loss is the difference of the two (REAL, to the last digit)."""
-        missing = "NA" if not self.older else "0.000"  # REAL: older firmware says OUTPWR=0.000 of an unconnected side
-        taken = row.input_dbm if row.egress else self._level(("in", row.ingress), now)
-        given = row.output_dbm if row.ingress else self._level(("out", row.egress), now)
-        lost = "NA" if row.input_dbm is None or row.output_dbm is None else f"{row.input_dbm - row.output_dbm:.{digits}f}"
-        return (
-            missing if taken is None else f"{taken:.{digits}f}",
-            missing if given is None or not row.ingress else f"{given:.{digits}f}",
-            lost,
-        )
+    def _levels(self, row: Row, digits: int) -> tuple[str, str, str]:
+        """In, out and loss as printed. A missing side is NA, on older firmware 0.000 (REAL).
 
-    def _level(self, side: Side, now: float) -> float | None:
-        return self.plant.power_dbm(side, now) if side[1] else None
+        The loss comes from another look at the meters: REAL are 0.000 to 0.013 dB beside the difference of the two with light,
+        0.031 without.
+        """
+        missing = "0.000" if self.older else "NA"
+        taken, given = (missing if dbm is None else f"{dbm:.{digits}f}" for dbm in (row.input_dbm, row.output_dbm))
+        if row.input_dbm is None or row.output_dbm is None:
+            return taken, given, missing
+        lost = row.input_dbm - row.output_dbm + self._random.gauss(0.0, 0.007 if row.state == "steady" else 0.03)
+        return taken, given, f"{lost:.{digits}f}"
 
     def _lock(self, row: Row) -> tuple[int, str]:
         locked = self.plant.wrong.locked
-        user = next((locked[s] for s in (("in", row.ingress), ("out", row.egress)) if s in locked), "")
-        return int(bool(user)), user
+        holder = next((locked[s] for s in (("in", row.ingress), ("out", row.egress)) if s in locked), "")
+        return int(bool(holder)), holder or row.user
 
     def _powers(self, session: Session, asked: Command, now: float) -> Reply:
         wanted = self._asked(asked)
@@ -240,9 +256,11 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply([f"GGN:PORTID={side[1]},PORTPOWER={self._measured(side, now):.3f}" for side in sides])
 
     def _measured(self, side: Side, now: float) -> float:
-        """Dark ports read about -48 to -52 dBm (REAL), unconnected ones too."""
+        """Return what the meter reads, to 0.001 dB (REAL). Dark ports read about -48 to -52 dBm (REAL), unconnected ones too."""
         dbm = self.plant.power_dbm(side, now)
-        return dbm if dbm > self.plant.floor_dbm else round(self._random.gauss(self.plant.dark_dbm, 1.0), 2)
+        if dbm <= self.plant.floor_dbm:
+            return self._random.gauss(self.plant.dark_dbm, 1.0)
+        return dbm + self._random.uniform(-0.005, 0.005)  # the plant's meters have steps of 0.01 dB
 
     def _configuration(self, session: Session, asked: Command, now: float) -> Reply:
         wanted = self._asked(asked)
@@ -251,8 +269,8 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
             health = "bad" if side in self.plant.wrong.failed else "good"  # "good" is REAL, its opposite U
             more = ",CSFLTSEV=CR" if side[0] == "out" else ""
             rows.append(
-                f"GGN:PORTID={side[1]},PORTGROUP=,PORTNAME=,SIGBAND=1310,SIGTHRESH=1310,PORTHEALTH={health},PORTCAT=nor,"
-                f"PORTCOMMENT=,STMINSEV=DI,STMAXSEV=CR{more}"
+                f"GGN:PORTID={side[1]},PORTGROUP={self.group},PORTNAME={self._names.get(side[1], '')},SIGBAND={self.band_nm},"
+                f"SIGTHRESH={self.band_nm},PORTHEALTH={health},PORTCAT=nor,PORTCOMMENT=,STMINSEV=DI,STMAXSEV=DI{more}"
             )
         session.delay_s = self.row_delay_s * len(rows)
         return Reply(rows)
@@ -294,8 +312,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
                 raise Denied("SARB", why[:1].upper() + why[1:])
         self.wrote(now)
         for pair in pairs:
-            self._numbers.pop(pair, None)
-            self._number(pair)
+            self._users[pair] = session.user or self._nobody
         self.plant.connect(self.some(pairs), now)
         return Reply()
 

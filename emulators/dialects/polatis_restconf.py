@@ -2,10 +2,11 @@
 
 Grades as in polatis_yang. REAL (mocks of quintons/polatis2): product-information, the shape of a collection, that answers carry
 `etag`, `connection: close` and chunked bodies. CODE: a PUT of one pair is 201 when it was made and 204 when it replaced, POST 201,
-DELETE 204, 409 for a port in use, 404 for a pair to delete that is not there, 204 where there is nothing to show (pqnstack); one
+DELETE 204, 409 for a port in use, 404 for a pair to delete that is not there, 204 for one to show that is not there (pqnstack); one
 entry is an object, the list below a collection an array (pqnstack, GQuON); bodies without a module's name and without a type are
-taken; labels by PATCH. DOC (RFC 8040): errors, If-Match and 412, one child per POST, 405. A public complaint: "POST goes into
-candidate datastore and is discarded in ~5 s": `post_lost_s`. U: shutters over RESTCONF (names of the operations: ONOS, tcdona3).
+taken; labels by PATCH. DOC (RFC 8040): the root resource's discovery, errors, If-Match and 412, one child per POST, 405. A public
+complaint: "POST goes into candidate datastore and is discarded in ~5 s": `post_lost_s`. U: shutters over RESTCONF (names of the
+operations: ONOS, tcdona3), what an empty collection looks like.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from emulators.plant import Pair, Plant
 
 READ, WRITE = ("GET", "HEAD"), ("PUT", "PATCH", "POST", "DELETE")
 SHUTTERS = {"optical-switch:port-set-state", "polatis-switch:port-shutter-set-state"}
+HOST_META = b'<XRD xmlns="http://docs.oasis-open.org/ns/xri/xrd-1.0"><Link rel="restconf" href="/api"/></XRD>'  # DOC: RFC 8040 3.1
 SPACES = {"optical-switch": OPTICAL, "polatis-switch": SWITCH}
 
 
@@ -38,6 +40,8 @@ class Answered(Exception):
 class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
     """One switch. revision: of module optical-switch, before 2017-08-04 with `pairs`. voa: attenuators at the egress ports.
 
+    empty_204: a collection without entries is 204 too (U); else it is JSON or XML without entries (U; CODE: a web page of a public
+    project reads the list in it without asking).
     post_lost_s: a pair made by POST is gone so long after (s); None: it stays. keep_alive: connections outlive an answer.
     """
 
@@ -54,6 +58,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         revision: str = NEWEST,
         boot_mode: str = "AUTO",
         voa: bool = True,
+        empty_204: bool = False,
         post_lost_s: float | None = None,
         keep_alive: bool = False,
         username: str | None = "admin",
@@ -63,7 +68,7 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         boot_s: float = 1.0,
     ) -> None:
         super().__init__(plant, username=username, password=password, seed=seed, idle_s=idle_s, boot_s=boot_s)
-        self.closes, self.post_lost_s = not keep_alive, post_lost_s
+        self.closes, self.empty_204, self.post_lost_s = not keep_alive, empty_204, post_lost_s
         self.data = PolatisYang(
             self, model=model, serial=serial, firmware=firmware, revision=str(revision), boot_mode=boot_mode, voa=voa
         )
@@ -118,6 +123,9 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
     def _resource(self, request: Request, now: float) -> Response:
         parts = [part for part in request.path.split("/") if part]
         match parts:
+            case [".well-known", "host-meta"]:
+                self._only(request, *READ)
+                return Response(200, HOST_META, "application/xrd+xml")
             case ["api"]:
                 self._only(request, *READ)
                 content = {"data": {}, "operations": {}, "yang-library-version": "2016-06-21"}
@@ -145,7 +153,9 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         self._only(request, *READ, *(WRITE if table.writable else ()))
         if request.method in READ:
             rows = self._rows(name, now)
-            return self._shown(request, name, {table.rows: [typed(row) for row in rows]}) if rows else self._nothing(request)
+            if not rows and self.empty_204:
+                return self._nothing(request)
+            return self._shown(request, name, {table.rows: [typed(row) for row in rows]})
         self._matched(request)
         old = self.data.configuration(self.data.pairs(), frozenset({name})).get(name, [])
         if request.method == "DELETE":

@@ -28,6 +28,7 @@ from emulators.plant import Pair, Plant, Side
 
 MAX_POWER_PORTS = 256  # DOC: at most 256 ports per query
 NETWORK = 'IP="192.168.1.1" Gateway="0.0.0.0" Mask="255.255.255.0" Broadcast="192.168.1.255"'  # REAL
+LINE_ENDS = {"crlf": b"\r\n", "lf": b"\n", "cr": b"\r"}
 _BOOT = {
     "DARK": "DARK",
     "REST": "REST",
@@ -47,6 +48,8 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
 
     min_gap_s: a message that comes sooner after the one before is lost without a word (U that it is lost; CODE: Polster waits 0.1 s
     "because the firmware on the switch is not stable enough to support commands executed at high-speeds"). 0: none is lost.
+    line_end: what ends an answer: crlf (CODE: Polster and others cut two characters off every answer), lf, or cr (CODE: a script
+    for the serial port reads up to it).
     """
 
     writes = re.compile(r"conn\w*:(add|sub|only)|disc\w*:all|\*rst|port:(dis|enab)|boot:mode\s", re.IGNORECASE)
@@ -60,6 +63,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         firmware: str = "6.5.2.18",
         boot_mode: str = "AUTO",
         min_gap_s: float = 0.0,
+        line_end: str = "crlf",
         seed: int = 0,
         idle_s: float | None = None,
         boot_s: float = 1.0,
@@ -69,6 +73,9 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         self.serial, self.firmware = serial, firmware
         self.errors = ErrorQueue()
         self.min_gap_s, self._heard_s = min_gap_s, -1.0e9
+        if line_end not in LINE_ENDS:
+            raise ValueError(f"{plant.name}: line_end {line_end!r} is none of {', '.join(LINE_ENDS)}")
+        self._line_end = LINE_ENDS[line_end]
         if boot_mode.upper() not in _BOOT:
             raise ValueError(f"{plant.name}: boot_mode {boot_mode!r} is none of DARK, RESTORE, AUTOSAVE")
         self.boot_mode = _BOOT[boot_mode.upper()]
@@ -78,6 +85,7 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
             "*IDN?": lambda _, now: f"Polatis,{self.model},{self.serial},{self.firmware}",
             "*CLS": lambda _, now: self.errors.clear(),
             "*STB?": lambda _, now: "4" if len(self.errors) else "0",  # bit 2: the error queue holds something (SCPI-99 5.2)
+            "*OPC?": lambda _, now: "1",  # CODE: a client sends it behind every change
             "*RST": self._reset,
             "OXC:SWITch:SIZE?": lambda _, now: f"{len(plant.ingress)},{len(plant.egress)}",
             "OXC:SWITch:CONNect:ADD": self._add,
@@ -129,14 +137,23 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
                 continue
             if answer is not None:
                 answers.append(answer)
-        return (";".join(answers) + "\n").encode("latin-1") if answers else b""
+            if words[0].upper() == "*OPC?":  # 488.2 12.5.3: answered when nothing is under way any more
+                session.delay_s = self._moving_s(now)
+        return ";".join(answers).encode("latin-1") + self._line_end if answers else b""
+
+    def _moving_s(self, now: float) -> float:
+        """Return how long the mirrors still move (s)."""
+        circuits = [circuit for pair in self.plant.pairs() if (circuit := self.plant.circuit(("in", pair[0])))]
+        return max(0.0, *(circuit.lit_at_s - now for circuit in circuits)) if circuits else 0.0
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
         self.errors.add(EXECUTION, command[:40])
         return b""
 
     def unsolicited(self, now: float) -> bytes:
-        return b'-240,"Hardware error;temperature"\n'  # no public Polatis transcript has one: a line in the shape of its errors (U)
+        return (
+            b'-240,"Hardware error;temperature"' + self._line_end
+        )  # no public Polatis transcript has one: a line in the shape of its errors (U)
 
     def snapshot(self, now: float) -> tuple[Pair, ...]:
         """Only circuits that have settled are reported: clients wait 50 ms and read back (CODE); U what shows meanwhile."""

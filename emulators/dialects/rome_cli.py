@@ -9,6 +9,7 @@ Female ports E1..En take light in, male ports W1..Wn let it out. A logical port 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from emulators.dialects.base import AnyDialect, Session
@@ -40,6 +41,8 @@ class Refusal(Exception):
 class RomeCli(CliDialect[frozenset[Pair]]):
     """One chassis: one gripper, one queue.
 
+    brackets: ports whose label is wrong, and what stands in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
+    one, edited by hand: that a chassis is ever labelled so is U.
     logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL). matrix_ports: ports per matrix.
     move_s: one move, None: the plant's settling time; homing_s likewise of the real device, divided by time_scale.
     torn: how often a log line is kept for the middle of the next output (0 to 1, U); it is kept torn_hold_s (s) at most.
@@ -55,6 +58,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         *,
         logical: str = "A",
         matrix_ports: int = 128,
+        brackets: Mapping[str, str] | None = None,
         mode: str = "TECH",
         move_s: float | None = None,
         homing_s: float = HOMING_S,
@@ -81,7 +85,11 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             plant.settle_s = move_s / time_scale
         self.mode, self.model, self.serial, self.firmware = mode.upper(), model, serial, firmware
         self.epoch_s, self.homing_s = epoch_s, homing_s / time_scale
-        self.ports = labels([*plant.ingress, *plant.egress], logical, matrix_ports)
+        ports = (*plant.ingress, *plant.egress)
+        wrong = {str(port): str(bracket) for port, bracket in dict(brackets or {}).items()}
+        if unknown := wrong.keys() - set(ports):
+            raise ValueError(f"{plant.name}: brackets: no port {min(unknown)}")
+        self.ports = labels(ports, logical, matrix_ports, wrong)
         self.counter = dict.fromkeys(self.ports, 0)
         self.operations = operations
         self.gripper = Robot(plant, self.faults, self._says, self._invalid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-WIDTHS = (17, 13, 12, 14, 8, 15, 9)  # REAL; the last column counts its blank too
+WIDTHS = (17, 13, 12, 14, 8, 15, 9)  # REAL, each with the blank that parts it from the next
 _TITLES = ("Port", "Admin Status", "Oper Status", "Port Status", "Counter", "ConnectedTo", "Logical")
 _QUEUE_WIDTHS = (8, 10, 10, 19, 8, 20)
 _QUEUE_TITLES = ("Request", "Port1", "Port2", "Command", "Source", "User")
@@ -20,19 +20,23 @@ class Label:
     logical: str
 
 
-def labels(ports: Iterable[str], logical: str, matrix_ports: int) -> dict[str, Label]:
-    """Return the labels of ports such as E3: `logical` names the logical ports, "" by matrix; so many ports per matrix."""
+def labels(ports: Iterable[str], logical: str, matrix_ports: int, brackets: Mapping[str, str]) -> dict[str, Label]:
+    """Return the labels of ports such as E3: `logical` names the logical ports, "" by matrix; so many ports per matrix.
+
+    brackets: what stands between the brackets of a port, where it is not what it should be.
+    """
     made = {}
     for port in ports:
         number = int(port[1:])
         matrix = chr(ord("A") + (number - 1) // matrix_ports)
         inside = (number - 1) % matrix_ports + 1
-        made[port] = Label(f"{port}[1{matrix}{port[0]}{inside}]", matrix, f"{logical or matrix}{number}".upper())
+        bracket = brackets.get(port, f"1{matrix}{port[0]}{inside}")
+        made[port] = Label(f"{port}[{bracket}]", matrix, f"{logical or matrix}{number}".upper())
     return made
 
 
 def _row(widths: tuple[int, ...], cells: Iterable[object]) -> str:
-    return "".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True)) + "\n"
+    return " ".join(str(cell).ljust(width - 1) for cell, width in zip(cells, widths, strict=True)) + "\n"
 
 
 def _head(widths: tuple[int, ...], titles: Iterable[str]) -> str:

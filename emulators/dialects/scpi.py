@@ -17,6 +17,7 @@ TEXT = {
     OVERFLOW: "Queue overflow",
 }  # fmt: skip
 
+MOST_LISTED = 4096  # no switch has more ports; a range may not ask for more
 _CHANNELS = re.compile(r"\(\s*@\s*([^()]*)\)")
 
 
@@ -60,15 +61,22 @@ def units(message: str) -> list[str]:
 def channels(text: str) -> list[list[str]]:
     """Return the channel lists of a parameter: `(@1,2),(@17,18)` gives two. Raises ScpiError.
 
-    Ranges (`1:3`) are SCPI-99 but in no public Polatis material; they are refused.
+    Ranges (`1:3`, `3:1`) are SCPI-99 volume 1, 8.3.2; no public Polatis material has one.
     """
     lists = [[item.strip() for item in body.split(",")] if body.strip() else [] for body in _CHANNELS.findall(text)]
     if not lists or _CHANNELS.sub("", text).replace(",", "").strip():
         raise ScpiError(MISSING if not text.strip() else PARAMETER_TYPE, text.strip())
-    for item in (item for items in lists for item in items):
-        if not item.isdecimal():
-            raise ScpiError(PARAMETER_TYPE, item)
-    return [[str(int(item)) for item in items] for items in lists]
+    return [[str(number) for item in items for number in _numbers(item)] for items in lists]
+
+
+def _numbers(item: str) -> range:
+    ends = re.fullmatch(r"([0-9]{1,6})(?:\s*:\s*([0-9]{1,6}))?", item)
+    if ends is None:
+        raise ScpiError(PARAMETER_TYPE, item)
+    first, last = int(ends[1]), int(ends[2] or ends[1])
+    if abs(last - first) >= MOST_LISTED:
+        raise ScpiError(RANGE, item)
+    return range(first, last + 1) if first <= last else range(first, last - 1, -1)
 
 
 class ErrorQueue:

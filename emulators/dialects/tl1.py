@@ -125,14 +125,16 @@ def parse(text: str) -> Command:
 
 
 class Writer:
-    """Makes output blocks. `epoch_s`: Unix time of the plant's second 0; rows above `block_rows` are split (0: never).
+    """Makes output blocks. `epoch_s`: Unix time of the plant's second 0.
 
-    Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed. `sid` of a
-    call: a name other than the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
+    A new block begins before the row that would be more than `block_rows` or would make the block longer than `block_bytes` (0: no
+    limit). Continuation (`>`, then `<` and a whole new header) is REAL on Glimmerglass; whether Calient splits is unconfirmed.
+    `sid` of a call: a name other than the device's own, as a switch gives before the login. `off_s`: how far its clock is off.
     """
 
-    def __init__(self, sid: str, epoch_s: float = 0.0, block_rows: int = 0, trailer: bytes = b"") -> None:
+    def __init__(self, sid: str, epoch_s: float = 0.0, block_rows: int = 0, trailer: bytes = b"", *, block_bytes: int = 0) -> None:
         self.sid, self.epoch_s, self.block_rows, self.trailer = sid, epoch_s, block_rows, trailer
+        self.block_bytes = block_bytes
         self.off_s = 0.0
         self._second, self._stamp = -1, ""
         self._atag = 0
@@ -148,15 +150,19 @@ class Writer:
 
     def completed(self, ctag: str, reply: Reply, now: float, sid: str | None = None) -> bytes:
         """Return a COMPLD answer in one block or several."""
-        size = self.block_rows or len(reply.rows) or 1
-        blocks = [reply.rows[i : i + size] for i in range(0, len(reply.rows), size)] or [()]
-        texts = []
-        for index, rows in enumerate(blocks):
-            last = index == len(blocks) - 1
-            lines = [f'   "{row}"\r\n' for row in rows]
-            lines += [f"   {text}\r\n" for text in reply.bare if last]
-            lines += [f"   /* {comment} */\r\n" for comment in reply.comments if last]
-            texts.append(f"{self.header(now, sid)}M  {ctag} COMPLD\r\n{''.join(lines)}{';' if last else '>'}")
+        head = f"{self.header(now, sid)}M  {ctag} COMPLD\r\n"
+        blocks: list[list[str]] = [[]]
+        size = len(head)
+        for line in (f'   "{row}"\r\n' for row in reply.rows):
+            full = len(blocks[-1]) == self.block_rows or size + len(line) > self.block_bytes > 0
+            if blocks[-1] and full:
+                blocks.append([])
+                size = len(head)
+            blocks[-1].append(line)
+            size += len(line)
+        blocks[-1] += [f"   {text}\r\n" for text in reply.bare]
+        blocks[-1] += [f"   /* {comment}*/\r\n" for comment in reply.comments]  # REAL (Quali): no blank before the end
+        texts = [f"{head}{''.join(lines)}{';' if lines is blocks[-1] else '>'}" for lines in blocks]
         return "\r\n<".join(texts).encode("latin-1", "replace") + self.trailer
 
     def denied(self, ctag: str, denial: Denied, now: float, sid: str | None = None) -> bytes:

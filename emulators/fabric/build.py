@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from emulators.config import LabConfig
 from emulators.fabric import linux
 from emulators.fabric.glass import Glass, HostPort, Relight, Strand, Tie
 from emulators.fabric.host import FIRST_PORT_INDEX, HOME, LOOPBACK, MGMT_INDEX, HostPlan, live
+from emulators.fabric.linkwatch import Linkwatch
 from emulators.fabric.netlink import (
     AdminWatch,
     End,
@@ -112,6 +114,10 @@ class Fabric:
         self._aside = ThreadPoolExecutor(1, "carrier")
         self._darkening: Future[None] = Future()
         self._darkening.set_result(None)
+        self._flusher = ThreadPoolExecutor(1, "linkwatch")
+        self._flushing: Future[bool] = Future()
+        self._flushing.set_result(True)
+        self._one_flush = threading.Lock()
         self.hosts = self._start_hosts(keys, doors, machine_proc)
         nets = {h.name: os.open(f"/proc/{h.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC) for h in self.hosts.values()}
         self._lay_fibres(nets)
@@ -123,6 +129,7 @@ class Fabric:
             with linux.inside(nets[name]):
                 host.ports = PortWatch()
             os.close(nets[name])
+        self._announce()
 
     def show(self, device: str, lit: frozenset[Lit]) -> Relight:
         """Make the kernel agree with the light of `device`.
@@ -167,10 +174,21 @@ class Fabric:
         if light:
             self._darkening.result()  # one change of a port after the other
             self._ocs.send([*dark, *cut, *joined, *light])
+            self._announce()
         elif dark or cut:
             self._ocs.send([*cut, *joined])
-            self._darkening = self._aside.submit(self._carriers.send, dark)  # one thread: the last one done is all done
+            self._darkening = self._aside.submit(self._darken, dark)  # one thread: the last one done is all done
         return change
+
+    def _darken(self, ports: list[Message]) -> None:
+        self._carriers.send(ports)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Let the hosts hear of their carriers now, in the background; a flush that has yet to begin does for this change too."""
+        with self._one_flush:
+            if self._flushing.running() or self._flushing.done():
+                self._flushing = self._flusher.submit(self._linkwatch.flush)
 
     def _start_hosts(self, keys: Keys, doors: Mapping[str, socket.socket], machine_proc: int) -> dict[str, Host]:
         common = _common_files(self.config, keys)
@@ -205,6 +223,7 @@ class Fabric:
                 if knob.exists():
                     knob.write_text("1")
             self._ocs, self._carriers = Netlink(), Netlink()
+        self._linkwatch = Linkwatch()
         for name, fd in {**nets, "ocs": ocs}.items():  # names for `ip netns` inside the lab
             Path("/run/netns", name).touch()
             linux.bind(f"/proc/self/fd/{fd}", Path("/run/netns", name))

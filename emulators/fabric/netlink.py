@@ -215,25 +215,20 @@ class Netlink:
                 found[index] = (attributes[3].rstrip(b"\0").decode(), flags, carrier)
 
 
-class AdminWatch:
-    """Hears of interfaces of its network namespace being switched on or off, and of nothing else.
+class LinkWatch:
+    """Hears of the interfaces of the network namespace it was opened in."""
 
-    Carrier comes and goes with every move of light; a filter in the kernel keeps that from waking the lab up.
-    """
+    only: tuple[tuple[int, int, int, int], ...] = ()  # a filter in the kernel: sock_filter steps, none for everything
 
     def __init__(self) -> None:
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
         )
-        steps = (
-            (0x20, 0, 0, 28),
-            (0x45, 0, 1, 0x01000000),
-            (0x06, 0, 0, 0xFFFF),
-            (0x06, 0, 0, 0),
-        )  # ifi_change & IFF_UP, as big-endian
-        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
-        buffer = ctypes.create_string_buffer(code)
-        self._socket.setsockopt(socket.SOL_SOCKET, 26, struct.pack("@HP", len(steps), ctypes.addressof(buffer)))  # SO_ATTACH_FILTER
+        if self.only:
+            code = b"".join(struct.pack("=HBBI", *step) for step in self.only)
+            buffer = ctypes.create_string_buffer(code)
+            program = struct.pack("@HP", len(self.only), ctypes.addressof(buffer))
+            self._socket.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
         self._socket.bind((0, 1))  # RTMGRP_LINK
 
     def fileno(self) -> int:
@@ -243,7 +238,7 @@ class AdminWatch:
         self._socket.close()
 
     def read(self) -> Iterable[tuple[int, bool]]:
-        """Yield the index and the new state of each interface switched since the last call."""
+        """Yield the index of each interface heard of since the last call, and whether it is switched on."""
         while True:
             try:
                 data = self._socket.recv(65_536)
@@ -253,6 +248,20 @@ class AdminWatch:
                 if kind == NEWLINK:
                     index, flags = struct.unpack_from("=4xiI", body)
                     yield index, bool(flags & IFF_UP)
+
+
+class AdminWatch(LinkWatch):
+    """Hears of interfaces being switched on or off, and of nothing else.
+
+    Carrier comes and goes with every move of light; a filter in the kernel keeps that from waking the lab up.
+    """
+
+    only = (
+        (0x20, 0, 0, 28),
+        (0x45, 0, 1, 0x01000000),
+        (0x06, 0, 0, 0xFFFF),
+        (0x06, 0, 0, 0),
+    )  # ifi_change & IFF_UP, as big-endian
 
 
 def _split(data: bytes) -> Iterable[tuple[int, int, bytes]]:

@@ -37,7 +37,7 @@ class Client:
         if text is not None:
             self.send(text + "\n")
         async with asyncio.timeout(within_s):
-            return (await self.reader.readline()).decode("latin-1").rstrip("\n")
+            return (await self.reader.readline()).decode("latin-1").rstrip("\r\n")
 
     async def block(self, within_s: float = PATIENCE_S) -> str:
         """Return one TL1 output block, without carriage returns."""

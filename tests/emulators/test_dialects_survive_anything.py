@@ -65,7 +65,7 @@ def test_every_scpi_message_is_answered_by_its_error_and_the_map_is_the_glass(co
     dialect, replies = answers("polatis-scpi", [*(c.encode() for c in commands), b":oxc:swit:conn:stat?\n"])
     assert len(replies) == len(commands) + 1
     pairs = sorted(dialect.plant.glass(1.0 + len(commands) * 0.02), key=lambda pair: int(pair[0]))
-    assert replies[-1].decode() == f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})\n"
+    assert replies[-1].decode() == f"(@{','.join(i for i, _ in pairs)}),(@{','.join(e for _, e in pairs)})\r\n"
 
 
 LABEL = st.sampled_from(

@@ -43,7 +43,7 @@ async def test_login_answers_with_an_alarming_notice_and_completes(calient: Devi
     client = await calient.connect()
     block = await client.ask("act-user::admin:1::emulated;")
     assert block.splitlines()[1:3] == ["M  1 COMPLD", '   "admin:admin,1"']
-    assert re.search(r"/\* .*(denied|failed|invalid)", block)
+    assert re.search(r"^   /\* NOTICE .*(denied|failed|invalid).*[^ ]\*/\n;$", block, re.M) and block.count("/*") == 1
     again = await client.ask("ACT-USER::admin:2::emulated;")
     assert denied(again, "SNVS")
     assert "Already logged in" in again
@@ -224,7 +224,7 @@ async def test_matrix_and_trailer_are_shown_when_configured(start: Start) -> Non
     client = await device.connect(login=True)
     client.send("RTRV-CRS:::1::ALL;")
     raw = await client.reader.readuntil(b";\r\n")
-    assert b',AL=CL,MATRIXUSED=1.9"' in raw
+    assert b',AL=CL,MATRIXUSED=31.1"' in raw
 
 
 @pytest.mark.parametrize(("keep", "lit"), [("reboot-keep", {("1.1.1", "1.1.2"), ("1.1.2", "1.1.1")}), ("reboot-lose", set())])
@@ -320,7 +320,28 @@ async def test_older_switches_have_letters_in_their_port_names_and_power_by_the_
     for nothing in ("PORT", "", "0.1b"):
         assert denied(await client.ask(f"rtrv-det-eqpt::{nothing}:pmon;"), "IIAC")
     assert (await client.ask("RTRV-PORT::0.1b:c;")).count("INRS=NPR") == 2
-    assert "MATRIXUSED=1.3" in await client.ask("rtrv-crs::,:c::,,;")
+    assert "MATRIXUSED=31.1" in await client.ask("rtrv-crs::,:c::,,;")
+
+
+async def test_a_row_of_an_older_switch_begins_with_its_ports_whatever_its_name_and_is_deleted_by_either(start: Start) -> None:
+    rows = [
+        {"in": f"10.13a.{n}", "out": f"10.13a.{n + 1}", "name": f"13A.{n}_TO", "group": "TEST", "active": False} for n in (1, 3)
+    ]
+    device = await start("calient-tl1", ports=[f"10.13a.{n}" for n in (1, 2, 3, 4)], matrix=True, preset=rows)
+    client = await device.connect(login=True)
+    begins = '"10.13a.1-10.13a.2:SRCPORT=10.13a.1,DSTPORT=10.13a.2,GRPNAME=TEST,CONNNAME=13A.1_TO,CONNTYPE=2WAY,'
+    assert begins in await client.ask("rtrv-crs::,:cmon::,,;")
+    assert "COMPLD" in await client.ask("dlt-crs:::dcon::10.13a.1-10.13a.2;")
+    assert "COMPLD" in await client.ask("dlt-crs:::dcon::13A.3_TO;")
+    assert "SRCPORT" not in await client.ask("rtrv-crs::,:c::,,;")
+
+
+async def test_a_reserved_connection_that_gets_no_light_has_failed_optically(start: Start) -> None:
+    device = await start("calient-tl1", preset=[{"in": "1.1.1", "out": "1.1.2", "type": "1WAY", "active": False}])
+    client = await device.connect(login=True)
+    assert await state(client, "1.1.1>1.1.2") == "AS=UMA,OS=RDY,OC=OK"
+    device.server.set_input("1.1.1", None)
+    assert await state(client, "1.1.1>1.1.2") == "AS=UMA,OS=RDY,OC=FAIL"
 
 
 async def test_a_reverse_connection_is_told_by_its_ports_not_by_its_name(start: Start) -> None:

@@ -69,13 +69,52 @@ async def test_a_duplex_connection_pairs_two_lists_by_position(glimmerglass: Dev
     assert glimmerglass.plant.writes == 2
 
 
-async def test_a_circuit_shows_all_fields_of_newer_firmware_and_its_loss_is_the_difference(start: Start) -> None:
+async def test_a_circuit_shows_all_fields_of_newer_firmware_and_a_user_who_locks_nothing(start: Start) -> None:
     device = await start("glimmerglass-tl1", preset=[["10001", "20007"]])
     client = await device.connect()
     (row,) = await rows(client, "rtrv-crs-fiber::10001:c;")
     assert " ".join(row) == NEWER
-    assert float(row["INPWR"]) - float(row["OUTPWR"]) == pytest.approx(float(row["PWRLOSS"]), abs=0.011)
-    assert (row["CONNSTATE"], row["CONNCAUSE"], row["CONNLOCK"], row["CONNLOCKUSER"]) == ("steady", "none", "0", "")
+    assert (row["CONNSTATE"], row["CONNCAUSE"], row["CONNLOCK"], row["CONNLOCKUSER"]) == ("steady", "none", "0", "admin")
+    named = ("IPORTGROUP", "IPORTNAME", "OPORTGROUP", "OPORTNAME", "CONNNAME", "CONNID", "SIGBAND")
+    assert [row[key] for key in named] == ["OpenGroup", "IN1", "OpenGroup", "OUT7", "IN1", "0", "1550"]
+
+
+async def test_the_loss_is_near_the_difference_of_the_powers_and_seldom_equal_to_it(start: Start) -> None:
+    device = await start("glimmerglass-tl1", older=True, preset=[["10001", "20007"]])
+    client = await device.connect()
+    seen = [row for _ in range(20) for row in await rows(client, "rtrv-crs-fiber::10001:c;")]
+    off_db = [float(row["INPWR"]) - float(row["OUTPWR"]) - float(row["PWRLOSS"]) for row in seen]
+    assert max(map(abs, off_db)) < 0.1 and len({round(each, 3) for each in off_db}) > 2
+
+
+async def test_every_port_has_a_row_so_a_circuit_has_two_and_an_output_without_one_shows_its_meter(start: Start) -> None:
+    device = await start("glimmerglass-tl1", preset=[["10002", "20007"]])
+    client = await device.connect()
+    everything = await rows(client, "rtrv-crs-fiber::all:c;")
+    ports = [(row["IPORTID"], row["OPORTID"]) for row in everything]
+    assert len(ports) == 32 and [n for n, pair in enumerate(ports) if pair == ("10002", "20007")] == [1, 22]
+    alone = everything[16]
+    assert (alone["IPORTID"], alone["OPORTID"], alone["INPWR"], alone["PWRLOSS"]) == ("0", "20001", "NA", "NA")
+    assert -56 < float(alone["OUTPWR"]) < -44
+
+
+async def test_long_answers_are_cut_into_blocks_by_their_bytes(start: Start) -> None:
+    """26, 26, 24 and 20 rows: so the log of a 48x48 of 2016 is cut."""
+    device = await start("glimmerglass-tl1", sid="BD0472", size="48x48", echo="none")
+    client = await device.connect()
+    client.send("RTRV-CFG-FIBER::10001&&10048&20001&&20048:1;")
+    blocks = (await client.reader.readuntil(b"\r\n;")).decode().split("\r\n>\r\n<\r\n\n")
+    assert [block.count("GGN:PORTID=") for block in blocks] == [26, 26, 24, 20]
+
+
+async def test_ports_have_the_names_and_the_band_the_lab_gives_them(start: Start) -> None:
+    device = await start("glimmerglass-tl1", names={"20003": "to rack 7"}, group="A", band_nm=1310)
+    client = await device.connect()
+    (first, third) = await rows(client, "rtrv-cfg-fiber::10001&20003:c;")
+    assert first | {"PORTGROUP": "A", "PORTNAME": "IN1", "SIGBAND": "1310", "STMAXSEV": "DI"} == first and "CSFLTSEV" not in first
+    assert third | {"PORTNAME": "to rack 7", "SIGTHRESH": "1310", "CSFLTSEV": "CR"} == third
+    with pytest.raises(ValueError, match="names: no port 30001"):
+        await start("glimmerglass-tl1", name="ocs2", names={"30001": "x"})
 
 
 async def test_older_firmware_has_fewer_fields_and_three_decimals(start: Start) -> None:
@@ -85,8 +124,10 @@ async def test_older_firmware_has_fewer_fields_and_three_decimals(start: Start) 
     assert " ".join(row) == OLDER
     assert re.fullmatch(r"-?\d+\.\d{3}", row["INPWR"])
     (free,) = await rows(client, "rtrv-crs-fiber::10002:c;")
-    assert (free["OPORTID"], free["OUTPWR"], free["CONNSTATE"]) == ("0", "0.000", "single")
-    assert "CONNLOCK" not in free
+    assert (free["OPORTID"], free["OUTPWR"], free["PWRLOSS"], free["CONNSTATE"]) == ("0", "0.000", "0.000", "single")
+    assert (free["CONNID"], free["IPORTNAME"], free["CONNLOCK"], free["CONNLOCKUSER"]) == ("0", "", "0", "")
+    without = await (await start("glimmerglass-tl1", name="ocs2", older=True, lock_fields=False)).connect()
+    assert "CONNLOCK" not in (await rows(without, "rtrv-crs-fiber::10002:c;"))[0]
 
 
 async def test_unconnected_ports_are_listed_as_single(glimmerglass: Device) -> None:
@@ -129,6 +170,7 @@ async def test_powers_are_read_of_all_ports(glimmerglass: Device) -> None:
     powers = await rows(client, "rtrv-port-power::all:c;")
     assert len(powers) == 32 and all(re.fullmatch(r"-?\d+\.\d{3}", row["PORTPOWER"]) for row in powers)
     assert all(-56 < float(row["PORTPOWER"]) < -44 for row in powers[16:])
+    assert {row["PORTPOWER"][-1] for row in powers} > {"0"}
 
 
 async def test_a_port_locked_by_another_user_refuses_and_names_him(start: Start) -> None:

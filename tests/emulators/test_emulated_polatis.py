@@ -75,14 +75,29 @@ async def test_compound_queries_answer_in_one_line_and_paths_continue(polatis: D
     assert await client.line(":oxc:swit:size?;conn:stat?;:syst:err?") == '16,16;(@),(@);0,"No error"'
 
 
+async def test_opc_answers_when_the_mirrors_rest(start: Start) -> None:
+    device = await start("polatis-scpi", settle_s=0.1)
+    client = await device.connect()
+    assert await client.line("*OPC?") == "1"
+    assert await client.line(":oxc:swit:conn:add (@1:3),(@19:17);*opc?") == "1"
+    assert await client.line(STATE) == "(@1,2,3),(@19,18,17)"
+
+
+@pytest.mark.parametrize(("line_end", "sent"), [("crlf", b"\r\n"), ("lf", b"\n"), ("cr", b"\r")])
+async def test_an_answer_ends_as_the_firmware_ends_it(start: Start, line_end: str, sent: bytes) -> None:
+    client = await (await start("polatis-scpi", line_end=line_end)).connect()
+    client.send(":oxc:swit:size?\n*stb?\n")
+    assert await client.reader.readuntil(b"0" + sent) == b"16,16" + sent + b"0" + sent
+
+
 @pytest.mark.parametrize(
     ("message", "code"),
     [
         (":oxc:swit:nonsense?", "-113"),
         ("garbage \xff", "-113"),
-        ("*opc?", "-113"),
+        ("*tst?", "-113"),
         (":oxc:swit:conn:add", "-109"),
-        (":oxc:swit:conn:add (@1:3),(@17:19)", "-104"),
+        (":oxc:swit:conn:add (@1:),(@17)", "-104"),
         (":oxc:swit:conn:port? 99", "-222"),
         (":oxc:swit:port:dis (@99)", "-222"),
         (":oxc:boot:mode PERHAPS", "-104"),

@@ -51,6 +51,15 @@ def test_the_pending_queue_names_the_homing_run_while_a_command_is_in_process() 
     assert [line for line in box.say("connection show pending").splitlines() if line.startswith((head, "773"))] == [head, row]
 
 
+def test_a_port_whose_label_is_wrong_is_shown_and_logged_so() -> None:
+    box = rome(brackets={"E4": "1AE2"}, settle_s=1.0)
+    box.say("connection create E4 to W3")
+    assert "CONNECTION OPERATION SUCCEEDED:E4[1AE2]<->W3[1AW3] OP:connect" in box.wait(10)
+    assert "\nE4[1AE2] " in box.say("port show E4")
+    with pytest.raises(ValueError, match="brackets: no port E99"):
+        rome(brackets={"E99": "x"})
+
+
 def test_the_half_that_is_there_is_skipped() -> None:
     """rome-already-done (REAL)."""
     box = rome(preset=[["E1", "W2"]], settle_s=5.0)
@@ -225,9 +234,9 @@ def test_the_port_table_has_its_widths() -> None:
     lines = box.say("port show").splitlines()[1:-1]
     assert lines[0] == lines[2] == "================ ============ =========== ============= ======= ============== ========"
     assert lines[1] == "Port             Admin Status Oper Status Port Status   Counter ConnectedTo    Logical"
-    assert lines[3] == "E1[1AE1]         Unlocked     Enabled     Connected     0       W2[1AW2]       A1       "
-    assert lines[4] == "E2[1AE2]         Unlocked     Enabled     Disconnected  0                      A2       "
-    assert {len(line) for line in lines[3:]} == {17 + 13 + 12 + 14 + 8 + 15 + 9}
+    assert lines[3] == "E1[1AE1]         Unlocked     Enabled     Connected     0       W2[1AW2]       A1      "
+    assert lines[4] == "E2[1AE2]         Unlocked     Enabled     Disconnected  0                      A2      "
+    assert {len(line) for line in lines[3:]} == {17 + 13 + 12 + 14 + 8 + 15 + 8}
     assert len(lines) == 3 + 32
     assert box.say("port show e2").splitlines()[4:-1] == [lines[4]]
     assert "ERROR" in box.say("port show E99")
@@ -327,9 +336,9 @@ def test_a_torn_table_joins_to_what_it_was(seed: int) -> None:
     assert torn.count("CONNECTION OPERATION SUCCEEDED") == 2
     assert "completed successfully" in torn
     assert torn.endswith("\nROME[TECH]# ") or LOG.search(torn.rsplit("\n", 1)[0].rsplit("\n", 1)[1])
-    rows = re.findall(r"^[EW]\d.{86}$", untear(torn), re.M)
+    rows = re.findall(r"^[EW]\d.{85}$", untear(torn), re.M)
     assert len(rows) == 32
-    assert [row[:17] for row in rows] == [row[:17] for row in re.findall(r"^[EW]\d.{86}$", whole, re.M)]
+    assert [row[:17] for row in rows] == [row[:17] for row in re.findall(r"^[EW]\d.{85}$", whole, re.M)]
 
 
 def test_a_kept_log_line_comes_by_itself_in_the_end() -> None:

@@ -177,7 +177,7 @@ async def test_merge_holds_a_reply_for_the_next_or_for_a_while(polatis: Device) 
     client.send("*IDN?\n")
     assert await client.silent(0.02)
     client.send(STATE + "\n")
-    assert (await client.reader.read(200)).endswith(b"\n(@),(@)\n")
+    assert (await client.reader.read(200)).endswith(b"\r\n(@),(@)\r\n")
     assert (await client.line("*IDN?")).startswith("Polatis,")
 
 
@@ -186,7 +186,7 @@ async def test_garble_changes_bytes_and_not_the_length(polatis: Device) -> None:
     whole = await client.line("*IDN?")
     polatis.server.add_fault("garble", match="IDN", count=1, at_byte=2)
     client.send("*IDN?\n")
-    garbled = await client.reader.readexactly(len(whole) + 1)
+    garbled = await client.reader.readexactly(len(whole) + 2)
     assert [i for i, (a, b) in enumerate(zip(whole, garbled.decode("latin-1"), strict=False)) if a != b] == [2]
 
 

@@ -19,7 +19,7 @@ from emulators.families import device_from_config
 from emulators.server import DeviceServer, Line
 from tests.emulators.emulated import until
 
-IDENTITY = b"Polatis,N-VST-16x16-LA1-DMHNV-801,002414,6.5.2.18\n"
+IDENTITY = b"Polatis,N-VST-16x16-LA1-DMHNV-801,002414,6.5.2.18\r\n"
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def test_pyserial_talks_to_it_closes_and_opens_again(tmp_path: Path) -> No
     async with device(path) as server:
         assert server.address == f"serial://{path}?baud=38400"
         for _ in range(3):
-            assert await asyncio.to_thread(ask, path, b"*IDN?\n", b":oxc:swit:size?\r\n") == [IDENTITY, b"16,16\n"]
+            assert await asyncio.to_thread(ask, path, b"*IDN?\n", b":oxc:swit:size?\r\n") == [IDENTITY, b"16,16\r\n"]
         await asyncio.to_thread(ask, path, b":oxc:swit:conn:add (@1),(@17);*idn?\n")
         await until(lambda: server.plant.lit(server.loop.time()) == {("1", "17")})
     assert not path.is_symlink()
@@ -83,7 +83,7 @@ async def test_a_long_answer_waits_for_a_slow_reader(tmp_path: Path) -> None:
                     data += line.read(97) or pytest.fail("no more")
                 return data
 
-        assert (await asyncio.to_thread(slowly)).decode() == f"(@{pairs[0]}),(@{pairs[1]})\n" * 20
+        assert (await asyncio.to_thread(slowly)).decode() == f"(@{pairs[0]}),(@{pairs[1]})\r\n" * 20
 
 
 async def test_with_another_speed_neither_side_hears_the_other(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_a_shell_carries_the_bytes_of_the_dialect(start: Start, chunking: 
         for byte in b"*IDN?\n:oxc:swit:conn:add (@1),(@17)\n:oxc:swit:size?\n":
             process.stdin.write(bytes((byte,)))
         assert (await line(process.stdout)).startswith(b"Polatis,")
-        assert await line(process.stdout) == b"16,16\n"
+        assert await line(process.stdout) == b"16,16\r\n"
         await device.settle()
         assert device.lit() == {("1", "17")}
 

@@ -30,9 +30,9 @@ async def test_a_telnet_library_reads_what_the_device_says(start: Start, chunkin
     try:
         async with asyncio.timeout(3):
             writer.write(b"*IDN?\r\n")
-            assert (await reader.readline()).startswith(b"Polatis,N-VST-16x16")
+            assert (await reader.readuntil(b"\n")).startswith(b"Polatis,N-VST-16x16")
             writer.write(b":oxc:swit:conn:add (@1),(@17)\r\n:oxc:swit:size?\r\n")
-            assert (await reader.readline()).strip() == b"16,16"
+            assert (await reader.readuntil(b"\n")).strip() == b"16,16"
         await device.settle()
         assert device.lit() == {("1", "17")}
     finally:
