@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from optics import BadFile, DeviceName, HostPort, Missing, Port
 from optics.errors import Interlock
+from optics.plain import one_line
 from orchestrator.audit import Who, add_audit, make_tables
 from orchestrator.filepos import did_you_mean, natural
 from orchestrator.lab import Lab
@@ -44,7 +45,7 @@ class Tagout:
     why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]"
+        return one_line(f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]")
 
 
 @dataclass(frozen=True, slots=True)
