@@ -161,6 +161,10 @@ def down(report: DownReport, colour: bool) -> str:
 def status(report: StatusReport, colour: bool) -> str:
     """Devices, hosts, job and what differs from the plan."""
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
+    if report.loose:
+        shown = listed(tuple(name.removeprefix(f"{report.inventory}/") for name in report.loose))
+        words = f"warning  everybody may write {shown}, and so decide where passwords go: chmod -R o-w {report.inventory}"
+        lines.append(paint(words, "yellow", colour))
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
         lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")

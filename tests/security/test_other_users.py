@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import emulators.__main__ as emulators_main
+from emulators.__main__ import EXIT_MISSING
 from optics import TestbedError
 from optics.errors import Missing, Untrusted
-from orchestrator import lablock
+from orchestrator import lablock, labproc
+from orchestrator.cli.guard import Teller
 from orchestrator.lablock import OneStore
 from orchestrator.settings import load
 from orchestrator.storefile import UnsafeStore, private_file
 from orchestrator.wholefile import write_whole
+from tests.security.test_hostile import command
+
+__all__ = ["command"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which root alone can")
 
@@ -307,3 +316,79 @@ def test_the_draft_of_a_file_is_not_written_through_somebody_elses_link(shared: 
     write_whole(shared / "plan.json", "plan")
     assert treasure.read_text() == SECRET and (shared / "plan.json").read_text() == "plan"
     assert not [p for p in shared.iterdir() if p.name.startswith(".plan") and p.lstat().st_uid == 0], "no draft stays"
+
+
+# --- an inventory that everybody may write is told
+
+
+def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(command: Any, tmp_path: Path) -> None:
+    command("polatis-scpi", 1, "history")
+    lab = tmp_path / "lab"
+    for loose, words in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
+        before = stat.S_IMODE(loose.stat().st_mode)
+        for verb in ("status", "doctor"):
+            assert "everybody may write" not in "".join(map(str, command("polatis-scpi", 1, verb))), verb
+        loose.chmod(before | 0o002)
+        _, out, err = command("polatis-scpi", 1, "status")
+        assert f"everybody may write {words}" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
+        assert json.loads(command("polatis-scpi", 1, "status", "--json")[1])["data"]["loose"] == [str(loose)]
+        found = json.loads(command("polatis-scpi", 1, "doctor", "--json")[1])["data"]["checks"]
+        [check] = [c for c in found if c["name"] == "rights of the inventory"]
+        assert check["state"] == "fail" and check["fix"] == f"chmod -R o-w {lab}" and str(loose) in check["detail"]
+        loose.chmod(before)
+
+
+# --- an emulated lab, a guard's log, the committer
+
+
+SAYS_YES = """
+import os, socket, sys
+os.umask(0)
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1] + "/control.sock")
+s.listen(4)
+print("ready", flush=True)
+while True:
+    link, _ = s.accept()
+    link.recv(4096)
+    link.sendall(b'{"ok": true, "pid": 1}\\n')
+    link.close()
+"""
+
+
+def test_a_lab_whose_folder_somebody_else_made_is_neither_started_nor_believed(shared: Path, tmp_path: Path) -> None:
+    state = shared / "state"
+    generate = [sys.executable, "-m", "emulators.generate", "--hosts", "2", "--ports", "1", "--free-ports"]
+    subprocess.run([*generate, "--out", tmp_path / "lab", "--state", state], check=True, stdout=subprocess.DEVNULL)
+    stranger('mkdir -m 755 "$1"', state)
+    start = [sys.executable, "-m", "emulators", tmp_path / "lab", "--devices-only", "--foreground"]
+    ended = subprocess.run(start, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == EXIT_MISSING and "belongs to user 65534" in ended.stderr and not list(state.iterdir())
+    python = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
+    talker = subprocess.Popen(
+        [python, "-c", SAYS_YES, state], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert talker.stdout is not None and talker.stdout.readline() == "ready\n"
+        with pytest.raises(Untrusted, match="belongs to nobody"):
+            labproc.is_running(tmp_path / "lab")
+    finally:
+        talker.kill()
+        talker.communicate()
+
+
+def test_the_files_of_a_lab_are_not_written_through_links(tmp_path: Path) -> None:
+    treasure = tmp_path / "treasure"
+    treasure.write_text(SECRET)
+    for name, act in (("lab.pid", emulators_main._lock), ("lab.log", lambda folder: emulators_main._log_to(folder / "lab.log"))):
+        (tmp_path / name).symlink_to(treasure)
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            act(tmp_path)
+    assert treasure.read_text() == SECRET
+
+
+def test_a_guards_log_is_not_written_through_somebody_elses_link(shared: Path, treasure: Path) -> None:
+    stranger('ln -s "$1" "$2/guard.log"', treasure, shared)
+    with pytest.raises(TestbedError, match="belongs to nobody"):
+        Teller(True, True, shared / "guard.log")
+    assert treasure.read_text() == SECRET
