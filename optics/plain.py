@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-
-_KEY = os.urandom(8).hex()  # of this process: what others wrote cannot contain it, so it tells our colours from theirs
-_OURS = re.compile(rf"(\x1b\[{_KEY};\d+m)")
-
 
 def printable(text: str, *, keep: str = "\n") -> str:
     r"""The text with everything that is neither printable nor in `keep` written as an escape.
@@ -21,22 +15,6 @@ def printable(text: str, *, keep: str = "\n") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def colour(text: str, code: int) -> str:
-    """Mark text for a colour (ECMA-48 SGR code) that `coloured` turns on; colours in others' words stay words."""
-    return f"\x1b[{_KEY};{code}m{text}\x1b[{_KEY};0m"
-
-
-def coloured(text: str) -> str:
-    """`printable`, with the colours that `colour` marked turned on."""
-    parts = _OURS.split(text)
-    return "".join(part.replace(f"{_KEY};", "") if i % 2 else printable(part) for i, part in enumerate(parts))
-
-
-def one_line(text: str) -> str:
-    """`printable` without line breaks, for a cell or a line of a list; the marks of `colour` stay."""
-    return "".join(part if i % 2 else printable(part, keep="") for i, part in enumerate(_OURS.split(text)))
 
 
 def indented(text: str) -> str:

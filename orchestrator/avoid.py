@@ -42,7 +42,7 @@ def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
 def _named(word: str, lab: Lab, ports: set[HostPort], trunks: set[str]) -> bool:
     """Add what `word` names; False if it names nothing."""
     port = host_port(word, lab)
-    if port in lab.fibres:
+    if port is not None and port in lab.fibres:
         ports.add(port)
         return True
     device, _, label = word.partition(":")

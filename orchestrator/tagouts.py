@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from optics import BadFile, DeviceName, HostPort, Missing, Port
 from optics.errors import Interlock
-from optics.plain import one_line
+from optics.plain import printable
 from orchestrator.audit import Who, add_audit, make_tables
 from orchestrator.filepos import did_you_mean, natural
 from orchestrator.lab import Lab
@@ -46,7 +46,9 @@ class Tagout:
     why: str = ""
 
     def __str__(self) -> str:
-        return one_line(f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]")
+        return printable(
+            f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]", keep=""
+        )
 
 
 @dataclass(frozen=True, slots=True)

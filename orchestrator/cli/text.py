@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from optics.plain import colour, one_line
+from orchestrator.cli.tones import colour, one_line
 from orchestrator.reports import path_text
 from orchestrator.telemetry.progress import scaled_text, seconds_text
 
@@ -28,7 +28,7 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1, "dim": 2}
 
 
 def paint(text: str, tone: str, on: bool) -> str:
-    """Colour `text` (red, green, yellow, bold, dim) if `on`; `optics.plain.coloured` must print it."""
+    """Colour `text` (red, green, yellow, bold, dim) if `on`; `tones.coloured` must print it."""
     return colour(text, _CODES[tone]) if on else text
 
 

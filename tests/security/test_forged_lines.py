@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from optics.plain import coloured
 from orchestrator.audit import Who
 from orchestrator.cli import render
 from orchestrator.cli.text import columns, paint
+from orchestrator.cli.tones import coloured
 from orchestrator.locks import Locks
 from orchestrator.reports import DeviceStatus, HostStatus, JobLogs, JobStatus, StatusReport, Unfinished
 from orchestrator.scope import WHOLE

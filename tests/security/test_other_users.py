@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from emulators.__main__ import EXIT_MISSING
 from optics import TestbedError
 from optics.errors import Missing, Untrusted
 from orchestrator import lablock, labproc
+from orchestrator.cli import main
 from orchestrator.cli.guard import Teller
 from orchestrator.lablock import OneStore
 from orchestrator.settings import load
@@ -392,3 +395,29 @@ def test_a_guards_log_is_not_written_through_somebody_elses_link(shared: Path, t
     with pytest.raises(TestbedError, match="belongs to nobody"):
         Teller(True, True, shared / "guard.log")
     assert treasure.read_text() == SECRET
+
+
+def test_no_password_goes_to_the_port_of_whoever_owns_the_directory(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], settings: None
+) -> None:
+    word = shared / "word"
+    word.write_text("Kv3-sent-nowhere")
+    word.chmod(0o600)
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(0.05)
+        devices = f'lab: l\ndevices: {{ocs1: {{driver: polatis-tl1, address: "tcp://127.0.0.1:{door.getsockname()[1]}", \
+username: admin, password_file: {word}}}}}\n'
+        hosts = "all: {hosts: {gpu01: {testbed_host_id: 1, testbed_ports: {1: {interface: e1}}}}}\n"
+        fibres = 'fibres: [{name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "17"}]\n'
+        plant = 'printf %s "inventory = \\"lab\\"" > "$1/testbed.toml"; mkdir "$1/lab"; cd "$1/lab"'
+        plant += '; printf %s "$2" > hosts.yml; printf %s "$3" > devices.yml; printf %s "$4" > fibres.yml'
+        stranger(plant, shared, hosts, devices, fibres)
+        monkeypatch.chdir(shared)
+        for words in (["status"], ["devices"], ["status", "--inventory", "lab"], ["doctor"]):
+            code = main.run([*words, "--timeout", "2s"])
+            said = capsys.readouterr()
+            assert code == 2 and "E-UNTRUSTED" in said.err, said
+        with suppress(TimeoutError):
+            heard.append(door.accept()[0].recv(4096))
+    assert not heard
