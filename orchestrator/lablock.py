@@ -102,6 +102,27 @@ class OneStore:
         self.release()
 
 
+def who_locks(folder: Path) -> str:
+    """Who may lock in this directory, in words. Raises: as `OneStore`."""
+    if not folder.exists():
+        return "nothing was locked here yet"
+    fd = _folder(folder)
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if found.st_mode & stat.S_IWGRP:
+        return f"{folder}: root and group {_group(found.st_gid)}"
+    return f"{folder}: {user_name(found.st_uid)} alone"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"
+
+
 def _lock(fd: int, kind: int) -> bool:
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import shutil
@@ -129,6 +130,26 @@ def test_what_a_member_of_the_group_put_in_place_of_the_lock_is_not_written(
         with pytest.raises(Untrusted, match="is no lock file"):
             OneStore(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
+
+
+def test_doctor_says_who_may_lock_and_that_a_directory_of_somebody_else_is_none(
+    shared: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check() -> dict[str, Any]:
+        found = json.loads(command("polatis-scpi", 1, "doctor", "--json")[1])["data"]["checks"]
+        [only] = [c for c in found if c["name"] == "who may lock"]
+        return dict(only)
+
+    folder = shared / "locks"
+    monkeypatch.setenv("TESTBED_LOCK_DIR", str(folder))
+    assert check()["state"] == "ok"
+    folder.mkdir(mode=0o700)
+    assert check()["detail"] == f"{folder}: root alone"
+    os.chown(folder, 0, grp.getgrnam("nogroup").gr_gid)
+    folder.chmod(0o2770)
+    assert check()["detail"] == f"{folder}: root and group nogroup"
+    os.chown(folder, NOBODY, NOBODY)
+    assert check()["state"] == "fail" and "belongs to nobody" in check()["detail"]
 
 
 @pytest.mark.parametrize("plant", ['ln -s "$1" "$2"', 'mkfifo "$2"', 'echo x > "$2"'])
