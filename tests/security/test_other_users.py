@@ -145,9 +145,9 @@ def test_doctor_says_who_may_lock_and_that_a_directory_of_somebody_else_is_none(
     assert check()["state"] == "ok"
     folder.mkdir(mode=0o700)
     assert check()["detail"] == f"{folder}: root alone"
-    os.chown(folder, 0, grp.getgrnam("nogroup").gr_gid)
+    os.chown(folder, 0, NOBODY)
     folder.chmod(0o2770)
-    assert check()["detail"] == f"{folder}: root and group nogroup"
+    assert check()["detail"] == f"{folder}: root and group {grp.getgrgid(NOBODY).gr_name}"
     os.chown(folder, NOBODY, NOBODY)
     assert check()["state"] == "fail" and "belongs to nobody" in check()["detail"]
 
@@ -207,7 +207,7 @@ def test_two_members_of_the_group_meet_at_one_lock(shared: Path, store: Path, tm
 
 
 def test_root_hands_the_machines_lock_directory_to_its_group(shared: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number, group in enumerate(("nogroup", "no-such-group-here")):
+    for number, group in enumerate((grp.getgrgid(NOBODY).gr_name, "no-such-group-here")):
         folder = shared / f"locks{number}"
         monkeypatch.setattr(lablock, "SHARED", folder)
         monkeypatch.setattr(lablock, "GROUP", group)
