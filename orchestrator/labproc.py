@@ -136,7 +136,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     began = time.monotonic()
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "emulators", str(inventory)],
+            [sys.executable, "-P", "-m", "emulators", str(inventory)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from optics.errors import BadFile
 from orchestrator.lablock import SHARED
-from orchestrator.trust import believed, read_own, require_own, require_own_inventory
+from orchestrator.trust import believed, read_own, require_own_folder, require_own_inventory
 
 PROJECT_FILE = "testbed.toml"
 
@@ -175,7 +175,7 @@ def load(
     data = Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir)
     for folder in (state, data, Path(dirs.user_cache_dir)):
         if folder.exists():
-            require_own(folder, uids)
+            require_own_folder(folder, uids)
     inventory = _inventory(values.get("inventory"), cwd)
     require_own_inventory(inventory, uids)
     return Settings(

@@ -50,6 +50,12 @@ def require_own(path: Path, uids: Collection[int]) -> None:
             raise _belongs(path, found.st_uid)
 
 
+def require_own_folder(folder: Path, uids: Collection[int]) -> None:
+    """Raises: Untrusted - somebody else owns the directory, or the one it is in, where he could put another in its place."""
+    require_own(folder, uids)
+    require_own(folder.resolve().parent, uids)
+
+
 def read_own(path: Path, uids: Collection[int]) -> str:
     """The text of a settings file that nobody else can have written.
 
@@ -71,15 +77,18 @@ def read_own(path: Path, uids: Collection[int]) -> str:
 
 
 def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - somebody else owns the directory or a file in it that would be read."""
+    """Raises: Untrusted - somebody else owns the directory, the one it is in, or a file in it that would be read."""
     if folder.is_dir():
+        require_own_folder(folder, uids)
         for path in _inventory(folder):
             require_own(path, uids)
 
 
 def loose(folder: Path) -> list[Path]:
     """What of an inventory everybody on this machine may write, or put something else in the place of."""
-    return [path for path in _inventory(folder) if _everybodys(path)] if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return [path for path in (folder.resolve().parent, *_inventory(folder)) if _everybodys(path)]
 
 
 def _inventory(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -22,13 +23,14 @@ import emulators.__main__ as emulators_main
 from emulators.__main__ import EXIT_MISSING
 from optics import TestbedError
 from optics.errors import Missing, Untrusted
-from orchestrator import lablock, labproc
+from orchestrator import background, familylab, lablock, labproc
 from orchestrator.cli import main
 from orchestrator.cli.guard import Teller
 from orchestrator.lablock import OneStore
 from orchestrator.settings import load
 from orchestrator.storefile import UnsafeStore, private_file
 from orchestrator.wholefile import write_whole
+from tests.house.repository import ROOT
 from tests.security.test_hostile import command
 
 __all__ = ["command"]
@@ -301,6 +303,16 @@ def test_an_inventory_in_which_something_belongs_to_somebody_else_is_refused(tmp
 
 
 @pytest.mark.usefixtures("settings")
+def test_an_inventory_in_a_directory_of_somebody_else_is_refused(shared: Path, tmp_path: Path) -> None:
+    stranger('mkdir -m 755 "$1"', shared / "theirs")
+    lab = inventory(shared / "theirs" / "lab")
+    (tmp_path / "way").symlink_to(lab)
+    for path in (lab, tmp_path / "way"):
+        with pytest.raises(Untrusted, match="theirs: belongs to nobody"):
+            load({"inventory": str(path)}, env={}, cwd=tmp_path)
+
+
+@pytest.mark.usefixtures("settings")
 def test_an_inventory_lying_in_the_current_directory_is_refused_if_it_is_somebody_elses(shared: Path) -> None:
     stranger('mkdir -p "$1/inventory/emulated"', shared)
     with pytest.raises(Untrusted, match="belongs to nobody"):
@@ -442,3 +454,26 @@ username: admin, password_file: {word}}}}}\n'
         with suppress(TimeoutError):
             heard.append(door.accept()[0].recv(4096))
     assert not heard
+
+
+# --- programs that we start
+
+
+def test_no_program_that_we_start_takes_modules_from_the_current_directory(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: None
+) -> None:
+    for module in ("json", "argparse", "typer", "yaml"):
+        stranger('printf %s "$2" > "$1"', shared / f"{module}.py", f"open({str(shared / 'MARK')!r}, 'w').close()")
+    monkeypatch.chdir(shared)
+    started = background.spawn(load(env={}, cwd=tmp_path), ["version"], tmp_path / "said")
+    assert started.wait(60) == 0, (tmp_path / "said").read_text()
+    familylab._generate(tmp_path / "lab", tmp_path / "state", "dicon-scpi", None)
+    assert not (shared / "MARK").exists()
+    starts = [
+        (path.name, line)
+        for folder in ("orchestrator", "conformance", "drivers", "planner")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(r'sys\.executable, (?!"-P")("-|\*words)', line)
+    ]
+    assert not starts, "python -m looks into the current directory first: -P"
