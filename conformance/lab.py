@@ -182,7 +182,7 @@ def _running(inventory: Path, *options: str) -> Iterator[None]:
     here, there = os.pipe()
     with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(there), *options],
+            [sys.executable, "-P", "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(there), *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -222,7 +222,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, timeout=START_S)
+    done = subprocess.run([sys.executable, "-P", *words], capture_output=True, text=True, check=False, timeout=START_S)
     if done.returncode:
         raise Missing(f"{' '.join(words[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
     return done

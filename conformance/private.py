@@ -57,7 +57,7 @@ class CommandLine:
         own = {f"TESTBED_{kind}_DIR": str(self.home / kind.lower()) for kind in ("DATA", "STATE", "LOCK")}
         own |= {"TESTBED_INVENTORY": str(self.inventory), "TMPDIR": os.environ.get("TMPDIR", tempfile.gettempdir())}
         done = subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *map(str, words), "--json"],
+            [sys.executable, "-P", "-m", "orchestrator.cli.main", *map(str, words), "--json"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

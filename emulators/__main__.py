@@ -77,9 +77,11 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 256 + 6 * len(config.hosts))), hard))
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if config.state.stat().st_mode & 0o022:
+    found = config.state.stat()
+    if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()):
         what = "others may write there, and so replace the lab's keys and its socket"
-        raise CannotStart(f"{config.state}: {what}; chmod 700 it, or give the lab a folder of its own", EXIT_MISSING)
+        mend = "chmod 700 it" if found.st_mode & 0o022 else f"it belongs to user {found.st_uid}: take it away"
+        raise CannotStart(f"{config.state}: {what}; {mend}, or give the lab a folder of its own", EXIT_MISSING)
     lock = _lock(config.state)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -162,7 +164,7 @@ def _live(
 
 def _lock(state: Path) -> int:
     """Hold lab.pid for as long as any process of the lab lives."""
-    fd = os.open(state / "lab.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(state / "lab.pid", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -213,7 +215,7 @@ def _bind_control(state: Path) -> socket.socket:
 
 
 def _log_to(path: Path) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((nowhere, 0), (log, 1), (log, 2)):
         os.dup2(fd, target)

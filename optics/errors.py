@@ -119,6 +119,13 @@ class Interrupted(TestbedError):
     exit_code = 130
 
 
+class Untrusted(TestbedError):
+    """Another user of this machine has written, or could change, what the command would believe; nothing was done."""
+
+    code = "E-UNTRUSTED"
+    exit_code = 2
+
+
 class StoreFailed(TestbedError):
     """What a change does cannot be noted down (a full disk, a file system gone read-only), so nothing more is done."""
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-_SGR = re.compile(r"(\x1b\[(?:0|1|2|31|32|33)m)")  # the colours that `orchestrator.cli.text.paint` uses
-
 
 def printable(text: str, *, keep: str = "\n") -> str:
     r"""The text with everything that is neither printable nor in `keep` written as an escape.
@@ -19,11 +15,6 @@ def printable(text: str, *, keep: str = "\n") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def coloured(text: str) -> str:
-    """The same for text with our colours in it, which stay."""
-    return "".join(part if i % 2 else printable(part) for i, part in enumerate(_SGR.split(text)))
 
 
 def indented(text: str) -> str:

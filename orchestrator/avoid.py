@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -11,18 +10,20 @@ from orchestrator.assign import assign_ports
 from orchestrator.filepos import did_you_mean, summary
 from orchestrator.lab import Lab
 from orchestrator.plan import Avoid, LinkEnd, Plan, WantedLink, host_of
+from orchestrator.portnames import host_port, no_fibre
 
 
 def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
     """The plan, to be brought up without what `words` name. Raises: BadFile - as `read_avoid`."""
     if not words:
         return plan
-    note = f"avoids {', '.join(words)}; an up without --avoid uses them again"
-    return replace(plan, avoid=read_avoid(words, lab), warnings=(*plan.warnings, note))
+    avoid = read_avoid(words, lab)
+    note = f"avoids {', '.join(avoid.words)}; an up without --avoid uses them again"
+    return replace(plan, avoid=avoid, warnings=(*plan.warnings, note))
 
 
 def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
-    """What an operator names: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk, a device.
+    """What an operator names: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk, a device; by its usual name.
 
     Raises: BadFile - a name the lab does not know; all of them at once.
     """
@@ -34,17 +35,18 @@ def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
             problems.append(f"--avoid {word}: {_unknown(word, lab)}")
     if problems:
         raise BadFile(problems, hint="name a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device")
-    return Avoid(tuple(words), frozenset(ports), frozenset(trunks))
+    usual = tuple(str(host_port(word, lab) or word) for word in words)
+    return Avoid(usual, frozenset(ports), frozenset(trunks))
 
 
 def _named(word: str, lab: Lab, ports: set[HostPort], trunks: set[str]) -> bool:
     """Add what `word` names; False if it names nothing."""
-    host, _, label = word.partition(":")
-    number = re.fullmatch(r"p?(\d+)", label)
-    if host in lab.hosts and number and HostPort(host, int(number[1])) in lab.fibres:
-        ports.add(HostPort(host, int(number[1])))
+    port = host_port(word, lab)
+    if port is not None and port in lab.fibres:
+        ports.add(port)
         return True
-    at = Port(host, label)
+    device, _, label = word.partition(":")
+    at = Port(device, label)
     there = {p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)}
     ways = {t.name for t in lab.trunks if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)}
     ports |= there
@@ -61,7 +63,7 @@ def _unknown(word: str, lab: Lab) -> str:
             f"no fibre is attached to {host}:{label} (there are {', '.join(f'p{p.number}' for p in lab.fibres if p.host == host)})"
         )
     if host in lab.devices:
-        return f"no fibre of the inventory ends at {word}"
+        return no_fibre(word, lab) if colon else f"no fibre of the inventory ends at {word}"
     known = [*map(str, lab.fibres), *(f.name for f in lab.fibres.values()), *(t.name for t in lab.trunks), *lab.devices]
     return f"nothing in the lab has that name ({summary(lab.devices, 'device')}){did_you_mean(word, known)}"
 

@@ -22,7 +22,8 @@ def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool =
     `returncode`.
     """
     said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = [sys.executable, "-m", "orchestrator.cli.main", *words, "--no-color"]
+    # -P: -m would look for modules in the current directory first, which may be anybody's.
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--no-color"]
     command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
     if lowly and (nice := shutil.which("nice")) is not None:
         command = [nice, "-n", str(LOWLY), *command]

@@ -62,7 +62,7 @@ def examine(settings: Settings) -> list[Check]:
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
         found = [threads.submit(check) for check in machine]
-        ours = [threads.submit(check, settings) for check in (_services, _disk, _modes, _store)]
+        ours = [threads.submit(check, settings) for check in (_services, _disk, _modes, _locks, _store)]
         return [c for future in (*found, *ours, lab) for c in future.result()]
 
 
@@ -272,6 +272,16 @@ def _modes(settings: Settings) -> list[Check]:
         fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
         checks.append(Check("rights of files", "warn", words, fix, "everything", "store"))
     return checks or [Check("rights of files", "ok", "what runs wrote is this user's alone", area="store")]
+
+
+def _locks(settings: Settings) -> list[Check]:
+    """Who may lock a lab; others may neither hold a change up nor write what we would lock."""
+    from orchestrator.lablock import who_locks
+
+    try:
+        return [Check("who may lock", "ok", who_locks(settings.lock_dir), area="store")]
+    except TestbedError as error:
+        return [Check("who may lock", "fail", str(error), error.hint, "what only reads", "store")]
 
 
 def _store(settings: Settings) -> list[Check]:

@@ -45,7 +45,8 @@ def lab_checks(settings: Settings) -> list[Check]:
         return [*leftover_labs(), Check("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
     parts = ((len(lab.hosts), "host"), (len(lab.devices), "device"), (len(lab.fibres), "fibre"))
     size = f"{lab.name}: " + ", ".join(counted(*part) for part in parts)
-    checks = [*leftover_labs(), Check("inventory", "ok", size, area="inventory"), *secrets(lab, folder), *keys(lab)]
+    checks = [*leftover_labs(), Check("inventory", "ok", size, area="inventory"), rights(folder)]
+    checks += [*secrets(lab, folder), *keys(lab)]
     checks += holders(lab, settings)
     if labproc.is_emulated(folder):
         checks.append(emulated(folder))
@@ -55,6 +56,16 @@ def lab_checks(settings: Settings) -> list[Check]:
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------------
+
+
+def rights(folder: Path) -> Check:
+    """Whether everybody may write the inventory; one of another owner's was refused before (`orchestrator.trust`)."""
+    from orchestrator.trust import loose
+
+    if found := loose(folder):
+        words = f"everybody may write {', '.join(map(str, found))}, and so decide where passwords go and what runs on hosts"
+        return Check("rights of the inventory", "fail", words, f"chmod -R o-w {folder}", "nothing safely", "inventory")
+    return Check("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
 
 
 def secrets(lab: Lab, folder: Path) -> list[Check]:

@@ -73,7 +73,7 @@ def _generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
     if hosts:
         words += ["--hosts", str(hosts)]
     done = subprocess.run(
-        [sys.executable, "-m", "emulators.generate", *words],
+        [sys.executable, "-P", "-m", "emulators.generate", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

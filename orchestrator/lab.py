@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -159,6 +159,12 @@ class Lab:
         return {fibre.leaves: port for port, fibre in self.fibres.items()}
 
     @cached_property
+    def cabled(self) -> frozenset[Port]:
+        """Every device port that a fibre or trunk ends at."""
+        ends = {port for fibre in self.fibres.values() for port in (fibre.enters, fibre.leaves)}
+        return frozenset(ends | {port for trunk in self.trunks for port in (trunk.start, trunk.end)})
+
+    @cached_property
     def onward(self) -> Mapping[Port, Trunk]:
         """The trunk that takes on the light of an egress port."""
         return {trunk.start: trunk for trunk in self.trunks}
@@ -251,6 +257,8 @@ def read_lab(
     device_names = frozenset(_keys(devices_doc.value, "devices")) or None
     if fibres_doc.name not in unreadable:
         fibres, trunks, segments = _cables(fibres_doc, problems[2], hosts, host_names, device_names)
+        if not problems[2].lines():
+            _limits(limits, {f.enters for f in fibres.values()} | {t.end for t in trunks}, problems[1])
     for found in problems:
         lines += found.lines()
     if lines:
@@ -410,6 +418,15 @@ def _devices(
         if every or device.max_input_dbm_at:
             limits[name] = every | device.max_input_dbm_at
     return edge.lab, devices, secrets, limits
+
+
+def _limits(limits: Limits, entries: Collection[Port], problems: Problems) -> None:
+    """A limit for a port that no light enters, or that is spelt otherwise among the fibres, would protect nothing."""
+    for device, label in ((device, label) for device, at in limits.items() for label in at if label):
+        if Port(device, label) not in entries:
+            hint = did_you_mean(label, [port.label for port in entries if port.device == device])
+            where = ("devices", device, "max_input_dbm_at", label)
+            problems.add(where, f"no light of this lab enters {device} at port {label} (fibres.yml){hint}", key=True)
 
 
 def _cables(

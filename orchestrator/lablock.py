@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import grp
 import json
 import os
 import socket
+import stat
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from optics.errors import Locked, TestbedError
+from optics.errors import Locked, Missing, Untrusted
+from orchestrator.trust import user_name
 
+SHARED = Path("/run/testbed-locks")
+"""Where all users of a machine who may change its labs lock; in a directory where only root makes anything."""
+GROUP = "testbed"
+"""Root hands `SHARED` to this group, where there is one (docs/decisions/0022-who-may-lock-a-lab.md)."""
+_JOIN = "only members of its group may lock there (docs/how-to/share-a-lab.md); or set lock_dir to a directory of your own"
 GIVE_UP_S = 2.0
 """The note is held exclusively for the moment of a write only."""
 
@@ -31,7 +41,8 @@ class Keeper:
 class OneStore:
     """Holds the note at `path` for one command. The kernel frees it when the process dies, however it dies; the file stays.
 
-    As a context manager: raises Locked - somebody changes the lab now with another store.
+    As a context manager: raises Locked - somebody changes the lab now with another store. Untrusted - others than root, we and one
+    group could have put something there. Missing - we may not write there.
     """
 
     def __init__(self, path: Path, store: Path, *, user: str) -> None:
@@ -64,7 +75,7 @@ class OneStore:
             if not _lock(fd, fcntl.LOCK_SH):
                 return False
         except OSError as error:
-            raise TestbedError(f"{self.path}: {error.strerror}", hint="set lock_dir to a directory you may write") from error
+            raise _closed(self.path, error) from error
         keeper = _read(fd)
         if keeper is None:
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -89,6 +100,27 @@ class OneStore:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
+
+
+def who_locks(folder: Path) -> str:
+    """Who may lock in this directory, in words. Raises: as `OneStore`."""
+    if not folder.exists():
+        return "nothing was locked here yet"
+    fd = _folder(folder)
+    try:
+        found = os.fstat(fd)
+    finally:
+        os.close(fd)
+    if found.st_mode & stat.S_IWGRP:
+        return f"{folder}: root and group {_group(found.st_gid)}"
+    return f"{folder}: {user_name(found.st_uid)} alone"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"
 
 
 def _lock(fd: int, kind: int) -> bool:
@@ -142,27 +174,67 @@ def _stat(pid: int) -> str:
 
 
 def _open(path: Path) -> int:
-    # Every user of this machine must be able to lock: the directory is like /tmp, the file is writable by all. Opening comes before
-    # creating because the kernel refuses O_CREAT on another user's file in such a directory (fs.protected_regular).
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.chmod(0o1777)
-    for _ in range(10):
-        try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            pass
-        except PermissionError as error:
-            raise TestbedError(
-                f"{path}: cannot be opened: {error.strerror}", hint="set lock_dir to a directory you may write"
-            ) from error
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            continue
-        os.fchmod(fd, 0o666)
+    """Open the note for writing, made if it is not there, in a directory where only root, we and perhaps one group may write.
+
+    Everything is opened relative to the directory that was looked at, and nothing that somebody put there is followed.
+    """
+    folder = _folder(path.parent)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(path.name, flags, 0o660, dir_fd=folder)
+        found, around = os.fstat(fd), os.fstat(folder)
+        shared = bool(around.st_mode & stat.S_IWGRP)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or (found.st_uid not in (0, os.geteuid()) and not shared):
+            os.close(fd)
+            raise Untrusted(f"{path}: is no lock file of this program's making", hint=f"see what it is, then: rm {path}")
+        if found.st_uid == os.geteuid():
+            os.fchmod(fd, 0o660 if shared else 0o600)
         return fd
-    raise TestbedError(f"{path}: appears and disappears; is something cleaning {path.parent}?")
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise Untrusted(f"{path}: is no lock file of this program's making", hint=f"see what it is, then: rm {path}") from None
+        raise _closed(path, error) from error
+    finally:
+        os.close(folder)
+
+
+def _folder(path: Path) -> int:
+    """Open the directory, made if it is not there: for our own use, or, at the machine's usual place, for the group `GROUP`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            path.mkdir(mode=0o700)
+            made = True
+        except FileExistsError:
+            made = False
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
+            raise Untrusted(
+                f"{path}: is no directory", hint=f"see what it is, then: rm {path}; or set lock_dir to another"
+            ) from None
+        raise _closed(path, error) from error
+    found = os.fstat(fd)
+    if made and path == SHARED:
+        with suppress(KeyError, OSError):
+            os.fchown(fd, -1, grp.getgrnam(GROUP).gr_gid)
+            os.fchmod(fd, 0o2770)
+        return fd
+    why = ""
+    if found.st_uid not in (0, os.geteuid()):
+        why = f"belongs to {user_name(found.st_uid)}"
+    elif found.st_mode & stat.S_IWOTH:
+        why = "everybody may write there"
+    elif found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_ISGID:
+        why = "its group may write there, and was not declared to share it (mode 2770)"
+    if why:
+        os.close(fd)
+        raise Untrusted(f"{path}: {why}, so its locks cannot be relied on", hint=f"sudo rm -r {path}, or set lock_dir to another")
+    return fd
+
+
+def _closed(path: Path, error: OSError) -> Missing:
+    return Missing(f"{path}: {error.strerror}", hint=_JOIN)
 
 
 def _read(fd: int) -> Keeper | None:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from orchestrator.telemetry.progress import counted
+from orchestrator.trust import believed, require_own
 
 START_S = 60.0
 STOP_S = 20.0
@@ -58,8 +59,8 @@ def state_dir(inventory: Path) -> Path:
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
     """Ask the running lab one question on its control socket.
 
-    Raises: Unreachable - it does not run. TimedOut, Garbled - it does not answer properly. Missing - it has no such thing, or what
-    was asked of it cannot be. TestbedError - it failed at it.
+    Raises: Unreachable - it does not run. Untrusted - its directory belongs to somebody else. TimedOut, Garbled - it does not
+    answer properly. Missing - it has no such thing, or what was asked of it cannot be. TestbedError - it failed at it.
     """
     folder = state_dir(inventory)
     deadline = time.monotonic() + timeout_s
@@ -105,6 +106,8 @@ def is_running(inventory: Path) -> bool:
         ask(inventory, "status", 2.0)
     except Unreachable:
         return False
+    except Untrusted:
+        raise
     except TestbedError:
         return True
     return True
@@ -133,7 +136,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     began = time.monotonic()
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", "emulators", str(inventory)],
+            [sys.executable, "-P", "-m", "emulators", str(inventory)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -185,6 +188,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
 
 
 def _connect(link: socket.socket, folder: Path) -> None:
+    require_own(folder, believed())  # whoever made it could have put a socket there that says what he likes
     path = folder / "control.sock"
     if len(os.fsencode(path)) < 100:  # sun_path holds 108 bytes (unix(7))
         link.connect(str(path))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from optics.plain import printable
 from orchestrator.scope import Scope
 
 Kind = Literal["run", "reservation"]
@@ -55,7 +56,7 @@ class Lock:
         process = f" (pid {self.pid})" if self.kind == "run" else ""
         owner = f" for {self.owner}" if self.owner != self.user else ""
         until = f" until {clock(self.expires)}" if self.expires is not None else ""
-        return f"{self.user} on {self.host}{process}{owner} since {clock(self.since)}{until}: {self.reason}"
+        return printable(f"{self.user} on {self.host}{process}{owner} since {clock(self.since)}{until}: {self.reason}", keep="")
 
 
 def clock(at: float) -> str:

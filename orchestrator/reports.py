@@ -487,6 +487,8 @@ class StatusReport(Report):
     """Runs of the owner that stopped on their way and were neither continued nor taken back."""
     segments: tuple[str, ...] = ()
     """As a `PlanReport` has them, of what is up."""
+    loose: tuple[str, ...] = ()
+    """Files and directories of the inventory that everybody on this machine may write."""
 
     derived = ("ok",)
 

@@ -10,6 +10,7 @@ from typing import Any
 from optics import BadFile, DeviceName, HostName, Port, Setting
 from orchestrator.filepos import did_you_mean, natural, summary
 from orchestrator.lab import Lab
+from orchestrator.portnames import no_fibre
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ def of_settings(lab: Lab, settings: Iterable[Setting]) -> Scope:
 def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), devices: Sequence[str] = ()) -> Scope:
     """What an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`, devices; nothing named: the whole lab.
 
-    A host stands for everything its fibres reach. Raises: BadFile - a name the lab does not know; all of them at once.
+    A host stands for everything its fibres reach. A range may go over ports that are not cabled.
+    Raises: BadFile - a name the lab does not know; all of them at once.
     """
     problems: list[str] = []
     named = [_known(h, lab.hosts, "host", problems) for h in _split(hosts)]
@@ -141,7 +143,10 @@ def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), d
             problems.append(f"--ports {word}: wanted DEVICE:PORT or DEVICE:FIRST-LAST, such as ocs1:1-16")
         else:
             _known(device, lab.devices, "device", problems)
-            chosen |= {Port(device, one) for one in _labels(device, label, lab)}
+            labels = _labels(device, label, lab)
+            chosen |= {Port(device, one) for one in labels}
+            if device in lab.devices and not any(Port(device, one) in lab.cabled for one in labels):
+                problems.append(f"--ports {word}: {no_fibre(word, lab)}")
     if problems:
         raise BadFile(problems)
     scope = reach(lab, named) | of_ports(lab, chosen) | Scope(devices=frozenset(whole))
@@ -160,9 +165,8 @@ def _known(name: str, known: Mapping[str, object], kind: str, problems: list[str
 
 def _labels(device: DeviceName, label: str, lab: Lab) -> list[str]:
     """One label, or the numbers of a range; a label that the inventory knows is never taken for a range."""
-    ends = re.fullmatch(r"(\d+)-(\d+)", label)
-    cabled = {p for fibre in lab.fibres.values() for p in (fibre.enters, fibre.leaves)}
-    if ends is None or Port(device, label) in cabled:
+    ends = re.fullmatch(r"([0-9]+)-([0-9]+)", label)
+    if ends is None or Port(device, label) in lab.cabled:
         return [label]
     first, last = int(ends[1]), int(ends[2])
     return [str(n) for n in range(first, last + 1)] if first <= last < first + 10_000 else [label]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 from optics.errors import BadFile
+from orchestrator.lablock import SHARED
+from orchestrator.trust import believed, read_own, require_own_folder, require_own_inventory
 
 PROJECT_FILE = "testbed.toml"
 
@@ -21,7 +25,8 @@ _KEYS = {
     "data_dir": "directory of the run store",
     "store": "directory of a run store that several users of this machine share",
     "state_dir": "directory of journals and logs",
-    "lock_dir": "directory of the notes which store keeps which lab, shared by all users of this machine",
+    "lock_dir": "directory of the notes which store keeps which lab, shared by a group of this machine's users",
+    "trust": "users whose settings files and inventories are believed like one's own (ann, bob); not in testbed.toml",
     "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
     "safe_plan": "plan that the button of `testbed ui` brings up",
     "telemetry.sample_hz": "how often a second hosts look at their ports while the lab is changed, 10 to 1000; 0: not at all",
@@ -113,7 +118,11 @@ def frequency(text: str) -> float:
 def load(
     flags: Mapping[str, str | None] | None = None, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Settings:
-    """Collect the settings. Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once."""
+    """Collect the settings.
+
+    Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Untrusted - a settings file,
+    the inventory or a directory of ours belongs to somebody who is not trusted.
+    """
     from platformdirs import PlatformDirs
 
     env = os.environ if env is None else env
@@ -125,8 +134,13 @@ def load(
         ("flag", {k: v for k, v in (flags or {}).items() if v is not None}),
         ("environment", {k: env[variable(k)] for k in _KEYS if env.get(variable(k))}),
     ]
-    for path in (cwd / PROJECT_FILE, user_file, Path(dirs.site_config_dir) / "config.toml"):
-        layers.append((str(path), _from_file(path, problems)))
+    own = believed()
+    lasting = [(str(path), _from_file(path, problems, own)) for path in (user_file, Path(dirs.site_config_dir) / "config.toml")]
+    uids = _trusted([*layers, *lasting], problems)
+    project = _from_file(cwd / PROJECT_FILE, problems, uids)
+    if project.pop("trust", ""):
+        problems.append(f"{cwd / PROJECT_FILE}: trust: is decided elsewhere: TESTBED_TRUST or {user_file}")
+    layers += [(str(cwd / PROJECT_FILE), project), *lasting]
     values: dict[str, str] = {}
     origins = dict.fromkeys(_KEYS, "default")
     for origin, layer in reversed(layers):
@@ -158,11 +172,17 @@ def load(
     if problems:
         raise BadFile(problems)
     state = Path(values["state_dir"]).expanduser() if "state_dir" in values else Path(dirs.user_state_dir)
+    data = Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir)
+    for folder in (state, data, Path(dirs.user_cache_dir)):
+        if folder.exists():
+            require_own_folder(folder, uids)
+    inventory = _inventory(values.get("inventory"), cwd)
+    require_own_inventory(inventory, uids)
     return Settings(
-        inventory=_inventory(values.get("inventory"), cwd),
+        inventory=inventory,
         timeout_s=timeout,
         config_dir=Path(dirs.user_config_dir),
-        data_dir=Path(values["data_dir"]).expanduser() if "data_dir" in values else Path(dirs.user_data_dir),
+        data_dir=data,
         state_dir=state,
         cache_dir=Path(dirs.user_cache_dir),
         lock_dir=Path(values["lock_dir"]).expanduser() if "lock_dir" in values else _lock_dir(state),
@@ -219,9 +239,18 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
+def _trusted(layers: Iterable[tuple[str, Mapping[str, str]]], problems: list[str]) -> frozenset[int]:
+    origin, names = next(((origin, layer["trust"]) for origin, layer in layers if "trust" in layer), ("", ""))
     try:
-        text = path.read_text(encoding="utf-8")
+        return believed(names.replace(",", " ").split())
+    except ValueError as error:
+        problems.append(f"{origin}: trust: {error}")
+        return believed()
+
+
+def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[str, str]:
+    try:
+        text = read_own(path, uids)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -270,8 +299,13 @@ def _inventory(chosen: str | None, cwd: Path) -> Path:
 
 
 def _lock_dir(state: Path) -> Path:
-    shared = Path("/run/lock")
-    return shared / "testbed" if shared.is_dir() and os.access(shared, os.W_OK) else state / "locks"
+    """The machine's own, where root runs this or shared it with a group; whoever is outside that group is told so there."""
+    if os.geteuid() == 0:
+        return SHARED if os.access(SHARED.parent, os.W_OK) else state / "locks"
+    with suppress(OSError):
+        if SHARED.stat().st_mode & stat.S_IRWXG:
+            return SHARED
+    return state / "locks"
 
 
 def _user() -> str:

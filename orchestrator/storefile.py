@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError
+from orchestrator.trust import believed, user_name
 
 
 class UnsafeStore(TestbedError):
@@ -18,10 +19,15 @@ class UnsafeStore(TestbedError):
 
 
 def private_file(path: Path) -> None:
-    """Make the file, readable by its owner only. Raises: UnsafeStore - others may write it or its directory."""
+    """Make the file, readable by its owner only. Raises: UnsafeStore - others may write it or its directory, or own that."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = path.parent.stat()
     share = f"or declare it shared: set `store` instead of `data_dir` to {path.parent} (docs/how-to/share-a-lab.md)"
+    if folder.st_uid not in believed():
+        raise UnsafeStore(
+            f"{path.parent}: belongs to {user_name(folder.st_uid)}, who may replace the store",
+            hint=f"set `data_dir` to a directory of your own, {share}",
+        )
     if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
         raise UnsafeStore(
             f"{path.parent}: others may write there, and so replace the store", hint=f"chmod go-w {path.parent}, {share}"
@@ -84,13 +90,8 @@ def _open(path: Path, mode: int, hint: str) -> int:
 
 
 def _owner(path: Path) -> str:
-    import pwd
-
     try:
-        uid = path.stat().st_uid
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+        return user_name(path.stat().st_uid)
     except OSError:
         return "somebody else"
 

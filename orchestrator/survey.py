@@ -33,6 +33,7 @@ from orchestrator.tagouts import Tagouts
 from orchestrator.target import per_device, short, sort_key, stored_circuits, stored_links
 from orchestrator.telemetry.progress import Progress, counted
 from orchestrator.transition import Held
+from orchestrator.trust import loose
 from orchestrator.verify import Ladder, Surroundings, receivers
 
 
@@ -85,6 +86,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
+        loose=tuple(map(str, loose(inventory))),
     )
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from optics import BadFile, DeviceName, HostPort, Missing, Port
 from optics.errors import Interlock
+from optics.plain import printable
 from orchestrator.audit import Who, add_audit, make_tables
 from orchestrator.filepos import did_you_mean, natural
 from orchestrator.lab import Lab
 from orchestrator.lockqueue import clock
+from orchestrator.portnames import host_port, no_fibre
 
 if TYPE_CHECKING:
     from orchestrator.store import Store
@@ -44,7 +46,9 @@ class Tagout:
     why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]"
+        return printable(
+            f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]", keep=""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,14 @@ def place_of(subject: str, lab: Lab) -> Place:
         found.append(("cable", _at_host(lab, cables[subject])))
     name, colon, label = subject.partition(":")
     if colon and label and name in lab.devices:
+        if why := no_fibre(subject, lab):
+            raise BadFile([f"{subject}: {why}"], hint=f'or tag the whole device out: testbed tagout {name} --reason "..."')
         found.append(("port", Place(frozenset({Port(name, label)}))))
-    if colon and name in lab.hosts and label[:1] == "p" and label[1:].isdecimal():
-        port = HostPort(name, int(label[1:]))
-        if port.number not in lab.hosts[name].ports:
+    if colon and label and name in lab.hosts:
+        port = host_port(subject, lab)
+        if port is None or str(port) != subject:
             has = ", ".join(f"p{number}" for number in lab.hosts[name].ports)
-            raise BadFile([f"{subject}: {name} has no port {port.number} (it has {has})"])
+            raise BadFile([f"{subject}: {name} has no port {label} (it has {has})" + (f"; did you mean {port}?" if port else "")])
         found.append(("port", _at_host(lab, port)))
     if len(found) == 1:
         return found[0][1]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from optics.errors import Missing, TestbedError, TimedOut, Unreachable
-from optics.plain import coloured, printable
+from optics.plain import printable
+from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

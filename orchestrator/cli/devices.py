@@ -81,6 +81,7 @@ testbed devices power --svg light.svg     the same as a picture
     ) -> Result:
         from orchestrator.cli import lightpicture
         from orchestrator.telemetry.progress import counted
+        from orchestrator.wholefile import write_whole
 
         report = call.work(engine().devices_power, device=device, history=history)
         lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
@@ -88,7 +89,7 @@ testbed devices power --svg light.svg     the same as a picture
             lines += ["", *(lightpicture.history(report.history, call.colour) or ["  nothing was measured before"])]
         lines += [f"  {note}" for note in report.notes]
         if svg is not None:
-            svg.write_text(lightpicture.svg(report), encoding="utf-8")
+            write_whole(svg, lightpicture.svg(report))
             call.note(f"written: {svg}")
         dark = sum(bool(c.lost) for c in report.circuits)
         drifted = sum(c.beyond for c in report.history)

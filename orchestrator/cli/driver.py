@@ -278,7 +278,9 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
 
 
 def _write(path: Path, text: str) -> None:
+    from orchestrator.wholefile import write_whole
+
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise Missing(f"{path} cannot be written: {error.strerror}", hint="name another file") from error

@@ -14,6 +14,7 @@ import typer
 
 from optics.plain import printable
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.wholefile import own_way
 
 if TYPE_CHECKING:
     from orchestrator.reports import Json
@@ -35,6 +36,10 @@ class Teller:
         self.jsonl, self.silent = jsonl, silent
         self._log = None
         if log is not None:
+            try:
+                own_way(log)
+            except OSError as error:
+                raise Usage(f"guard: --log {error.strerror}", hint="name another file") from None
             log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 

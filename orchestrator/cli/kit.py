@@ -62,13 +62,15 @@ def add_to(app: typer.Typer) -> None:
         from drivers.link.tap import listening
         from drivers.registry import open_device
         from orchestrator import labproc
+        from orchestrator.filepos import did_you_mean
         from orchestrator.session import load_lab, with_secret
+        from orchestrator.wholefile import write_whole
 
         if out.exists():
             raise Usage(f"{out} is there already", hint="name another file, or remove it")
         lab = load_lab(call.settings.inventory)
         if device not in lab.devices:
-            raise BadFile([f"devices.yml: there is no device {device}"], hint="testbed devices")
+            raise BadFile([f"devices.yml: there is no device {device}{did_you_mean(device, lab.devices)}"], hint="testbed devices")
         config = with_secret(lab, lab.devices[device])
         emulated = labproc.is_emulated(call.settings.inventory)
         if emulated and not labproc.is_running(call.settings.inventory):
@@ -81,7 +83,7 @@ def add_to(app: typer.Typer) -> None:
             f"{whose}; {identity}; driver {config.driver}; credentials masked", "constructed" if emulated else "REAL", asked
         )
         try:
-            out.write_text(text, encoding="utf-8")
+            write_whole(out, text)
         except OSError as error:
             raise Missing(f"{out} cannot be written: {error.strerror}", hint="name another file") from error
         grade = " (an emulator's words are no evidence: grade constructed)" if emulated else ""

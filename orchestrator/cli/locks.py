@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     from orchestrator.locks import Locks
     from orchestrator.reports import Json
 
-Reason = Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", show_default=False)]
+
+def _reason(text: str) -> str:
+    if not text.isprintable() or len(text) > MOST_WORDS:
+        raise Usage(
+            f"--reason: wanted one line of printable text, at most {MOST_WORDS} characters", hint='--reason "hands in rack"'
+        )
+    return text
+
+
+MOST_WORDS = 500
+"""A reason stands in tables, status and errors of everybody who meets the lock or tag."""
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", show_default=False, callback=_reason)
+]
 Steal = Annotated[bool, typer.Option("--steal", help="Somebody else's: by its exact id, with a reason; kept in the audit.")]
 Names = list[str] | None
 

@@ -13,8 +13,9 @@ import typer
 from typer.main import get_command
 
 from optics.errors import BadFile, HandsNeeded, TestbedError
-from optics.plain import coloured, indented, json_safe, printable
+from optics.plain import indented, json_safe, printable
 from orchestrator.cli.call import API, COMMON, AsJson, Inventory, NoColor, Owner, Result, Timeout, Yes
+from orchestrator.cli.tones import coloured
 
 EXIT_CODES = {
     0: "done, or nothing to do",

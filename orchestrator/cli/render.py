@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, seconds_text, when
+from orchestrator.cli.text import (
+    columns,
+    listed,
+    mark,
+    ms_text,
+    page,
+    paint,
+    path_text,
+    phase_line,
+    scaled_ms_text,
+    seconds_text,
+    when,
+)
 from orchestrator.reports import (
     Awaiting,
     DeviceDiff,
@@ -63,9 +75,9 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
-        return "\n".join([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
+        return page([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
     if report.nothing_to_do:
-        return "\n".join([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
+        return page([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
     if report.dark_ms is not None:
         expected = ""
         if report.dark_ms_expected is not None:
@@ -88,7 +100,7 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
         lines.append(f"  confirm    {awaiting(report.confirm)}")
     undo = f"   undo: {report.undo}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
-    return "\n".join([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
+    return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
 
 def plan(report: PlanReport, colour: bool) -> str:
@@ -105,13 +117,13 @@ def plan(report: PlanReport, colour: bool) -> str:
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.nothing_to_do and report.segments:
-        return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({report.kept} circuits kept)"])
+        return page([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({report.kept} circuits kept)"])
     if report.nothing_to_do:
-        return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
+        return page([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
     dark = ""
     if report.dark_ms_expected is not None:
         dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
-    return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
+    return page([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
 
 
 def prewire(report: PrewireReport, colour: bool) -> str:
@@ -126,16 +138,16 @@ def prewire(report: PrewireReport, colour: bool) -> str:
     if report.waiting:
         lines.append(f"  waits      {report.waiting} moves of robots: their ports carry light until `up`")
     if report.nothing_to_do:
-        return "\n".join([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
+        return page([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
     done = f"{report.made} cross-connects, {report.removed} taken out"
-    return "\n".join([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
+    return page([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
 def down(report: DownReport, colour: bool) -> str:
     """What was taken away and what is left."""
     lines = [*_phases(report.phases), *report.notes]
     if report.nothing_to_do:
-        return "\n".join([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
+        return page([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
     if report.job_stopped:
         lines.append(f"  job        {report.job_stopped} stopped")
     if report.left:
@@ -143,12 +155,16 @@ def down(report: DownReport, colour: bool) -> str:
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
     word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
-    return "\n".join([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
+    return page([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
 
 
 def status(report: StatusReport, colour: bool) -> str:
     """Devices, hosts, job and what differs from the plan."""
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
+    if report.loose:
+        shown = listed(tuple(name.removeprefix(f"{report.inventory}/") for name in report.loose))
+        words = f"warning  everybody may write {shown}, and so decide where passwords go: chmod -R o-w {report.inventory}"
+        lines.append(paint(words, "yellow", colour))
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
         lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")
@@ -188,7 +204,7 @@ def status(report: StatusReport, colour: bool) -> str:
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
     elif report.plan and report.ok:
         lines.append(paint("As planned", "green", colour))
-    return "\n".join(lines)
+    return page(lines)
 
 
 def awaiting(report: Awaiting) -> str:
@@ -216,7 +232,7 @@ def verify(report: VerifyReport, colour: bool) -> str:
         lines += [f"         note: {line}" for line in rung.notes[:SHOWN]]
     lines += report.notes
     passed = sum(r.ok for r in report.rungs)
-    return "\n".join([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.rungs)} rungs"])
+    return page([*lines, f"{'Verified' if report.ok else 'Not verified'}: {report.plan}, {passed}/{len(report.rungs)} rungs"])
 
 
 def job(report: JobStatus) -> str:
@@ -246,9 +262,9 @@ def job(report: JobStatus) -> str:
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
     if failed:
         line += "\n           exit codes: " + ", ".join(f"rank {rank}: {code}" for rank, code in sorted(failed.items()))
-    return line + (f"\n           {report.detail}" if report.detail else "")
+    return line + "".join(f"\n           {words}" for words in report.detail.splitlines())
 
 
 def logs(report: JobLogs) -> str:
     """Every rank's last lines, each with the rank before it, as `tail` of many files reads best."""
-    return "\n".join(f"{rank}: {line}" for rank, lines in report.lines.items() for line in lines)
+    return page(f"{rank}: {line}" for rank, lines in report.lines.items() for line in lines)

@@ -11,6 +11,7 @@ from optics.errors import BadFile
 from orchestrator.labelling import relabelled_text
 from orchestrator.reports import PlanReport
 from orchestrator.settings import private_dir
+from orchestrator.wholefile import write_whole
 
 FORMAT = "testbed.saved-plan/1"
 
@@ -33,7 +34,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
         "fingerprint": report.fingerprint,
         "report": report.to_json(),
     }
-    out.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(out, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(file: Path, cache: Path) -> Saved:
@@ -47,5 +48,5 @@ def load(file: Path, cache: Path) -> Saved:
         raise BadFile([f"{file}: not a saved plan: {error}"], hint=f"testbed plan --topology PLAN -o {file}") from error
     folder = private_dir(cache / "plans" / hashlib.sha256(text.encode()).hexdigest()[:12])
     copy = folder / (name or "plan.json")
-    copy.write_text(text, encoding="utf-8")
+    write_whole(copy, text)
     return Saved(file, copy, fingerprint)

@@ -5,17 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from orchestrator.cli.tones import colour, one_line
 from orchestrator.reports import path_text
 from orchestrator.telemetry.progress import scaled_text, seconds_text
 
-__all__ = ["columns", "listed", "mark", "ms_text", "paint", "path_text", "phase_line", "scaled_ms_text", "seconds_text", "when"]
+__all__ = [
+    "columns",
+    "flat",
+    "listed",
+    "mark",
+    "ms_text",
+    "page",
+    "paint",
+    "path_text",
+    "phase_line",
+    "scaled_ms_text",
+    "seconds_text",
+    "when",
+]
 
-_COLOURS = {"red": "31", "green": "32", "yellow": "33", "bold": "1", "dim": "2"}
+_CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1, "dim": 2}
 
 
-def paint(text: str, colour: str, on: bool) -> str:
-    """Colour `text` (red, green, yellow, bold, dim) if `on`."""
-    return f"\033[{_COLOURS[colour]}m{text}\033[0m" if on else text
+def paint(text: str, tone: str, on: bool) -> str:
+    """Colour `text` (red, green, yellow, bold, dim) if `on`; `tones.coloured` must print it."""
+    return colour(text, _CODES[tone]) if on else text
 
 
 def mark(ok: bool, on: bool) -> str:
@@ -43,9 +57,20 @@ def phase_line(name: str, detail: str, seconds: float, width: int = 55) -> str:
     return f"  {name:<10} {detail:<{width}} {seconds_text(seconds)}"
 
 
+def flat(text: str) -> str:
+    """One printable line: the first line with its indentation, further ones behind semicolons."""
+    first, *rest = text.split("\n")
+    return one_line("; ".join([first, *filter(None, map(str.strip, rest))]))
+
+
+def page(lines: Iterable[str]) -> str:
+    """Text of these lines; each stays one line, whatever words of devices, hosts or other users stand in it."""
+    return "\n".join(map(flat, lines))
+
+
 def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
-    """Align rows of cells; trailing blanks are cut."""
-    table = [list(row) for row in rows]
+    """Align rows of cells, each one line whatever stands in it; trailing blanks are cut."""
+    table = [[flat(cell) for cell in row] for row in rows]
     width = [max((len(row[i]) for row in table if i < len(row)), default=0) for i in range(max(map(len, table), default=0))]
     return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optics.plain import coloured
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
     from orchestrator.store import Store

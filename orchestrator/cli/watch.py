@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from optics.plain import coloured, json_safe, printable
+from optics.plain import json_safe, printable
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.tones import coloured
 from orchestrator.wholefile import write_whole
 
 if TYPE_CHECKING:

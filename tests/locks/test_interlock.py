@@ -87,7 +87,7 @@ def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> Non
         ("gpu9", "is no fibre, device, device:port, packet switch, host or host:pN of this lab"),
         ("wset", "did you mean west"),
         ("spnie", "did you mean spine"),
-        ("gpu01:p7", "gpu01 has no port 7 (it has p1, p2, p3)"),
+        ("gpu01:p7", "gpu01 has no port p7 (it has p1, p2, p3)"),
     ],
 )
 def test_what_the_lab_does_not_have_cannot_be_tagged(subject: str, said: str) -> None:
@@ -270,8 +270,11 @@ def test_the_inventory_says_limits_and_transmitters() -> None:
     devices = (
         'lab: x\ndevices:\n  ocs1: {driver: polatis-scpi, address: "tcp://h:1", max_input_dbm: 3, max_input_dbm_at: {"7": -2.5}}\n'
     )
-    fibres = 'fibres:\n  - {name: f1, host: gpu01, port: 1, device: ocs1, enters: "1", leaves: "9", tx_dbm: 4.5}\n'
-    lab = read_lab(hosts_yml(1), devices, fibres)
+    fibres = "".join(
+        f'  - {{name: f{n}, host: gpu01, port: {n}, device: ocs1, enters: "{at}", leaves: "{at + 10}", tx_dbm: 4.5}}\n'
+        for n, at in ((1, 1), (2, 7))
+    )
+    lab = read_lab(hosts_yml(1, 2), devices, f"fibres:\n{fibres}")
     assert [lab.max_input_dbm(Port("ocs1", label)) for label in ("1", "7")] == [3.0, -2.5]
-    assert [fibre.tx_dbm for fibre in lab.fibres.values()] == [4.5]
+    assert [fibre.tx_dbm for fibre in lab.fibres.values()] == [4.5, 4.5]
     assert joined().max_input_dbm(Port("west", "1")) is None

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from optics import BadFile, DeviceConfig, Identity, TestbedError
-from optics.plain import coloured, indented, json_safe, printable
+from optics.plain import indented, json_safe, printable
 from orchestrator.cli import main
+from orchestrator.cli.tones import coloured
 from orchestrator.hosts.launch import argv, job_name
 from orchestrator.lab import read_lab
 from orchestrator.plan import Job

@@ -104,10 +104,10 @@ def test_letting_go_twice_is_letting_go_once(note: Path, ours: Path) -> None:
     lock.release()
 
 
-def test_everybody_of_the_machine_can_use_the_directory(note: Path, ours: Path) -> None:
+def test_a_directory_of_ones_own_and_the_note_in_it_are_closed_to_others(note: Path, ours: Path) -> None:
     with OneStore(note, ours, user="bob"):
-        assert stat.S_IMODE(note.parent.stat().st_mode) == 0o1777
-        assert stat.S_IMODE(note.stat().st_mode) == 0o666
+        assert stat.S_IMODE(note.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(note.stat().st_mode) == 0o600
 
 
 def test_a_note_that_says_nothing_readable_is_not_believed(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:

@@ -1,0 +1,119 @@
+"""Whose files are believed: one's own, root's, those of this program's owner, and of users whom the operator trusts by name.
+
+What a command reads from a directory decides where passwords go and what runs on hosts, so a file that another user of this machine
+has put there is refused, as git does (safe.directory).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from optics.errors import Untrusted
+
+TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
+"""What an inventory's directory is read for; Ansible takes the last two from beside hosts.yml."""
+MOST_FILES = 5000
+MOST_BYTES = 1 << 20
+
+
+def believed(names: Iterable[str] = ()) -> frozenset[int]:
+    """The user ids whose files are believed; `names`: of users, or numbers. Raises: ValueError - there is no such user.
+
+    Who owns this program decides what it does anyway, and so does who became root by sudo to run it.
+    """
+    found = {0, os.geteuid(), Path(__file__).stat().st_uid}
+    if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal():
+        found.add(int(sudo))
+    for name in names:
+        try:
+            found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            raise ValueError(f"there is no user {name!r} on this machine") from None
+    return frozenset(found)
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def require_own(path: Path, uids: Collection[int]) -> None:
+    """Raises: Untrusted - `path`, or the link it is, belongs to somebody else. OSError - it is not there."""
+    for found in (path.lstat(), path.stat()):
+        if found.st_uid not in uids:
+            raise _belongs(path, found.st_uid)
+
+
+def require_own_folder(folder: Path, uids: Collection[int]) -> None:
+    """Raises: Untrusted - somebody else owns the directory, or the one it is in, where he could put another in its place."""
+    require_own(folder, uids)
+    require_own(folder.resolve().parent, uids)
+
+
+def read_own(path: Path, uids: Collection[int]) -> str:
+    """The text of a settings file that nobody else can have written.
+
+    Raises: Untrusted - somebody else owns it, its directory, or may write there. OSError, UnicodeDecodeError.
+    """
+    require_own(path, uids)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
+    with os.fdopen(fd, encoding="utf-8") as file:
+        found = os.fstat(fd)  # of what was opened: a name may point elsewhere a moment later
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("not a regular file")
+        if found.st_uid not in uids:
+            raise _belongs(path, found.st_uid)
+        require_own(path.parent, uids)
+        for loose in (path, path.parent):
+            if _everybodys(loose):
+                raise Untrusted(f"{loose}: everybody may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
+        return file.read(MOST_BYTES)
+
+
+def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
+    """Raises: Untrusted - somebody else owns the directory, the one it is in, or a file in it that would be read."""
+    if folder.is_dir():
+        require_own_folder(folder, uids)
+        for path in _inventory(folder):
+            require_own(path, uids)
+
+
+def loose(folder: Path) -> list[Path]:
+    """What of an inventory everybody on this machine may write, or put something else in the place of."""
+    if not folder.is_dir():
+        return []
+    return [path for path in (folder.resolve().parent, *_inventory(folder)) if _everybodys(path)]
+
+
+def _inventory(folder: Path) -> Iterator[Path]:
+    """The directory and all in it that is read, links included. Raises: Untrusted - more than anybody keeps there."""
+    yield folder
+    count = 0
+    for top in (folder / name for name in TOLD_BY):
+        if top.exists():
+            yield top
+        for where, folders, files in os.walk(top):
+            yield from (Path(where, name) for name in (*folders, *files) if Path(where, name).exists())
+            count += len(folders) + len(files)
+            if count > MOST_FILES:
+                raise Untrusted(f"{top}: more than {MOST_FILES} files, too many to look whose they are", hint=f"tidy up {top}")
+
+
+def _everybodys(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)
+
+
+def _belongs(path: Path, uid: int) -> Untrusted:
+    who = user_name(uid)
+    return Untrusted(
+        f"{path}: belongs to {who}, and what stands there would decide what testbed does",
+        hint=f"if you trust {who}: export TESTBED_TRUST={who if ' ' not in who else uid}, or `trust` in your config.toml "
+        "(docs/how-to/keep-it-safe.md); otherwise work in a directory of your own",
+    )
