@@ -263,8 +263,21 @@ async def resume(
 
 
 def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that may be gone on with. Raises: as `chosen`; Missing - nothing of it is left."""
+    """A run that may be gone on with; `last`: the latest of the owner's that is left half done.
+
+    Raises: as `chosen`; Missing - nothing of it is left, or it never began.
+    """
+    if run == "last":
+        left = store.unfinished(key_of(lab), settings.owner)
+        if not left:
+            raise Missing(f"no run of {settings.owner}'s on {lab.name} is left half done", hint="testbed status")
+        run = left[0].id
     record = chosen(store, lab, settings, run)
+    if not record.begun and record.status != "died":
+        raise Missing(
+            f"run {record.id} ended before it changed anything, so there is nothing to go on with",
+            hint=f"testbed show {record.id} says why it ended; then give the whole command again",
+        )
     if record.status == "ok" or record.resolved_by not in ("", record.id):
         how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
         raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
@@ -274,11 +287,12 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 async def rollback(
     inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
 ) -> UpReport | DownReport:
-    """Bring back exactly what was before `run`, None: before the latest change of the owner's. Raises: as `up`.
+    """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
 
     Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
     """
     lab = load_lab(inventory)
+    run = None if run == "last" else run  # the last that changed something, not a command that was refused
     waiting = confirmations(inventory, store, settings).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
