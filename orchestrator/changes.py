@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, StoreFailed
+from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from orchestrator.background import spawn
 from orchestrator.change import Bringing
 from orchestrator.confirming import Awaited, Confirmations, Confirming, make_stand
@@ -218,6 +218,11 @@ class Change:
                     words = f"{broken}\nnothing is done that cannot be noted, so it stopped where it was; left for hands:"
                     room = f"see that {self.store.path} can be written again; testbed status says then how far it came"
                     raise HandsNeeded(words, (room,), hint=hint) from broken
+                except Refused as error:
+                    if self._begun(run.id) and not run.unchanged:
+                        raise
+                    words = f"{error}\nnothing was changed: no light moved, and every host runs the routes it had"
+                    raise RolledBack(words, hint=error.hint) from error
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
                     run.finish("interrupted", 130, words)

@@ -88,11 +88,14 @@ class Ansible:
         for name in self._withheld:
             result.config.env.pop(name, None)
         result.run()
-        missing = [name for name in names if name not in found.said and name not in found.failed]
+        missing = sorted(name for name in names if name not in found.said and name not in found.failed)
         if (result.rc != 0 and not found.failed) or missing:
             text = (folder / "artifacts").glob("*/stdout")
             said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
-            raise Refused(f"{playbook} ended with {result.status} (exit {result.rc}): {said}", hint=f"all of it is in {folder}")
+            words = f"{playbook}: ansible-playbook {_ending(result.status, result.rc, timeout_s)}"
+            if missing:
+                words += f"; it had no word of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+            raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
         return found
 
     def _known_hosts(self) -> dict[str, str]:
@@ -122,6 +125,15 @@ class Ansible:
         while Path(self._sockets).exists() and time.monotonic() < give_up:
             shutil.rmtree(self._sockets, ignore_errors=True)  # the masters are removing their sockets at the same time
         self._sockets = None
+
+
+def _ending(status: str, code: int | None, timeout_s: float) -> str:
+    """How the program ended, from what ansible-runner says: it has no exit code of one that a signal ended."""
+    if status == "timeout":
+        return f"was stopped, as it had not ended after {timeout_s:g} s"
+    if code is None:
+        return "was killed before it ended (by hand, or for want of memory: dmesg tells)"
+    return f"ended with exit code {code}"
 
 
 def _forget_environment(record: Path) -> None:
