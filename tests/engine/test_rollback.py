@@ -89,7 +89,7 @@ async def test_whatever_step_fails_everything_is_as_before(tmp_path: Path, text:
                 record = store.get("last")
                 assert record is not None and not record.unfinished
                 first = steps.index(next(s for s in steps if s.startswith("ocs"))) + 1
-                # Before light moves a failure keeps its own exit code, unless that one calls for hands. Step 1 touches nothing in use.
+                # Until light moves a failure keeps its own exit code, unless that calls for hands; step 1 changes nothing in use.
                 expected = k >= first or (k > 1 and how == "refused")
                 assert isinstance(failed.value, RolledBack) == expected, (k, how, type(failed.value))
 

@@ -58,7 +58,7 @@ def test_an_ansible_that_hangs_is_stopped_and_the_message_says_after_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = ansible(tmp_path, "exec sleep 60", monkeypatch)
-    with pytest.raises(Refused, match="^stage_rules.yml: ansible-playbook was stopped, as it had not ended after 1 s"):
+    with pytest.raises(Refused, match=r"^stage_rules\.yml: ansible-playbook was stopped, as it had not ended after 1 s"):
         play.play("stage_rules.yml", ["gpu01"], {}, timeout_s=1.0)
     play.close()
 
@@ -90,6 +90,6 @@ async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_
 
     monkeypatch.setattr(bench.fleet, "unprovisioned", stale)
     monkeypatch.setattr(bench.fleet, "provision", dies)
-    with pytest.raises(RolledBack, match="provision.yml.*\nnothing was changed"):
+    with pytest.raises(RolledBack, match=r"provision\.yml.*\nnothing was changed"):
         await bench.up(plan_text("one", ONE))
     assert bench.held() == bench.wanted([])
