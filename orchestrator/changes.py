@@ -57,6 +57,14 @@ def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
     raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
 
 
+def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
+    """The latest run of the owner's that may have changed something, however it ended. Raises: Missing."""
+    for record in store.history(lab, 0):
+        if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
+            return record
+    raise Missing("there is no run yet that could be gone on with", hint="testbed history")
+
+
 def before_run(store: Store, run: str) -> Before | None:
     """What to go back to if `run` is taken back, None: it changed nothing.
 

@@ -15,7 +15,7 @@ from optics import Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
-from orchestrator.changes import Change, before_run, chosen, latest_change
+from orchestrator.changes import Change, before_run, chosen, latest_begun, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
 from orchestrator.interlock import Interlocks, rerouted
@@ -263,17 +263,14 @@ async def resume(
 
 
 def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that may be gone on with; `last`: the latest of the owner's that is left half done.
+    """A run that may be gone on with; `last`: the latest of the owner's that began to change something.
 
     Raises: as `chosen`; Missing - nothing of it is left, or it never began.
     """
     if run == "last":
-        left = store.unfinished(key_of(lab), settings.owner)
-        if not left:
-            raise Missing(f"no run of {settings.owner}'s on {lab.name} is left half done", hint="testbed status")
-        run = left[0].id
+        run = latest_begun(store, key_of(lab), settings.owner).id
     record = chosen(store, lab, settings, run)
-    if not record.begun and record.status != "died":
+    if not record.may_have_begun:
         raise Missing(
             f"run {record.id} ended before it changed anything, so there is nothing to go on with",
             hint=f"testbed show {record.id} says why it ended; then give the whole command again",

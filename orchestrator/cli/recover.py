@@ -60,8 +60,8 @@ left half done. Commands that were refused before they changed anything do not c
 testbed resume 2026-11-21-0007
 testbed resume last
 """,
-        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice. `last` is the "
-        "latest run of yours that is left half done; a command that was refused before it changed anything is none.",
+        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice. `last` is "
+        "your latest run that began to change something; a command that was refused before is none.",
     )
     def resume(
         call: Call,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import Interlock, Missing
+from optics import Interlock, Missing, Refused, RolledBack
 from orchestrator import engine
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
@@ -51,9 +51,24 @@ async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(b
     run = await refused(bench)
     with pytest.raises(Missing, match=f"run {run} ended before it changed anything"):
         await bench.verb(engine.resume, run)
-    with pytest.raises(Missing, match="no run of ann's on bench is left half done"):
+    with pytest.raises(Missing, match=f"run {run[:-1]}1 is not left half done: it came to its end"):
         await bench.verb(engine.resume, "last")
     assert bench.held() == bench.wanted(ONE)
+
+
+async def test_resume_last_does_again_what_was_taken_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("one", ONE))
+    with monkeypatch.context() as broken:
+        broken.setattr(bench.fleet, "confirm", _refuses)
+        with pytest.raises(RolledBack):
+            await bench.up(plan_text("moved", MOVED))
+    await refused(bench)
+    await bench.verb(engine.resume, "last")
+    assert bench.held() == bench.wanted(MOVED)
+
+
+async def _refuses(*words: object) -> None:
+    raise Refused("no")
 
 
 async def test_resume_last_goes_on_with_the_run_that_died_whatever_was_refused_since(bench: Bench) -> None:
