@@ -27,6 +27,7 @@ from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import Store
+from orchestrator.storefault import file_fault
 from orchestrator.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
@@ -192,7 +193,7 @@ class Change:
             with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
                 environment.note(run_dir, lab, self.inventory)
                 if text:
-                    (run_dir / "plan.json").write_text(text, encoding="utf-8")
+                    keep_plan(run_dir / "plan.json", text)
                 recorder = Recorder(self.progress, journal)
                 firm = settings.origins.get("timeout", "default") != "default"
                 try:
@@ -271,6 +272,14 @@ class Change:
     def _journal(self, context: Context) -> str:
         journal = context.recorder.journal
         return str(journal.directory) if journal is not None else ""
+
+
+def keep_plan(path: Path, text: str) -> None:
+    """Keep the plan's text in the run's folder. Raises: StoreFailed."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise file_fault(path, error) or StoreFailed(f"{path} cannot be written: {error.strerror}", hint="testbed doctor") from error
 
 
 def watch_over(settings: Settings, run: str) -> int:

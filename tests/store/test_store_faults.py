@@ -1,0 +1,129 @@
+"""A store that cannot be used: a full disk and a damaged file are told apart, and nobody is told to throw it away."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from optics import CrossConnect, Port, StoreFailed
+from orchestrator import storefault
+from orchestrator.changes import keep_plan
+from orchestrator.store import Store
+from orchestrator.storefile import private_file
+
+A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
+
+# Runs in a mount namespace of its own, on a small file system that it fills to the last byte.
+FULL = """
+import json, os, subprocess, sys
+from pathlib import Path
+from optics import CrossConnect, Port
+from orchestrator.store import Store
+
+disk, used = Path(sys.argv[1]), sys.argv[2] == "used"
+os.environ |= {f"TESTBED_{name}_DIR": str(disk / name.lower()) for name in ("DATA", "STATE", "LOCK")}
+path = disk / "data" / "testbed.sqlite3"
+if used:
+    with Store(path) as store:
+        run = store.new_run("up", "lab", plan_name="ring")
+        store.own("lab/ann", run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))])
+        run.finish("ok")
+filler = os.open(disk / "filler", os.O_CREAT | os.O_WRONLY)
+size = 1 << 16
+while size:
+    try:
+        os.write(filler, b"x" * size)
+    except OSError:
+        size //= 2
+os.close(filler)
+
+def history():
+    command = [sys.executable, "-m", "orchestrator.cli.main", "history", "--json"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
+
+full = history()
+(disk / "filler").unlink()
+print(json.dumps({"full": full, "after": history()}))
+"""
+
+
+@pytest.mark.parametrize("state", ["used", "fresh"])
+def test_a_full_disk_is_told_as_such_and_with_room_the_store_is_as_it_was(tmp_path: Path, state: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    mount = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1" "$4"'
+    command = [*unshare, "sh", "-c", mount, "sh", str(disk), sys.executable, FULL, state]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TESTBED_")}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    full = said["full"]
+    assert full["code"] == "E-STORE" and "disk" in full["message"] and "full" in full["message"], full
+    assert "make room" in full["hint"] and "mv " not in full["hint"] and "leave it there" in full["hint"]
+    assert [run["plan_name"] for run in said["after"]["data"]["runs"]] == (["ring"] if state == "used" else [])
+
+
+def damaged(path: Path) -> None:
+    """A store of which a page in the middle of the table of runs was overwritten."""
+    with Store(path, durable=False) as store:
+        for number in range(300):
+            store.new_run("up", "lab", plan_name=f"plan-{number}", plan_text="x" * 300).finish("ok")
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode=DELETE")
+    size = db.execute("PRAGMA page_size").fetchone()[0]
+    db.close()
+    content = path.read_bytes()
+    page = content.index(b"plan-150") // size
+    path.write_bytes(content[: page * size] + b"\xa5" * size + content[(page + 1) * size :])
+
+
+def test_a_damaged_store_is_told_when_it_is_read_and_when_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    damaged(path)
+    with Store(path, durable=False) as store:
+        with pytest.raises(StoreFailed, match="is damaged or no store: .*malformed") as reading:
+            store.history("lab", 0)
+        with pytest.raises(StoreFailed, match="is damaged or no store: .*malformed"), store.transaction() as db:
+            db.execute("UPDATE runs SET message='all'")
+    assert "testbed doctor --store" in reading.value.hint and "mv " not in reading.value.hint
+
+
+def test_faults_of_the_program_are_not_blamed_on_the_file(tmp_path: Path) -> None:
+    with Store(tmp_path / "testbed.sqlite3", durable=False) as store, pytest.raises(sqlite3.IntegrityError):
+        store._write("INSERT INTO tokens(lab, last) VALUES('lab', NULL)")
+
+
+def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE  # type: ignore[misc]
+    assert "disk is full" not in str(storefault.store_fault(tmp_path / "s", error))
+    monkeypatch.setattr(storefault, "LEAST_ROOM", 1 << 80)
+    assert "the disk is full (disk I/O error)" in str(storefault.store_fault(tmp_path / "s", error))
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "No space left"), (errno.EROFS, "Read-only file system")])
+def test_files_that_cannot_be_made_for_want_of_room_are_a_fault_of_the_disk(
+    tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(StoreFailed, match=words):
+        private_file(tmp_path / "testbed.sqlite3")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "mkdir", fails)
+    with pytest.raises(StoreFailed, match=words):
+        private_file(tmp_path / "data" / "testbed.sqlite3")
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "write_text", fails)
+    with pytest.raises(StoreFailed, match=words):
+        keep_plan(tmp_path / "plan.json", "{}")
