@@ -279,7 +279,9 @@ def keep_plan(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise file_fault(path, error) or StoreFailed(f"{path} cannot be written: {error.strerror}", hint="testbed doctor") from error
+        raise file_fault(path, error) or StoreFailed(
+            f"{path} cannot be written: {error.strerror}", hint="testbed doctor"
+        ) from error
 
 
 def watch_over(settings: Settings, run: str) -> int:

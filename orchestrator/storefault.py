@@ -1,4 +1,4 @@
-"""What it means when the store's file cannot be used: a full disk, a damaged file, somebody who holds it. Each has its own way on."""
+"""Why the store's file cannot be used: a full disk, a damaged file, somebody who holds it. Each has its own way on."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ def is_fault(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file itself is not what it should be."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGED  # the rest says where it happened (sqlite.org/rescode.html)
+
+
 def store_fault(path: Path, error: sqlite3.Error) -> StoreFailed:
     """The error to raise for one of SQLite's."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where it happened (sqlite.org/rescode.html)
-    if code in DAMAGED:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if is_damage(error):
         return StoreFailed(
             f"{path} is damaged or no store: {error}",
             hint="testbed doctor --store says what can still be read of it, and takes it into a new file with --recover",

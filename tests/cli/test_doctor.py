@@ -28,6 +28,7 @@ from orchestrator.session import key_of
 from orchestrator.settings import load
 from orchestrator.store import Store
 from orchestrator.tagouts import Tagouts
+from tests.store.test_store_faults import damaged
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *checks: Check) -> None:
@@ -117,7 +118,7 @@ def test_a_store_that_is_broken_is_told(cli: Any) -> None:
     (cli.home / "data").mkdir()
     (cli.home / "data" / "testbed.sqlite3").write_bytes(b"no store" * 500)
     (found,) = [c for c in cli("doctor", "--json").json["data"]["checks"] if c["name"] == "store"]
-    assert found["state"] == "fail" and "mv " in found["fix"]
+    assert found["state"] == "fail" and "testbed doctor --store" in found["fix"]
 
 
 # --- the machine
@@ -384,3 +385,17 @@ def test_the_doctor_changes_nothing(cli: Any) -> None:
     before = sorted(str(path) for path in cli.home.rglob("*"))
     cli("doctor", "--json")
     assert sorted(str(path) for path in cli.home.rglob("*")) == before
+
+
+def test_the_store_alone_is_checked_whole_and_a_damaged_one_is_put_right_on_demand(cli: Any, tmp_path: Path) -> None:
+    assert "no runs yet" in cli("doctor", "--store").out
+    (tmp_path / "data").mkdir(mode=0o700)
+    damaged(tmp_path / "data" / "testbed.sqlite3")
+    said = cli("doctor", "--store")
+    assert said.code == 2 and "E-STORE" in said.err and "testbed doctor --store --recover" in said.err
+    said = cli("doctor", "--store", "--recover")
+    assert said.code == 0 and "runs may be missing" in said.out and ".damaged-" in said.out
+    assert "is whole: 2" in cli("doctor", "--store").out and cli("history").code == 0
+    assert cli("doctor", "--store", "--recover").code == 0, "of a whole one nothing is made"
+    assert len(list((tmp_path / "data").glob("*.damaged-*"))) <= 3
+    assert cli("doctor", "--recover").code == 2
