@@ -333,6 +333,11 @@ class Store:
                 seen.setdefault(name, []).append(float(seconds))
         return {name: sorted(values)[len(values) // 2] for name, values in seen.items()}
 
+    def last_token(self, lab: str) -> int:
+        """The token of the lab's latest run, 0 if there was none."""
+        rows = self._read("SELECT last FROM tokens WHERE lab=?", (lab,))
+        return int(rows[0]["last"]) if rows else 0
+
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
     def owned(self, key: str) -> frozenset[Setting]:

@@ -381,6 +381,22 @@ def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> N
     assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
 
 
+def test_a_host_whose_committer_is_dead_is_told(tmp_path: Path) -> None:
+    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 5}\n{"ok":false,"error":"not running"}\n'
+    (found,) = doctorlab.read_host("gpu01", "1000.2", rest, 1000.0, "ab12", 6)
+    assert found.state == "fail" and "committer does not run" in found.detail and "testbed up" in found.fix
+
+
+def test_hosts_that_know_a_newer_run_than_this_store_can_make_are_told_in_one(tmp_path: Path) -> None:
+    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 1826000000}\n{"version":1,"host":"gpu01"\n'
+    said = [doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", token) for n, token in enumerate([9, 1826000000, None])]
+    assert [len(checks) for checks in said] == [2, 1, 1]
+    found = said[0][1]
+    assert found.state == "fail" and "token 1826000000 (2027-11-" in found.detail and "testbed unlock --hosts" in found.fix
+    one = doctorlab.in_one([c for n in range(6) for c in doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", 9)])
+    assert len(one) == 7 and one[-1].detail.endswith("and 2 more")
+
+
 def test_the_doctor_changes_nothing(cli: Any) -> None:
     before = sorted(str(path) for path in cli.home.rglob("*"))
     cli("doctor", "--json")
