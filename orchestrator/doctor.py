@@ -288,13 +288,28 @@ def _store(settings: Settings) -> list[Check]:
             died = [r for r in store.history(limit=50) if r.status == "died" and r.verb != "sample"]
     except (TestbedError, OSError) as error:
         return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
-    checks = [Check("store", "ok", str(settings.store_path), area="store")]
+    checks = [Check("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
         fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status says what is"
         checks.append(Check("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Check("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
     return checks
+
+
+def _runs(settings: Settings) -> Check:
+    """How much the runs take; nothing is removed unasked."""
+    from orchestrator.pruning import KEEP, LARGE_MB, MANY, size
+
+    folder = settings.state_dir / "runs"
+    number = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+    mb = size(folder) / 1e6
+    words = f"{number} in {folder}, {mb:.0f} MB"
+    if number < MANY and mb < LARGE_MB:
+        return Check("runs", "ok", words, area="store")
+    return Check(
+        "runs", "warn", f"{words}; none is removed unasked", f"testbed history --prune --keep {KEEP}", "everything", "store"
+    )
 
 
 def examine_store(settings: Settings, *, recover: bool) -> list[Check]:
