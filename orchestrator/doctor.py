@@ -285,7 +285,7 @@ def _store(settings: Settings) -> list[Check]:
         return [Check("store", "ok", "no runs yet", area="store")]
     try:
         with Store(settings.store_path, shared=settings.store is not None) as store:
-            died = [r for r in store.history(limit=50) if r.status == "died" and r.verb != "sample"]
+            died = [r for r in store.history(limit=50) if r.status == "died" and r.unfinished and r.verb != "sample"]
     except (TestbedError, OSError) as error:
         return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
     checks = [Check("store", "ok", str(settings.store_path), area="store"), _runs(settings)]

@@ -124,8 +124,8 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
         if not tables:
             raise StoreFailed(
                 f"{path}: nothing of it can be read; it was not touched",
-                hint=f"put a copy back if there is one, or begin anew: mv {path} {path}.lost. What is up is foreign then, until "
-                "testbed up --adopt makes it yours",
+                hint=f"put a copy back if there is one, or begin anew: mv {path} {path}.lost; what is up is foreign then, and "
+                "`up --adopt` makes it yours again (docs/how-to/share-a-lab.md)",
             )
         version = int(source.execute("PRAGMA user_version").fetchone()[0])
         target.execute("BEGIN")

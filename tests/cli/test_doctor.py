@@ -233,6 +233,9 @@ def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     (died,) = [c for c in doctor._store(settings) if c.name == "run that died"]
     run = ended.stdout.strip()
     assert died.state == "warn" and f"testbed resume {run}" in died.fix and f"testbed rollback {run}" in died.fix
+    with Store(settings.store_path, durable=False) as store:
+        store.resolve([run], store.new_run("up", "l").id)
+    assert "run that died" not in [c.name for c in doctor._store(settings)], "another run has put it right"
 
 
 # --- the lab
