@@ -127,7 +127,7 @@ class Untrusted(TestbedError):
 
 
 class StoreFailed(TestbedError):
-    """What a change does cannot be noted down (a full disk, a file system gone read-only), so nothing more is done."""
+    """What a change does cannot be noted down (a full disk, a damaged or newer store), so nothing more is done."""
 
     code = "E-STORE"
     exit_code = 2

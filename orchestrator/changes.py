@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, StoreFailed
+from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from orchestrator.background import spawn
 from orchestrator.change import Bringing
 from orchestrator.confirming import Awaited, Confirmations, Confirming, make_stand
@@ -27,6 +27,7 @@ from orchestrator.returning import Returning, as_stored
 from orchestrator.session import deadline, key_of, open_session, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import Store
+from orchestrator.storefault import file_fault
 from orchestrator.tagouts import Tagouts
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress
@@ -55,6 +56,14 @@ def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
         if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
     raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
+
+
+def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
+    """The latest run of the owner's that may have changed something, however it ended. Raises: Missing."""
+    for record in store.history(lab, 0):
+        if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
+            return record
+    raise Missing("there is no run yet that could be gone on with", hint="testbed history")
 
 
 def before_run(store: Store, run: str) -> Before | None:
@@ -184,7 +193,7 @@ class Change:
             with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
                 environment.note(run_dir, lab, self.inventory)
                 if text:
-                    (run_dir / "plan.json").write_text(text, encoding="utf-8")
+                    keep_plan(run_dir / "plan.json", text)
                 recorder = Recorder(self.progress, journal)
                 firm = settings.origins.get("timeout", "default") != "default"
                 try:
@@ -218,6 +227,11 @@ class Change:
                     words = f"{broken}\nnothing is done that cannot be noted, so it stopped where it was; left for hands:"
                     room = f"see that {self.store.path} can be written again; testbed status says then how far it came"
                     raise HandsNeeded(words, (room,), hint=hint) from broken
+                except Refused as error:
+                    if self._begun(run.id) and not run.unchanged:
+                        raise
+                    words = f"{error}\nnothing was changed: no light moved, and every host runs the routes it had"
+                    raise RolledBack(words, hint=error.hint) from error
                 except asyncio.CancelledError:
                     words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
                     run.finish("interrupted", 130, words)
@@ -258,6 +272,16 @@ class Change:
     def _journal(self, context: Context) -> str:
         journal = context.recorder.journal
         return str(journal.directory) if journal is not None else ""
+
+
+def keep_plan(path: Path, text: str) -> None:
+    """Keep the plan's text in the run's folder. Raises: StoreFailed."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise file_fault(path, error) or StoreFailed(
+            f"{path} cannot be written: {error.strerror}", hint="testbed doctor"
+        ) from error
 
 
 def watch_over(settings: Settings, run: str) -> int:

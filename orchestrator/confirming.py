@@ -18,7 +18,7 @@ from optics import HostName, Interlock, NotVerified, TestbedError
 from orchestrator.audit import Who, make_tables
 from orchestrator.hosts import Hello
 from orchestrator.hosts.failures import one_error
-from orchestrator.lablock import boot_id, process_alive, process_mark
+from orchestrator.lablock import boot_clock_ns, boot_id, process_alive, process_mark
 from orchestrator.locks import Locks
 from orchestrator.recovery import Before
 from orchestrator.reports import Awaiting, ConfirmReport
@@ -45,11 +45,6 @@ CREATE TABLE IF NOT EXISTS awaited(
 
 class Settled(Exception):
     """It is not waited for any more: somebody else took it back or confirmed it meanwhile."""
-
-
-def boot_clock_ns() -> int:
-    """Nanoseconds since this machine started, the time it slept included; nobody sets this clock."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from optics.errors import TestbedError
 from orchestrator.doctorlab import lab_checks
 from orchestrator.finding import Check
 from orchestrator.settings import Settings
+from orchestrator.storefault import has_room
 
 __all__ = ["Check", "examine"]
 
@@ -247,6 +248,9 @@ def _disk(settings: Settings) -> list[Check]:
         if not os.access(there, os.W_OK):
             fix = "set TESTBED_STATE_DIR and TESTBED_DATA_DIR to directories that can be"
             checks.append(Check(what, "fail", f"{there} cannot be written", fix, "nothing"))
+        elif not has_room(there):
+            fix = "make room there; the store is unharmed, leave it where it is"
+            checks.append(Check(what, "fail", f"{there} is on a full disk", fix, "`plan`", "store"))
         elif free < _FREE_MB:
             fix = f"remove old runs: {settings.state_dir / 'runs'}; or set TESTBED_STATE_DIR"
             checks.append(Check(what, "warn", f"{free} MB free in {there}", fix, "runs of a few minutes"))
@@ -291,16 +295,55 @@ def _store(settings: Settings) -> list[Check]:
         return [Check("store", "ok", "no runs yet", area="store")]
     try:
         with Store(settings.store_path, shared=settings.store is not None) as store:
-            died = [r for r in store.history(limit=50) if r.status == "died" and r.verb != "sample"]
+            died = [r for r in store.history(limit=50) if r.status == "died" and r.unfinished and r.verb != "sample"]
     except (TestbedError, OSError) as error:
-        return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`status`, `lab`", "store")]
-    checks = [Check("store", "ok", str(settings.store_path), area="store")]
+        return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
+    checks = [Check("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
         fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status says what is"
         checks.append(Check("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Check("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
     return checks
+
+
+def _runs(settings: Settings) -> Check:
+    """How much the runs take; nothing is removed unasked."""
+    from orchestrator.pruning import KEEP, LARGE_MB, MANY, size
+
+    folder = settings.state_dir / "runs"
+    number = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
+    mb = size(folder) / 1e6
+    words = f"{number} in {folder}, {mb:.0f} MB"
+    if number < MANY and mb < LARGE_MB:
+        return Check("runs", "ok", words, area="store")
+    return Check(
+        "runs", "warn", f"{words}; none is removed unasked", f"testbed history --prune --keep {KEEP}", "everything", "store"
+    )
+
+
+def examine_store(settings: Settings, *, recover: bool) -> list[Check]:
+    """Check the store's file whole; take what can be read of a damaged one into a new file if `recover`.
+
+    Raises: StoreFailed - the disk is full, or nothing can be read. Locked - a command has the store open that is to be exchanged.
+    """
+    from orchestrator.rescue import examine, rescue
+
+    path = settings.store_path
+    if not path.exists():
+        return [Check("store", "ok", f"{path}: no runs yet", area="store")]
+    found = examine(path)
+    if not found.findings:
+        rows = ", ".join(f"{count} {table}" for table, count in found.rows.items() if count)
+        return [Check("store", "ok", f"{path} is whole: {rows or 'nothing in it yet'}", area="store")]
+    if not recover:
+        words = "\n".join([f"{path} is damaged", *found.findings])
+        fix = "testbed doctor --store --recover takes what can be read into a new file and keeps this one"
+        return [Check("store", "fail", words, fix, "`lab`, `schema`", "store")]
+    done = rescue(path)
+    rows = ", ".join(f"{count} {table}" for table, count in done.rows.items() if count)
+    checks = [Check("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]
+    return checks + [Check("store", "warn", loss, "testbed status says what is", "everything", "store") for loss in done.losses]
 
 
 def _said(command: list[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -29,7 +31,12 @@ REACH_S = 5.0
 CLOCK_S = 1.0
 """A host's clock may be this far (s) from ours before its logs and ours cannot be read side by side."""
 FREE_MB = 200
-_ASK = 'date +%s.%N; df -Pk /var/lib | tail -n 1; grep -oE \'"sha": ?"[0-9a-f]+"\' /var/lib/testbed/provision.json 2>/dev/null'
+FENCE = "hosts ahead"
+_ASK = (
+    "date +%s.%N; df -Pk /var/lib | tail -n 1; cd /var/lib/testbed 2>/dev/null && {"
+    """ grep -oE '"sha": ?"[0-9a-f]+"' provision.json; cat fence.json; echo; python3 -S -E committer.py status | cut -c 1-80;"""
+    " } 2>/dev/null"
+)
 
 
 def lab_checks(settings: Settings) -> list[Check]:
@@ -52,7 +59,7 @@ def lab_checks(settings: Settings) -> list[Check]:
         checks.append(emulated(folder))
         if checks[-1].detail.startswith("not running"):
             return [*checks, ports_taken(lab)]
-    return [*checks, *reach(lab, busy(lab, settings))]
+    return [*checks, *reach(lab, busy(lab, settings), upcoming(lab, settings))]
 
 
 # --- files ---------------------------------------------------------------------------------------------------------------------
@@ -134,6 +141,18 @@ def holders(lab: Lab, settings: Settings) -> list[Check]:
     for tag in tags:
         checks.append(Check("tag-out", "warn", str(tag), f"testbed tagout remove {tag.id}", "everything else", "store"))
     return checks or [Check("locks", "ok", "nothing is locked or tagged out", area="store")]
+
+
+def upcoming(lab: Lab, settings: Settings) -> int | None:
+    """The token that the next run on the lab will have, None if the store cannot tell."""
+    from orchestrator.fencing import next_token
+    from orchestrator.session import key_of
+
+    try:
+        with _store(settings) as store:
+            return int(time.time()) if store is None else next_token(store, key_of(lab))
+    except (TestbedError, OSError):
+        return None
 
 
 def busy(lab: Lab, settings: Settings) -> str:
@@ -268,16 +287,28 @@ def _listener(port: int) -> str:
 # --- devices and hosts ---------------------------------------------------------------------------------------------------------
 
 
-def reach(lab: Lab, run: str = "") -> list[Check]:
-    """Ask every device who it is and every host what it is, all at once; nothing is written to any of them."""
+def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Check]:
+    """Ask every device who it is and every host what it is, all at once; nothing is written to any of them.
+
+    token: of the next run of this store.
+    """
     with ThreadPoolExecutor(min(32, len(lab.hosts) or 1), "doctor") as threads:
-        hosts = [threads.submit(ask_host, host) for host in lab.hosts.values()]
+        hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values()]
         if run:
             detail = f"not asked, a change is under way: {run}"
             devices = [Check(name, "ok", detail, area="reach") for name in lab.devices]
         else:
             devices = asyncio.run(_devices(lab))
-        return [*devices, *(check for future in hosts for check in future.result())]
+        return [*devices, *in_one([check for future in hosts for check in future.result()])]
+
+
+def in_one(checks: list[Check]) -> list[Check]:
+    """The hosts that refuse this store's runs in one check: they have one cause and one way out."""
+    shut = [check for check in checks if check.name == FENCE]
+    if not shut:
+        return checks
+    more = [f"and {len(shut) - 4} more"] if shut[4:] else []
+    return [*(c for c in checks if c.name != FENCE), replace(shut[0], detail="\n".join([c.detail for c in shut[:4]] + more))]
 
 
 async def _devices(lab: Lab) -> list[Check]:
@@ -315,8 +346,8 @@ async def ask_device(lab: Lab, name: DeviceName) -> Check:
     return Check(name, "ok", f"{who.vendor} {who.model} {who.serial} ({config.address})", area=area)
 
 
-def ask_host(host: Host) -> list[Check]:
-    """Log in as `up` does; look at the clock, the room on its disk and whether it is provisioned."""
+def ask_host(host: Host, token: int | None = None) -> list[Check]:
+    """Log in as `up` does; look at the clock, the room on its disk, what is installed, and whether it takes the next run."""
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
 
@@ -339,17 +370,30 @@ def ask_host(host: Host) -> list[Check]:
     finally:
         transport.close()
         transport.join(1.0)
-    return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), ours, facts(host)["sha"])
+    return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), ours, facts(host)["sha"], token)
 
 
-def read_host(name: str, clock: str, rest: str, ours: float, wanted: str) -> list[Check]:
-    """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it was provisioned with."""
+def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token: int | None = None) -> list[Check]:
+    """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it was provisioned with, the highest
+    token of a run that it knows, what its committer says. token: of the next run of this store.
+    """
     try:
         ahead_s = float(clock) - ours
     except ValueError:
         return [Check(name, "fail", f"`date` prints {clock[:60]!r}", "log in and look", "the other hosts", "reach")]
     ready = "provisioned" if f'"{wanted}"' in rest else "`testbed up` provisions it"
     checks = [Check(name, "ok", f"answers, {ready}", area="reach")]
+    if '"error":"not running"' in rest:
+        words = "answers, but its committer does not run: routes and ports are not known"
+        checks = [Check(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
+    known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
+    if known is not None and token is not None and int(known[1]) > token:
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(known[1])))
+        words = (
+            f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
+        )
+        fix = 'set the clock right, see that nobody else works there, then: testbed unlock --hosts --reason "..."'
+        checks.append(Check(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
         words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
         checks.append(Check(f"clock of {name}", "warn", words, "timedatectl set-ntp true, there or here", "everything", "reach"))

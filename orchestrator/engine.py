@@ -15,7 +15,7 @@ from optics import Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
-from orchestrator.changes import Change, before_run, chosen, latest_change
+from orchestrator.changes import Change, before_run, chosen, latest_begun, latest_change
 from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
 from orchestrator.interlock import Interlocks, rerouted
@@ -263,8 +263,18 @@ async def resume(
 
 
 def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that may be gone on with. Raises: as `chosen`; Missing - nothing of it is left."""
+    """A run that may be gone on with; `last`: the latest of the owner's that began to change something.
+
+    Raises: as `chosen`; Missing - nothing of it is left, or it never began.
+    """
+    if run == "last":
+        run = latest_begun(store, key_of(lab), settings.owner).id
     record = chosen(store, lab, settings, run)
+    if not record.may_have_begun:
+        raise Missing(
+            f"run {record.id} ended before it changed anything, so there is nothing to go on with",
+            hint=f"testbed show {record.id} says why it ended; then give the whole command again",
+        )
     if record.status == "ok" or record.resolved_by not in ("", record.id):
         how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
         raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
@@ -274,11 +284,12 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 async def rollback(
     inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
 ) -> UpReport | DownReport:
-    """Bring back exactly what was before `run`, None: before the latest change of the owner's. Raises: as `up`.
+    """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
 
     Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
     """
     lab = load_lab(inventory)
+    run = None if run == "last" else run  # the last that changed something, not a command that was refused
     waiting = confirmations(inventory, store, settings).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)

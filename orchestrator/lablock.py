@@ -166,6 +166,11 @@ def boot_id() -> str:
         return ""
 
 
+def boot_clock_ns() -> int:
+    """Nanoseconds since this machine started, the time it slept included; nobody sets this clock."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
 def _stat(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

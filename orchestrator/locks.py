@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from optics.errors import Locked, Missing, StoreFailed
 from orchestrator.audit import Who, add_audit, make_tables
+from orchestrator.clockset import TABLE as CLOCKS
+from orchestrator.clockset import moved_s
 from orchestrator.lablock import process_alive
 from orchestrator.lockqueue import LIVE, Kind, Lock, State, blockers, clock, settle
 from orchestrator.scope import Scope, scope_of_data
@@ -44,7 +46,7 @@ class Locks:
 
     def __init__(self, store: Store, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
-        make_tables(store, *TABLES.split(";"))
+        make_tables(store, *TABLES.split(";"), CLOCKS)
 
     # -- asking --------------------------------------------------------------------------------------------------------------
 
@@ -171,6 +173,11 @@ class Locks:
 
     def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
         """Let time have its say on all locks of the lab; what changed is written and audited in the same transaction."""
+        if moved := moved_s(db, self.lab, now):  # a reservation is for so many hours, whatever somebody calls them
+            later = "asked=asked+?1, since=since+?1, expires=expires+?1"
+            found = db.execute(f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')", (moved, self.lab))
+            if found.rowcount:
+                self._note(db, now, "clock set", "", f"by {moved:+.0f} s; what is held and waited for keeps its length")
         rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
         live, changed = settle([_lock(row) for row in rows], now, _gone)
         for lock in changed:

@@ -112,11 +112,12 @@ def settled(verb: F) -> F:
 async def confirm(
     inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
 ) -> ConfirmReport:
-    """Make the change that waits stand, None: whichever does. One that is overdue is taken back first.
+    """Make the change that waits stand, None or `last`: whichever does. One that is overdue is taken back first.
 
     Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
     """
     note = await settle(inventory, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
+    run = None if run == "last" else run  # commands that were refused since are runs, too
     lab = load_lab(inventory)
     kept = confirmations(inventory, store, settings)
     record = store.get(run) if run is not None else None

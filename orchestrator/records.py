@@ -41,6 +41,11 @@ class RunRecord:
     begun: bool = False
 
     @property
+    def may_have_begun(self) -> bool:
+        """It came to change something, or died and nobody knows: not one that was refused or interrupted before."""
+        return self.begun or self.status in ("died", "running")
+
+    @property
     def unfinished(self) -> bool:
         """It stopped on its way and nothing has put that right since."""
         stopped = self.status == "died" or (self.status in ("failed", "hands-needed", "interrupted") and self.begun)

@@ -419,14 +419,18 @@ class DeviceStatus:
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted."""
+    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
+
+    up: None where nobody read the ports. committer: whether it answers; without it routes and ports are not known.
+    """
 
     name: str
     address: str
     ok: bool
     generation: int | None = None
-    up: int = 0
+    up: int | None = None
     planned: int = 0
+    committer: bool = False
     error: str = ""
 
 

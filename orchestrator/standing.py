@@ -49,7 +49,7 @@ def standing(
         undo = ""  # what it found was left half done by others, and nobody wants that back
     if before is None:
         return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
-    observed, hellos = seen.settings, seen.hellos
+    observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
     was, wanted = before_of(before), held_of(target["settings"])
     done, missing, foreign = [], [], []
     for device in sorted(set(wanted) | set(was.ours)):

@@ -25,6 +25,7 @@ from optics.errors import HandsNeeded, Interrupted, RolledBack, StoreFailed, Tes
 from orchestrator.lablock import process_alive, process_mark
 from orchestrator.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
 from orchestrator.reports import Json, to_json
+from orchestrator.storefault import is_fault, store_fault
 from orchestrator.storefile import private_file, shared_file
 from orchestrator.storeschema import SCHEMA, upgrade
 
@@ -190,7 +191,8 @@ class Store:
 
     durable: force every commit to the disk (a power cut then loses nothing that was begun); off only for tests.
     shared: the members of a group use it together (`storefile.shared_file`).
-    Raises: TestbedError - the file is no store, or was written by a newer version. UnsafeStore - others may write it.
+    Raises: StoreFailed - it cannot be written, is damaged or no store, or was written by a newer version. UnsafeStore - others may
+    write it.
     """
 
     def __init__(self, path: Path, *, durable: bool = True, shared: bool = False) -> None:
@@ -204,7 +206,7 @@ class Store:
             self._prepare(durable)
         except sqlite3.DatabaseError as error:
             self._db.close()
-            raise TestbedError(f"{path}: {error}", hint=f"move it away to start a new one: mv {path} {path}.broken") from error
+            raise store_fault(path, error) from error
         except BaseException:
             self._db.close()
             raise
@@ -330,6 +332,11 @@ class Store:
             for name, seconds in phases.items() if isinstance(phases, dict) else ():
                 seen.setdefault(name, []).append(float(seconds))
         return {name: sorted(values)[len(values) // 2] for name, values in seen.items()}
+
+    def last_token(self, lab: str) -> int:
+        """The token of the lab's latest run, 0 if there was none."""
+        rows = self._read("SELECT last FROM tokens WHERE lab=?", (lab,))
+        return int(rows[0]["last"]) if rows else 0
 
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
@@ -471,7 +478,10 @@ class Store:
         with self.transaction() as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             if version > SCHEMA:
-                raise TestbedError(f"{self.path}: written by a newer testbed (schema {version}, this one knows {SCHEMA})")
+                raise StoreFailed(
+                    f"{self.path}: was written by a newer testbed (schema {version}, this one knows up to {SCHEMA})",
+                    hint="use that version or a newer one; the store is unharmed, leave it where it is",
+                )
             upgrade(db, version)
 
     @contextmanager
@@ -491,13 +501,18 @@ class Store:
             except BaseException as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError):
-                    raise StoreFailed(f"{self.path} cannot be written: {error}", hint="testbed doctor") from error
+                if isinstance(error, sqlite3.Error) and is_fault(error):
+                    raise store_fault(self.path, error) from error
                 raise
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(query, values).fetchall()
+        try:
+            with self._lock:
+                return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            if is_fault(error):
+                raise store_fault(self.path, error) from error
+            raise
 
     def _write(self, query: str, values: Sequence[Any] = ()) -> None:
         with self.transaction() as db:

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError
+from orchestrator.storefault import file_fault
 from orchestrator.trust import believed, user_name
 
 
@@ -19,8 +20,15 @@ class UnsafeStore(TestbedError):
 
 
 def private_file(path: Path) -> None:
-    """Make the file, readable by its owner only. Raises: UnsafeStore - others may write it or its directory, or own that."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Make the file, readable by its owner only.
+
+    Raises: UnsafeStore - others may write it or its directory, or own that. Missing - we may not. StoreFailed - there is no room for it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = f"{path.parent}: the store's directory cannot be made: {error.strerror}"
+        raise file_fault(path, error) or Missing(why, hint="set data_dir to one that can be") from error
     folder = path.parent.stat()
     share = f"or declare it shared: set `store` instead of `data_dir` to {path.parent} (docs/how-to/share-a-lab.md)"
     if folder.st_uid not in believed():
@@ -86,7 +94,7 @@ def _open(path: Path, mode: int, hint: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except OSError as error:
-        raise Missing(f"{path}: the store cannot be opened: {error.strerror}", hint=hint) from error
+        raise file_fault(path, error) or Missing(f"{path}: the store cannot be opened: {error.strerror}", hint=hint) from error
 
 
 def _owner(path: Path) -> str:

@@ -237,12 +237,15 @@ def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
 def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:
     target = lab.hosts[name].ssh
     address = f"{target.address}:{target.port}"
-    if name in seen.errors:
-        return HostStatus(name, address, False, error=str(seen.errors[name]))
-    hello: Hello = seen.hellos[name]
     planned = [p for p in receivers(stored_links(current.links)) if p.host == name] if current else []
+    if name in seen.errors:
+        return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
+    hello: Hello = seen.hellos[name]
+    if not hello.installed:  # on a host that no plan needs it is no fault: nobody has provisioned it yet
+        more = ", so its routes and ports are not known; `testbed up` with the plan starts it again" if planned else ""
+        return HostStatus(name, address, not planned, planned=len(planned), error=f"no committer answers{more}")
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
-    return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned))
+    return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
 
 
 def _drift(

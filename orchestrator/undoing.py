@@ -71,7 +71,7 @@ def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bo
     context.run.unchanged = True
     if stopped and not late:
         return Interrupted(f"interrupted; rolled back, everything is as before: {undone.evidence}")
-    if not moved and isinstance(error, TestbedError):
+    if not moved and isinstance(error, TestbedError) and error.exit_code != HandsNeeded.exit_code:
         return error
     return RolledBack(f"{words}\nrolled back, everything is as before: {undone.evidence}", hint=hint)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.call import Call, Result, Usage, verb
 
 
 def register(root: typer.Typer) -> None:
@@ -16,15 +18,27 @@ def register(root: typer.Typer) -> None:
 testbed doctor
 testbed doctor --inventory inventory/example-lab
 testbed doctor --json | jq '.data.checks[] | select(.state=="fail")'
+testbed doctor --store                 is every page of the run store whole?
+testbed doctor --store --recover       take what can be read of a damaged one into a new file
 """,
-        more="Nothing is written to a device or a host.",
+        more="""
+Nothing is written to a device or a host. --recover keeps the damaged file under another name beside the new one.
+""",
     )
-    def doctor(call: Call) -> Result:
+    def doctor(
+        call: Call,
+        store: Annotated[bool, typer.Option("--store", help="Check the file of the run store whole, and nothing else.")] = False,
+        recover: Annotated[
+            bool, typer.Option("--recover", help="With --store: put what can be read of a damaged store into a new file.")
+        ] = False,
+    ) -> Result:
         from orchestrator import doctor
         from orchestrator.cli.text import listed, paint
         from orchestrator.reports import to_json
 
-        checks = doctor.examine(call.settings)
+        if recover and not store:
+            raise Usage("--recover goes with --store", hint="testbed doctor --store --recover")
+        checks = doctor.examine_store(call.settings, recover=recover) if store else doctor.examine(call.settings)
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         lines = []
         # Two dozen reachable hosts are one line; each that fails has its own.
@@ -43,8 +57,10 @@ testbed doctor --json | jq '.data.checks[] | select(.state=="fail")'
         failed = [c for c in checks if c.state == "fail"]
         data = {"checks": to_json(checks), "failed": len(failed)}
         if not failed:
-            return Result(data, "\n".join([*lines, "All that is needed is there"]))
+            return Result(data, "\n".join(lines if store else [*lines, "All that is needed is there"]))
         text = "\n".join(lines)
+        if store:
+            return Result(data, text, "E-STORE", 2, failed[0].detail, failed[0].fix, ok=False)
         message = f"{len(failed)} checks failed: {listed([c.name for c in failed])}"
         if any(c.area in ("machine", "store") for c in failed):
             return Result(data, text, "E-MISSING", 2, message, "mend what `fix:` says", ok=False)

@@ -130,17 +130,26 @@ testbed lock audit                                         who locked, stole, ta
         examples="""
 testbed unlock 3f9a1c
 testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
+testbed unlock --hosts --reason "the store was lost, and its last run had a clock ahead"
 """,
-        more="A run that is robbed stops before its next step, and its hosts listen to it no more once a newer run comes.",
+        more="""
+A run that is robbed stops before its next step, and its hosts listen to it no more once a newer run comes. --hosts: hosts that
+refuse every run of this store as older than one they know will take the next; ask first whether somebody else works on them.
+""",
     )
     def unlock(
         call: Call,
-        lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=_ids)],
+        lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=_ids, show_default=False)] = "",
         steal: Steal = False,
+        hosts: Annotated[bool, typer.Option("--hosts", help="Hosts from a run of another store, or with a wrong clock.")] = False,
         reason: Reason = "",
     ) -> Result:
         from optics.errors import Locked, Missing
 
+        if bool(lock) == hosts or (hosts and steal):
+            raise Usage("unlock: name one lock, or --hosts", hint="testbed lock")
+        if hosts:
+            return _take_hosts(call, reason)
         if steal and not reason:
             raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
         with _locks(call) as (_, locks):
@@ -194,6 +203,19 @@ testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its i
         if name or steal or not reason:
             raise Usage("tagout: --reason is missing" if not reason else "tagout: too many words", hint="testbed tagout --help")
         return _tag(call, subject, reason)
+
+
+def _take_hosts(call: Call, reason: str) -> Result:
+    from orchestrator.fencing import take_hosts
+
+    if not reason:
+        raise Usage("unlock: --hosts needs a --reason", hint='testbed unlock --hosts --reason "..."')
+    report = call.work(take_hosts, reason)
+    text = "No host refuses runs of this store"
+    if report.hosts:
+        text = f"{len(report.hosts)} hosts will take the next run: its token will be higher than {report.token}"
+    text += "".join(f"\n  not asked: {words}" for words in report.silent.values())
+    return Result(report.to_json(), text)
 
 
 def _listed(call: Call) -> Result:

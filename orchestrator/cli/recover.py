@@ -40,7 +40,8 @@ testbed rollback 2026-11-21-0007     back to what was before that run
 testbed rollback last
 """,
         more="""
-Without RUN it undoes the newest change that is yours; a second time it undoes that. It also takes back what a run left half done.
+Without RUN, or with `last`, it undoes the newest change that is yours; a second time it undoes that. It also takes back what a run
+left half done. Commands that were refused before they changed anything do not count.
 """,
     )
     def rollback(
@@ -59,7 +60,8 @@ Without RUN it undoes the newest change that is yours; a second time it undoes t
 testbed resume 2026-11-21-0007
 testbed resume last
 """,
-        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice.",
+        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice. `last` is "
+        "your latest run that began to change something; a command that was refused before is none.",
     )
     def resume(
         call: Call,

@@ -186,7 +186,7 @@ def status(report: StatusReport, colour: bool) -> str:
     hosts: list[Sequence[str]] = [("host", "", "generation", "ports up")]
     for h in report.hosts:
         generation = "-" if h.generation is None else str(h.generation)
-        hosts.append((h.name, "ok" if h.ok else "FAIL", generation, f"{h.up}/{h.planned}", h.error))
+        hosts.append((h.name, "ok" if h.ok else "FAIL", generation, f"{'-' if h.up is None else h.up}/{h.planned}", h.error))
     for table in (devices, hosts):
         if len(table) > 1:
             lines += columns(table)

@@ -34,17 +34,60 @@ def wall(record: RunRecord) -> float | None:
     return None if record.ended is None else max(0.0, record.ended - record.started)
 
 
+def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
+    from orchestrator import pruning
+    from orchestrator.reports import to_json
+    from orchestrator.telemetry.influx import target_of
+    from orchestrator.telemetry.progress import counted
+
+    keep = pruning.KEEP if keep is None else keep
+    with call.store() as store:
+        found = pruning.forgettable(store, call.settings, keep, target_of(call.settings))
+        data = {"removed": to_json([r.id for r in found.going]), "stay": to_json(dict(found.staying)), "mb": found.bytes / 1e6}
+        lines = [f"{run}  stays: {why}" for run, why in found.staying]
+        if not found.going:
+            return Result(data, "\n".join([*lines, f"Nothing to remove: no more than {keep} runs, or all older ones are needed"]))
+        first, last = found.going[0].id, found.going[-1].id
+        which = first if first == last else f"{first} to {last}"
+        what = f"{counted(len(found.going), 'run')} ({which}), {found.bytes / 1e6:.1f} MB"
+        if dry_run:
+            return Result(data, "\n".join([*lines, f"Would remove {what}"]))
+        call.confirm(f"Remove {what}, with their journals?")
+        pruning.forget(store, call.settings, found.going)
+    return Result(data, "\n".join([*lines, f"Removed {what}"]))
+
+
 def register(root: typer.Typer) -> None:
     @verb(
         root,
         "history",
         "List the runs: who changed what when.",
-        examples="testbed history\ntestbed history --limit 100\ntestbed history --json | jq '.data.runs[0]'",
+        examples="""
+testbed history
+testbed history --limit 100
+testbed history --json | jq '.data.runs[0]'
+testbed history --prune --keep 200 --dry-run       what would be removed
+testbed history --prune --keep 200 --yes           remove your older runs, their journals too
+""",
+        more="""
+Nothing is removed unasked. --prune never takes a run that is up, half done or waits to be confirmed, that `rollback` or `resume`
+would go to, whose journal is not in InfluxDB yet where one is named, or that a comparison is made of.
+""",
     )
-    def history(call: Call, limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20) -> Result:
+    def history(
+        call: Call,
+        limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
+        prune: Annotated[bool, typer.Option("--prune", help="Remove all but the newest of your runs.")] = False,
+        keep: Annotated[int | None, typer.Option("--keep", min=1, help="With --prune: how many stay; 200 unless said.")] = None,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would go.")] = False,
+    ) -> Result:
         from orchestrator.cli.text import columns, seconds_text, when
         from orchestrator.reports import Json, to_json
 
+        if prune:
+            return _prune(call, keep, dry_run)
+        if keep is not None or dry_run:
+            raise Usage("--keep and --dry-run go with --prune", hint="testbed history --prune --keep 200 --dry-run")
         with call.store() as store:
             records = store.history(limit=limit)
         rows = [("run", "verb", "plan", "status", "took", "started", "by")]

@@ -34,6 +34,7 @@ class Hello:
     """Who answers on a host and what it holds. `installed` is false where no committer runs; the rest is then empty.
 
     provision: digest of the facts and programs last provisioned. pending_s: seconds until it goes back to `pending_to` by itself.
+    token: the highest of a run that it has heard; it does nothing for a run with a lower one.
     """
 
     host: HostName
@@ -48,6 +49,7 @@ class Hello:
     ports: Mapping[int, PortState] = field(default_factory=dict)
     congestion_controls: tuple[str, ...] = ()
     same_clock: bool = False
+    token: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,11 @@ def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
     """The error of a committer that says no, in its own words: Locked where it listens to a newer run only."""
     words = f"{host}: {answer.get('error')}"
     if answer.get("code") == "overtaken":
-        return Locked(words, hint="testbed lock says who holds the lab; testbed status what is done and what is not")
+        hint = (
+            "testbed lock says who holds the lab, testbed status what is done and what is not; if nobody does, the newer run was "
+        )
+        hint += "of another store or had a clock ahead of ours: testbed doctor"
+        return Locked(words, hint=hint)
     return Refused(words)
 
 
@@ -231,4 +235,5 @@ def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
         ports=ports,
         congestion_controls=tuple(values["congctl"]),
         same_clock=same_clock,
+        token=values.get("token", 0),
     )

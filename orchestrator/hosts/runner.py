@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 from optics import HostName, Missing, Refused, TestbedError, Unreachable
 from orchestrator.credentials import KNOWN_HOSTS
 from orchestrator.hosts.facts import PLAYBOOKS
+from orchestrator.hosts.workplace import Workplace
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Ansible:
         self._artefacts = artefacts
         self._withheld = withheld
         self._count = 0
-        self._sockets: str | None = None
+        self._work: Workplace | None = None
 
     def play(self, playbook: str, names: Collection[HostName], variables: Mapping[str, Any], timeout_s: float = 300.0) -> Play:
         """Run `playbook` on `names`; per-host failures are returned, not raised.
@@ -50,10 +50,8 @@ class Ansible:
         self._count += 1
         folder = self._artefacts / "ansible" / f"{self._count:02d}-{Path(playbook).stem}"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._sockets is None:
-            self._sockets = tempfile.mkdtemp(
-                prefix="testbed-", dir=os.environ.get("XDG_RUNTIME_DIR")
-            )  # short: a socket path has 108 bytes
+        if self._work is None:
+            self._work = Workplace()
         programs = Path(sys.executable).parent
         if not shutil.which("ansible-playbook", path=f"{programs}:{os.environ.get('PATH', '')}"):
             raise Missing("ansible-playbook is not installed here", hint="pip install ansible-core")
@@ -77,7 +75,8 @@ class Ansible:
                 "ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"),
                 "ANSIBLE_HOST_KEY_CHECKING": "True",  # whatever the operator's shell says
                 **self._known_hosts(),
-                "ANSIBLE_SSH_CONTROL_PATH_DIR": self._sockets,
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(self._work.path),
+                "ANSIBLE_LOCAL_TEMP": str(self._work.path),
                 "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
             },
             settings={"idle_timeout": timeout_s, "job_timeout": timeout_s, "suppress_env_files": False},
@@ -88,11 +87,14 @@ class Ansible:
         for name in self._withheld:
             result.config.env.pop(name, None)
         result.run()
-        missing = [name for name in names if name not in found.said and name not in found.failed]
+        missing = sorted(name for name in names if name not in found.said and name not in found.failed)
         if (result.rc != 0 and not found.failed) or missing:
             text = (folder / "artifacts").glob("*/stdout")
             said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
-            raise Refused(f"{playbook} ended with {result.status} (exit {result.rc}): {said}", hint=f"all of it is in {folder}")
+            words = f"{playbook}: ansible-playbook {_ending(result.status, result.rc, timeout_s)}"
+            if missing:
+                words += f"; it had no word of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+            raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
         return found
 
     def _known_hosts(self) -> dict[str, str]:
@@ -105,8 +107,9 @@ class Ansible:
 
     def close(self) -> None:
         """End the SSH connections Ansible kept open."""
-        if self._sockets is None:
+        if self._work is None:
             return
+        folder = self._work.path
         ends = [
             subprocess.Popen(
                 ["ssh", "-O", "exit", "-o", f"ControlPath={path}", "x"],
@@ -114,14 +117,24 @@ class Ansible:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            for path in sorted(Path(self._sockets).iterdir())
+            for path in sorted(folder.iterdir())
+            if path.is_socket()
         ]
         for process in ends:
             process.wait()
         give_up = time.monotonic() + 1.0
-        while Path(self._sockets).exists() and time.monotonic() < give_up:
-            shutil.rmtree(self._sockets, ignore_errors=True)  # the masters are removing their sockets at the same time
-        self._sockets = None
+        while folder.exists() and time.monotonic() < give_up:
+            self._work.close()  # the masters are removing their sockets at the same time
+        self._work = None
+
+
+def _ending(status: str, code: int | None, timeout_s: float) -> str:
+    """How the program ended, from what ansible-runner says: it has no exit code of one that a signal ended."""
+    if status == "timeout":
+        return f"was stopped, as it had not ended after {timeout_s:g} s"
+    if code is None:
+        return "was killed before it ended (by hand, or for want of memory: dmesg tells)"
+    return f"ended with exit code {code}"
 
 
 def _forget_environment(record: Path) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
+from optics.errors import StoreFailed
 from orchestrator.guardfile import guard_path, look
 from orchestrator.reports import path_text
 from orchestrator.session import key_of, load_lab, slice_of
@@ -48,7 +49,7 @@ class Watcher:
         trouble = ""
         try:
             self._look(time.time() * 1e3)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, StoreFailed) as error:
             trouble = f"journals and store cannot be read: {error}"
         unread = self._journals.unread
         self.picture.troubled("files", trouble)

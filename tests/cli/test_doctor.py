@@ -28,6 +28,7 @@ from orchestrator.session import key_of
 from orchestrator.settings import load
 from orchestrator.store import Store
 from orchestrator.tagouts import Tagouts
+from tests.store.test_store_faults import damaged
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *checks: Check) -> None:
@@ -117,7 +118,7 @@ def test_a_store_that_is_broken_is_told(cli: Any) -> None:
     (cli.home / "data").mkdir()
     (cli.home / "data" / "testbed.sqlite3").write_bytes(b"no store" * 500)
     (found,) = [c for c in cli("doctor", "--json").json["data"]["checks"] if c["name"] == "store"]
-    assert found["state"] == "fail" and "mv " in found["fix"]
+    assert found["state"] == "fail" and "testbed doctor --store" in found["fix"]
 
 
 # --- the machine
@@ -232,6 +233,9 @@ def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     (died,) = [c for c in doctor._store(settings) if c.name == "run that died"]
     run = ended.stdout.strip()
     assert died.state == "warn" and f"testbed resume {run}" in died.fix and f"testbed rollback {run}" in died.fix
+    with Store(settings.store_path, durable=False) as store:
+        store.resolve([run], store.new_run("up", "l").id)
+    assert "run that died" not in [c.name for c in doctor._store(settings)], "another run has put it right"
 
 
 # --- the lab
@@ -380,7 +384,37 @@ def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> N
     assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
 
 
+def test_a_host_whose_committer_is_dead_is_told(tmp_path: Path) -> None:
+    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 5}\n{"ok":false,"error":"not running"}\n'
+    (found,) = doctorlab.read_host("gpu01", "1000.2", rest, 1000.0, "ab12", 6)
+    assert found.state == "fail" and "committer does not run" in found.detail and "testbed up" in found.fix
+
+
+def test_hosts_that_know_a_newer_run_than_this_store_can_make_are_told_in_one(tmp_path: Path) -> None:
+    rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 1826000000}\n{"version":1,"host":"gpu01"\n'
+    said = [doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", token) for n, token in enumerate([9, 1826000000, None])]
+    assert [len(checks) for checks in said] == [2, 1, 1]
+    found = said[0][1]
+    assert found.state == "fail" and "token 1826000000 (2027-11-" in found.detail and "testbed unlock --hosts" in found.fix
+    one = doctorlab.in_one([c for n in range(6) for c in doctorlab.read_host(f"gpu0{n}", "1000.2", rest, 1000.0, "ab12", 9)])
+    assert len(one) == 7 and one[-1].detail.endswith("and 2 more")
+
+
 def test_the_doctor_changes_nothing(cli: Any) -> None:
     before = sorted(str(path) for path in cli.home.rglob("*"))
     cli("doctor", "--json")
     assert sorted(str(path) for path in cli.home.rglob("*")) == before
+
+
+def test_the_store_alone_is_checked_whole_and_a_damaged_one_is_put_right_on_demand(cli: Any, tmp_path: Path) -> None:
+    assert "no runs yet" in cli("doctor", "--store").out
+    (tmp_path / "data").mkdir(mode=0o700)
+    damaged(tmp_path / "data" / "testbed.sqlite3")
+    said = cli("doctor", "--store")
+    assert said.code == 2 and "E-STORE" in said.err and "testbed doctor --store --recover" in said.err
+    said = cli("doctor", "--store", "--recover")
+    assert said.code == 0 and "runs may be missing" in said.out and ".damaged-" in said.out
+    assert "is whole: 2" in cli("doctor", "--store").out and cli("history").code == 0
+    assert cli("doctor", "--store", "--recover").code == 0, "of a whole one nothing is made"
+    assert len(list((tmp_path / "data").glob("*.damaged-*"))) <= 3
+    assert cli("doctor", "--recover").code == 2

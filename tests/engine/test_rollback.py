@@ -89,7 +89,9 @@ async def test_whatever_step_fails_everything_is_as_before(tmp_path: Path, text:
                 record = store.get("last")
                 assert record is not None and not record.unfinished
                 first = steps.index(next(s for s in steps if s.startswith("ocs"))) + 1
-                assert isinstance(failed.value, RolledBack) == (k >= first), (k, how, type(failed.value))
+                # Until light moves a failure keeps its own exit code, unless that calls for hands; step 1 changes nothing in use.
+                expected = k >= first or (k > 1 and how == "refused")
+                assert isinstance(failed.value, RolledBack) == expected, (k, how, type(failed.value))
 
 
 async def test_a_step_that_fails_during_the_rollback_too_is_tried_once_more_or_told(tmp_path: Path) -> None:

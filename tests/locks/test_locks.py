@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, Missing, Port
+from orchestrator import clockset
 from orchestrator.audit import Who, audit
 from orchestrator.lablock import process_alive, process_mark
 from orchestrator.locks import Locks, hold
@@ -240,3 +241,35 @@ def test_a_process_that_only_its_owner_may_see_is_taken_to_live(monkeypatch: pyt
 
     monkeypatch.setattr(os, "kill", kill)
     assert process_alive(os.getpid(), mark)
+
+
+@pytest.mark.parametrize("step", [365 * 86_400.0, -365 * 86_400.0], ids=["ahead", "back"])
+def test_a_wall_clock_that_is_set_ends_nobodys_reservation_and_makes_none_longer(
+    store: Store, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    locks = Locks(store, "lab", Who("ann", "ann"))
+    made = locks.take("reservation", Scope(frozenset({"gpu01"})), "demo", for_s=3600.0)
+    assert made.expires is not None
+    wall, boot = time.time(), clockset.boot_clock_ns()
+    monkeypatch.setattr(time, "time", lambda: wall + step)
+    (kept,) = locks.listed()
+    assert kept.expires is not None and abs(kept.expires - made.expires - step) < 10
+    assert audit(store, "lab")[0].what == "clock set" and f"{step:+.0f}"[:6] in audit(store, "lab")[0].why
+    monkeypatch.setattr(clockset, "boot_clock_ns", lambda: boot + int(3601e9))  # an hour later by either clock
+    monkeypatch.setattr(time, "time", lambda: wall + step + 3601)
+    assert locks.listed() == []
+
+
+def test_after_a_restart_of_the_machine_only_the_wall_clock_tells_when_a_reservation_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = Locks(store, "lab", Who("ann", "ann"))
+    locks.take("reservation", Scope(frozenset({"gpu01"})), "demo", for_s=3600.0)
+    wall = time.time()
+    monkeypatch.setattr(clockset, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(clockset, "boot_clock_ns", lambda: int(60e9))
+    monkeypatch.setattr(time, "time", lambda: wall + 1800)
+    assert len(locks.listed()) == 1
+    monkeypatch.setattr(clockset, "boot_clock_ns", lambda: int(1900e9))
+    monkeypatch.setattr(time, "time", lambda: wall + 3640)
+    assert locks.listed() == []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, TestbedError
+from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, StoreFailed, TestbedError
 from orchestrator.store import Belonging, LightPoint, Store, lab_key, slice_key
 from orchestrator.storeschema import SINCE_2, TABLES
 
@@ -215,9 +215,9 @@ def test_a_run_of_this_process_is_running_and_of_a_reused_pid_is_dead(store: Sto
 def test_a_file_that_is_no_store_is_named_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "testbed.sqlite3"
     path.write_bytes(b"these are notes, not a database\n" * 200)
-    with pytest.raises(TestbedError, match=re.escape(str(path))) as caught:
+    with pytest.raises(StoreFailed, match=re.escape(f"{path} is damaged or no store")) as caught:
         Store(path)
-    assert "mv " in caught.value.hint and path.read_bytes().startswith(b"these are notes")
+    assert "testbed doctor --store" in caught.value.hint and path.read_bytes().startswith(b"these are notes")
 
 
 def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -226,8 +226,9 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=99")
     db.close()
-    with pytest.raises(TestbedError, match="newer testbed"):
+    with pytest.raises(StoreFailed, match="newer testbed") as caught:
         Store(path)
+    assert "leave it where it is" in caught.value.hint
 
 
 def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:

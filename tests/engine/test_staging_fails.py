@@ -1,0 +1,95 @@
+"""Staging that fails changes nothing anybody uses, so the command says that and asks for nobody's hands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import Refused, RolledBack
+from orchestrator.hosts.runner import Ansible
+from tests.drills.bench import Bench, opened, plan_text
+
+ONE = [("gpu01:p1", "gpu02:p1")]
+MOVED = [("gpu01:p3", "gpu02:p3")]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(tmp_path, hosts=2) as made:
+        yield made
+
+
+def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansible:
+    """Ansible with another program in the place of ansible-playbook, which is looked for beside the interpreter."""
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "ansible-playbook"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(programs / "python3"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    (folder / "inventory").mkdir()
+    (folder / "inventory" / "hosts.yml").write_text("all: {hosts: {gpu01: {}, gpu02: {}}}\n")
+    return Ansible(folder / "inventory", folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("kill -KILL $$", "ansible-playbook was killed before it ended"),
+        ("echo 'ERROR! no space left'; kill -KILL $$", "ansible-playbook was killed before it ended.*: ERROR! no space left"),
+        ("echo 'ERROR! no such task'; exit 4", "ansible-playbook ended with exit code 4.*: ERROR! no such task"),
+        ("exit 0", "ansible-playbook ended with exit code 0; it had no word of gpu01, gpu02 and printed nothing"),
+    ],
+)
+def test_what_died_is_named_with_what_it_had_said(tmp_path: Path, script: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = ansible(tmp_path, script, monkeypatch)
+    with pytest.raises(Refused, match=f"(?s)^stage_rules.yml: {words}") as died:
+        play.play("stage_rules.yml", ["gpu01", "gpu02"], {})
+    play.close()
+    assert "gpu01, gpu02" in str(died.value) and str(tmp_path / "run") in died.value.hint
+
+
+def test_an_ansible_that_hangs_is_stopped_and_the_message_says_after_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = ansible(tmp_path, "exec sleep 60", monkeypatch)
+    with pytest.raises(Refused, match=r"^stage_rules\.yml: ansible-playbook was stopped, as it had not ended after 1 s"):
+        play.play("stage_rules.yml", ["gpu01"], {}, timeout_s=1.0)
+    play.close()
+
+
+async def test_a_staging_that_fails_ends_as_everything_is_as_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.up(plan_text("one", ONE))
+
+    async def dies(*words: Any) -> None:
+        raise Refused("stage_rules.yml: ansible-playbook was killed before it ended", hint="look there")
+
+    monkeypatch.setattr(bench.fleet, "stage", dies)
+    with pytest.raises(RolledBack, match="killed before it ended\nnothing was changed") as failed:
+        await bench.up(plan_text("moved", MOVED))
+    assert failed.value.exit_code == 6 and failed.value.hint == "look there"
+    assert bench.held() == bench.wanted(ONE) and not (await bench.status()).unfinished
+    with bench.store() as store:
+        record = store.get("last")
+    assert record is not None and (record.status, record.exit_code) == ("rolled-back", 6)
+
+
+async def test_a_host_that_refuses_to_be_asked_before_anything_is_changed_is_no_case_for_hands(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale() -> tuple[str, ...]:
+        return ("gpu01", "gpu02")
+
+    async def dies(*words: Any) -> None:
+        raise Refused("provision.yml: ansible-playbook was killed before it ended")
+
+    monkeypatch.setattr(bench.fleet, "unprovisioned", stale)
+    monkeypatch.setattr(bench.fleet, "provision", dies)
+    with pytest.raises(RolledBack, match=r"provision\.yml.*\nnothing was changed"):
+        await bench.up(plan_text("one", ONE))
+    assert bench.held() == bench.wanted([])
