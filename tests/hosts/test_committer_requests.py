@@ -195,8 +195,10 @@ def test_a_job_runs_as_the_user_that_provisioning_names(as_nobody: Peer) -> None
 def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(host: Space, as_nobody: Peer) -> None:
     other = as_nobody.ask("job.start", name="other", argv=["true"])["directory"]
     words = (
-        f"cd {other}/..; ls . ../checkpoints; cat ../provision.json ../started/j.json;"
-        " touch x ../x ../checkpoints/x ../workloads/x; echo '{}' >../started/j.json; echo 0 >../started/j.exit; cat /run/testbed/state.json; ls /run/testbed; mv j gone; exit 9"
+        f"cd {other}/..; ls . ../checkpoints; cat ../provision.json ../started/j.json; touch x ../x;"
+        " touch ../checkpoints/x ../workloads/x; echo '{}' >../started/j.json;"
+        " echo 0 >../started/j.exit; cat /run/testbed/state.json; ls /run/testbed;"
+        " mv j gone; exit 9"
     )
     as_nobody.ask("job.start", name="j", argv=["sh", "-c", words])
     assert ended(as_nobody, "j")["code"] == 9
