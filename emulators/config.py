@@ -26,13 +26,14 @@ class BadInventory(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """An emulated host. `interfaces` maps port number to interface name."""
+    """An emulated host. `interfaces` maps port number to interface name. job_user: whom its jobs run as."""
 
     name: str
     number: int
     ssh_port: int
     mgmt_address: str
     interfaces: Mapping[int, str]
+    job_user: str = "testbed-job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ def read_config(inventory: Path) -> LabConfig:
                 ssh_port=int(facts["ansible_port"]),
                 mgmt_address=str(facts["testbed_mgmt_address"]),
                 interfaces={int(number): str(port["interface"]) for number, port in facts["testbed_ports"].items()},
+                job_user=str(facts.get("testbed_job_user", "testbed-job")),
             )
         except (KeyError, TypeError, ValueError) as problem:
             problems.append(f"hosts.yml: {name}: {_words(problem)}")

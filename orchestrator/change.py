@@ -450,7 +450,7 @@ class Bringing:
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=not writes,
+            nothing_to_do=not writes and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.devices, self.lab),

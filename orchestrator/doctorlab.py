@@ -401,7 +401,14 @@ def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token:
     if len(columns) > 4 and columns[3].isdecimal() and int(columns[3]) < FREE_MB * 1024:
         words = f"{int(columns[3]) // 1024} MB free in /var/lib"
         checks.append(
-            Check(f"disk of {name}", "warn", words, "remove old jobs: rm -r /var/lib/testbed/jobs/*", "short jobs", "reach")
+            Check(
+                f"disk of {name}",
+                "warn",
+                words,
+                "remove old jobs: rm -r /var/lib/testbed/jobs/* /var/lib/testbed/checkpoints/*",
+                "short jobs",
+                "reach",
+            )
         )
     return checks
 

@@ -115,6 +115,9 @@ PORT = END.replace("?", "")
 INTERFACE = r"^[^\s/:]{1,15}$"
 OPTION = r"^[a-z][a-z0-9_]{0,62}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
+ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
+LAUNCHERS = r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
+"""Variables of a job that nobody but the launcher and the hosts set: which program runs, as whom, and where a rank stands."""
 LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {
     NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
@@ -123,6 +126,7 @@ PATTERNS = {
     INTERFACE: "the name of a Linux interface, at most 15 characters",
     OPTION: "an option's name in small letters, digits and '_'",
     VARIABLE: "the name of an environment variable",
+    ACCOUNT: "a user's name in small letters, digits, '_' and '-', at most 32",
     LINE: "one line of text, at most 4096 characters",
 }
 """What each pattern of the files asks for, in words."""

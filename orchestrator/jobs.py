@@ -18,6 +18,7 @@ from orchestrator.holding import holding
 from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import backend
+from orchestrator.jobargs import identity
 from orchestrator.lab import Lab
 from orchestrator.plan import Job, Traffic
 from orchestrator.recorder import Recorder
@@ -104,6 +105,7 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
         run=record.run,
         started=record.started,
         busy=statistics.median(busy) if busy else None,
+        resumed_from=int(records[0].get("iter", 1)) - 1 if records else 0,
     )
 
 
@@ -119,8 +121,8 @@ def _state(record: JobRecord, states: Mapping[HostName, JobState], iterations: i
         for h, s in states.items()
         if s.state in ("killed", "absent") or s.code
     ]
-    if record.state == "stopped":
-        return "stopped", record.detail
+    if record.ended is not None:  # its hosts may have forgotten it since
+        return record.state, record.detail
     if bad:
         return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
     if any(s.state == "running" for s in states.values()):
@@ -245,9 +247,10 @@ async def bring(
 ) -> JobStatus | None:
     """Bring the lab's job in line with a plan that is up now.
 
-    No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again only if it ended and the
-    lab was `changed`, or was stopped. Another job: the old one is stopped at an iteration boundary and the new one takes its place,
-    going on from its checkpoint if it bears the same name.
+    No job in the plan: one that runs keeps running. The same job: it keeps running, and is launched again if it failed or was
+    stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the new
+    one takes its place. It goes on from the old one's checkpoints if both are one training, by name and `identity`; else it starts
+    anew.
     """
     record, old = store.latest_job(key), None
     if record is not None and _ranks(record, session.lab):
@@ -261,14 +264,15 @@ async def bring(
     if job is None or not launch:
         return old if runs else None
     same = {"traffic": None, "predicted": {}} | (_wanted(record) or {}) == to_json(job)
-    if record is not None and old is not None and same and (runs or (not changed and old.state != "stopped")):
+    if record is not None and old is not None and same and (runs or (old.state == "finished" and not changed)):
         return old
     if runs:
         assert record is not None
         with recorder.phase("job", f"stopping {record.name}") as phase:
             await halt(session, store, record, run_dir.parent / record.run, "replaced")
             phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
-    resume = record is not None and record.name == job.name and old is not None and old.state in ("starting", "running", "stopped")
+    before = _wanted_job(record) if record is not None and old is not None and old.state != "finished" else None
+    resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
     return await start(session, store, key, run, run_dir, job, recorder, resume=resume)
 
 
@@ -309,9 +313,14 @@ async def again(
 
 def _launched(record: JobRecord, lab: Lab) -> Job:
     """The job as it was launched, whatever launched it. Raises: Missing - a host of its ranks is not in the inventory any more."""
-    wanted = _facts(record)[2]
-    if gone := [host for host in wanted["ranks"] if host not in lab.hosts]:
+    if gone := [host for host in _facts(record)[2]["ranks"] if host not in lab.hosts]:
         raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
+    return _wanted_job(record)
+
+
+def _wanted_job(record: JobRecord) -> Job:
+    """The job that the record's plan asked for."""
+    wanted = _facts(record)[2]
     kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
     return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
 
@@ -332,7 +341,7 @@ async def start(
             store.set_job(number, "failed", str(error), ended=True)
             raise
         store.set_job(number, "running")
-        phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}" + (", resumed" if resume else "")
+        phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}"
     record = store.latest_job(key)
     assert record is not None
     with recorder.phase("job", f"waiting for {FIRST_ITERATIONS} iterations") as phase:
@@ -341,16 +350,17 @@ async def start(
             status = await look(session, store, record, run_dir)
             if status.iterations >= FIRST_ITERATIONS or status.state not in ("starting", "running") or time.monotonic() > give_up:
                 break
-            recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, status.state)
+            recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
             await asyncio.sleep(POLL_S)
         if status.state == "failed":
             words = await last_words(session.hosts, spec["on_hosts"], record, session.lab)
             raise NotVerified(
                 f"job {job.name} failed at its start: {status.detail}\n{words}",
-                hint="testbed job logs",
+                hint="testbed job logs; to start it anew, without its checkpoints: testbed job launch",
             )
+        resumed_ = f", resumed after iteration {status.resumed_from}" if status.resumed_from else ""
         speed = f", iteration {status.iteration_ms:.0f} ms" if status.iteration_ms is not None else ""
-        phase.detail = f"{job.name} {status.state}{speed}"
+        phase.detail = f"{job.name} {status.state}{resumed_}{speed}"
     return status
 
 

@@ -54,6 +54,7 @@ class Host:
     """A GPU server. `host_id` (1..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
 
     link_mbps: what a port carries each way (Mb/s, as the link counts them); predictions reckon with it, nothing else does.
+    job_user: whom jobs run as. job_env: what plans may set for their jobs beyond what `orchestrator.jobenv` allows.
     """
 
     name: HostName
@@ -67,6 +68,8 @@ class Host:
     gpus: int
     ssh: SshTarget
     link_mbps: float = 25_000.0
+    job_user: str = "testbed-job"
+    job_env: tuple[str, ...] = ()
 
     def lane_address(self, lane: int) -> str:
         """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
@@ -341,6 +344,8 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
         mgmt_address=edge.mgmt_address or address,
         gpus=edge.gpus,
         link_mbps=edge.link_mbps,
+        job_user=edge.job_user,
+        job_env=tuple(edge.job_env),
         ssh=SshTarget(
             address=address,
             port=ssh.ansible_port,

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from orchestrator.filecheck import INTERFACE, NAME, PORT, Edge
+from orchestrator.filecheck import ACCOUNT, INTERFACE, LAUNCHERS, NAME, PORT, VARIABLE, Edge
 from orchestrator.filepos import did_you_mean
 
 Forwarding = Literal["kernel", "npar-rdma"]
@@ -45,6 +45,15 @@ class HostEdge(Edge):
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     link_mbps: Annotated[float, Field(gt=0, le=10_000_000)] = 25_000.0
     mgmt_address: str | None = None
+    job_user: Annotated[str, Field(pattern=ACCOUNT)] = "testbed-job"
+    job_env: list[Annotated[str, Field(pattern=VARIABLE)]] = Field(default_factory=list)
+
+    @field_validator("job_env")
+    @classmethod
+    def _not_the_launchers(cls, names: list[str]) -> list[str]:
+        if wrong := [name for name in names if re.fullmatch(LAUNCHERS, name)]:
+            raise ValueError(f"{', '.join(wrong)}: the hosts and the launcher set it; no plan does")
+        return names
 
     @field_validator("node_prefix")
     @classmethod

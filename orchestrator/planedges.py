@@ -10,7 +10,6 @@ from orchestrator.filecheck import END, LINE, OPTION, VARIABLE, Edge
 from orchestrator.labedges import Name
 
 SCHEMA_ID = "testbed.plan/1"
-_DECIDING = frozenset({"PATH", "ENV", "BASH_ENV", "SHELLOPTS", "IFS", "GCONV_PATH", "GLIBC_TUNABLES", "HOME", "TMPDIR"})
 _BIG = 2**53  # beyond it JSON readers disagree about integers (RFC 8259 section 6)
 
 End = Annotated[str, Field(pattern=END, description="a host port such as gpu01:p1, or a host alone: its port is then chosen")]
@@ -33,12 +32,6 @@ class LinkEdge(Edge):
     b: End
     kind: Literal["duplex", "simplex"] = "duplex"
     count: Annotated[int, Field(ge=1, le=64)] = 1
-
-
-def _own_program(variable: str) -> str:
-    if variable in _DECIDING or variable.startswith(("LD_", "PYTHON")) or variable.endswith("_PLUGIN"):
-        raise ValueError(f"{variable} decides which program runs; a plan does not, the hosts do")
-    return variable
 
 
 Bytes = Annotated[int, Field(ge=0, le=_BIG)]
@@ -125,10 +118,14 @@ class JobEdge(Edge):
     rings: Annotated[list[list[str]], Field(max_length=64, description="orders of all ranks whose steps are links")] = Field(
         default_factory=list
     )
-    args: dict[Annotated[str, Field(pattern=OPTION)], Scalar] = Field(default_factory=dict)
-    env: dict[Annotated[str, Field(pattern=VARIABLE), AfterValidator(_own_program)], Annotated[str, Field(pattern=LINE)]] = Field(
-        default_factory=dict
-    )
+    args: Annotated[
+        dict[Annotated[str, Field(pattern=OPTION)], Scalar],
+        Field(description="options of the program, as its command line has them"),
+    ] = Field(default_factory=dict)
+    env: Annotated[
+        dict[Annotated[str, Field(pattern=VARIABLE)], Annotated[str, Field(pattern=LINE)]],
+        Field(description="variables that tune NCCL, gloo, OpenMP or torch; none that names a file, a library or a host"),
+    ] = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves; its rings stand there")] = None
 

@@ -14,6 +14,7 @@ from optics import BadFile, HostName, HostPort, Infeasible, LinkKind
 from orchestrator.circuits import circuit
 from orchestrator.filecheck import attempt, check, show
 from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summary
+from orchestrator.jobargs import check_program
 from orchestrator.lab import Lab
 from orchestrator.labelling import alike, difference
 from orchestrator.paths import ring_steps
@@ -246,6 +247,7 @@ class _Checker:
                 self.problems.add(path, f"host {host} is rank {ranks[host]} already; one rank per host")
                 known = False
             ranks.setdefault(host, index)
+        check_program(edge, self.lab, self.problems)
         if known and self.complete:
             self.reachable(edge.ranks)
         own: list[tuple[Path, list[str], list[str]]]

@@ -119,7 +119,8 @@ class JobStatus(Report):
 
     iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
-    busy: share of their time that the processors of rank 0's host were at work.
+    busy: share of their time that the processors of rank 0's host were at work. resumed_from: the iteration whose checkpoint it
+    went on from; 0: it started anew.
     """
 
     name: str
@@ -139,6 +140,7 @@ class JobStatus(Report):
     iteration_expected_ms: float | None = None
     time_scale: float = 1.0
     busy: float | None = None
+    resumed_from: int = 0
 
     @property
     def limit(self) -> str:

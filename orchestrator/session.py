@@ -14,6 +14,7 @@ from drivers.registry import driver_class, driver_traits, open_device
 from optics import BadFile, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.hosts import Hello, Hosts
+from orchestrator.hosts.launch import rehearse
 from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
@@ -59,11 +60,14 @@ def _options(lab: Lab) -> Mapping[DeviceName, Collection[str]]:
 
 
 def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
-    """Read a plan file; return it with its text. Raises: BadFile - all problems at once."""
+    """Read a plan file; return it with its text. Raises: BadFile - all problems at once. Infeasible - its job cannot be started."""
     text = _text(path)
     if isinstance(text, OSError):
         raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
-    return read_plan(text, str(path), lab), text
+    plan = read_plan(text, str(path), lab)
+    if plan.job is not None:
+        rehearse(plan.job, lab)
+    return plan, text
 
 
 def key_of(lab: Lab) -> str:

@@ -22,7 +22,8 @@ class UnsafeStore(TestbedError):
 def private_file(path: Path) -> None:
     """Make the file, readable by its owner only.
 
-    Raises: UnsafeStore - others may write it or its directory, or own that. Missing - we may not. StoreFailed - there is no room for it.
+    Raises: UnsafeStore - others may write it or its directory, or own that. Missing - we may not.
+    StoreFailed - there is no room for it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

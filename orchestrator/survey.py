@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -80,7 +81,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         job=job,
         locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
         tagged=tuple(map(str, tags)),
-        drift=tuple(_drift(devices, hosts, current, dark, watcher)),
+        drift=(*_drift(devices, hosts, current, dark, watcher), *_dead(job, current)),
         unfinished=left_behind(store, key, seen),
         dark=dark,
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
@@ -246,6 +247,14 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
         return HostStatus(name, address, not planned, planned=len(planned), error=f"no committer answers{more}")
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
+
+
+def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
+    """In words, that the job of the plan that is up has failed; nothing if it has not."""
+    wanted = json.loads(current.plan_text).get("job") if current else None
+    if job is None or job.state != "failed" or not wanted or wanted["name"] != job.name:
+        return []
+    return [f"job {job.name} failed: {job.detail}; what it said: testbed job logs; to launch it again: testbed up"]
 
 
 def _drift(

@@ -90,4 +90,4 @@ def common(kept: list[list[int]]) -> int:
     if not any(kept):
         return 0
     words = "; ".join(f"rank {rank} has {', '.join(map(str, sorted(have))) or 'none'}" for rank, have in enumerate(kept))
-    raise ValueError(f"no checkpoint is common to all ranks: {words}")
+    raise ValueError(f"no checkpoint is common to all ranks: {words}; to start anew, launch the job without --resume")

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from workloads.options import read
 
 if TYPE_CHECKING:
     from workloads.program import Job
@@ -24,14 +25,6 @@ HEADER = """\
 #       size         count      type   redop         time      algbw      busbw  #wrong
 #        (B)    (elements)                           (us)     (GB/s)     (GB/s)        """
 PERIOD = 7919  # prime, so that a piece in the wrong place shows as wrong values
-
-
-def size(text: str) -> int:
-    """Return the bytes that `text` such as 8, 64K or 1G names."""
-    match = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r}: not a size such as 8, 64K or 1G")
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def sizes(begin: int, end: int, factor: int) -> Iterator[int]:
@@ -50,18 +43,7 @@ def row(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="workloads.allreduce", description="All-reduce benchmark over several rings at once.")
-    parser.add_argument("-b", "--minbytes", type=size, default=1 << 20, help="smallest size (default 1M)")
-    parser.add_argument("-e", "--maxbytes", type=size, help="largest size (default: the smallest)")
-    parser.add_argument("-f", "--stepfactor", type=int, default=2, help="factor between sizes (default 2)")
-    parser.add_argument("-n", "--iters", type=int, default=5, help="timed all-reduces per size (default 5)")
-    parser.add_argument("-w", "--warmup-iters", type=int, default=1, help="untimed ones before (default 1)")
-    parser.add_argument("-c", "--check", type=int, choices=(0, 1), default=1, help="count wrong elements (default 1)")
-    parser.add_argument("--loop", action="store_true", help="repeat the smallest size until stopped")
-    parser.add_argument("--seconds", type=float, default=0.0, help="with --loop: stop after this long (0: when stopped)")
-    arguments = parser.parse_args()
-    if arguments.minbytes < 4 or arguments.stepfactor < 2 or arguments.iters < 1:
-        parser.error("a size is at least 4 bytes, a factor at least 2, iterations at least 1")
+    arguments = read("allreduce", "All-reduce benchmark over several rings at once.")
 
     from workloads.program import run
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.buffers import Buffer
+from workloads.options import read
 from workloads.schedule import Scheduled, Send
 
 if TYPE_CHECKING:
@@ -102,12 +103,7 @@ def read_traffic(env: Mapping[str, str], world: int) -> Traffic:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="workloads.replay", description="A designed job's communication, again and again.")
-    parser.add_argument("--iterations", type=int, default=20, help="iterations; 0: until stopped (default 20)")
-    parser.add_argument("--check", type=int, choices=(0, 1), default=1, help="look at what arrives in the first (default 1)")
-    arguments = parser.parse_args()
-    if arguments.iterations < 0:
-        parser.error("--iterations: not below zero")
+    arguments = read("replay", "A designed job's communication, again and again.")
 
     from workloads.program import run
 

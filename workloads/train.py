@@ -18,31 +18,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.models import MODELS, USUAL
+from workloads.models import USUAL
+from workloads.options import read
 
 if TYPE_CHECKING:
     from workloads.program import Job
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="workloads.train", description="Data-parallel training over several rings at once.")
-    parser.add_argument("--model", choices=MODELS, default="mlp")
-    parser.add_argument("--iterations", type=int, default=50, help="train up to this iteration; 0: until stopped (default 50)")
-    parser.add_argument("--batch", type=int, default=0, help="samples per rank and iteration (0: the model's usual)")
-    parser.add_argument("--hidden", type=int, default=0, help="width of the model (0: the usual one)")
-    parser.add_argument("--lr", type=float, default=0.0, help="learning rate (0: the model's usual)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--bucket-mb", type=float, default=25.0, help="gradients sent together, MiB (default 25)")
-    parser.add_argument("--checkpoint-every", type=int, default=100, help="iterations between checkpoints; 0: only when stopped")
-    parser.add_argument("--checkpoint-dir", type=Path, help="default: TESTBED_CHECKPOINT_DIR, else TESTBED_JOB_DIR")
-    parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest checkpoint common to all ranks (else drop them)"
-    )
-    arguments = parser.parse_args()
-    if arguments.hidden % 32 or arguments.hidden < 0:
-        parser.error("--hidden: not a multiple of 32")
-    if arguments.batch < 0 or arguments.lr < 0 or arguments.bucket_mb <= 0 or arguments.iterations < 0:
-        parser.error("--batch, --lr, --bucket-mb, --iterations: not below zero")
+    arguments = read("train", "Data-parallel training over several rings at once.")
     usual_batch, usual_lr = USUAL[arguments.model]
     arguments.batch = arguments.batch or usual_batch
     arguments.lr = arguments.lr or usual_lr
@@ -59,7 +43,7 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     from workloads.checkpoint import Checkpoints
 
     torch, place = job.torch, job.place
-    directory = arguments.checkpoint_dir or Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or place.job_dir)
+    directory = Path(os.environ.get("TESTBED_CHECKPOINT_DIR") or place.job_dir)
     directory.mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(directory, place.rank, torch)
     same = {"model": arguments.model, "hidden": arguments.hidden, "seed": arguments.seed}

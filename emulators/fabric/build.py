@@ -42,6 +42,7 @@ from emulators.fabric.switches import cables, limited, switched
 from emulators.light import Lit
 
 BRIDGE_INDEX, FIRST_GLASS_INDEX, FIRST_MGMT_INDEX = 10, 1000, 5000
+JOB_UID = 65100  # of the first user of jobs; no distribution hands out numbers from here to 65533 by itself (Debian policy 9.2.2)
 BUILD_DEADLINE_S = 30.0
 
 
@@ -270,6 +271,9 @@ def host_cpus(config: LabConfig) -> frozenset[int]:
 
 def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
     people = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
+    # the users of jobs come with the lab: useradd cannot replace a file that is a mount
+    jobs = sorted({h.job_user for h in config.hosts.values()} - {"root", *(line.partition(":")[0] for line in people)})
+    people += [f"{name}:x:{JOB_UID + n}:{JOB_UID + n}::/nonexistent:/usr/sbin/nologin" for n, name in enumerate(jobs)]
     known = [f"{h.mgmt_address} {h.name}" for h in config.hosts.values()]
     return {
         "passwd": "\n".join([f"root:x:0:0:root:{HOME}:/bin/sh", *people, ""]),

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulators.fabric import linux
+from emulators.fabric import interpreter, linux
 from emulators.fabric.doors import listen
 from emulators.fabric.netlink import Message, Netlink, address, link_state, subnet_route
 from emulators.fabric.sshd import SERVER
@@ -71,6 +71,7 @@ def _furnish(plan: HostPlan) -> None:
     linux.mount("sysfs", "/sys", "sysfs", quiet)  # shows this host's interfaces, not the machine's
     linux.mount("run", "/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
     linux.mount("testbed", "/var/lib/testbed", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
+    interpreter.open_to_all(interpreter.places())
     socket.sethostname(plan.name)
     for folder, mode in ((HOME, 0o700), ("/run/sshd", 0o755), ("/run/lock", 0o1777), ("/run/lab", 0o700)):
         Path(folder).mkdir()

@@ -203,7 +203,8 @@ def status(report: StatusReport, colour: bool) -> str:
         words = "Differs from the plan:" if report.plan else "Though no plan is up:"
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
     elif report.plan and report.ok:
-        lines.append(paint("As planned", "green", colour))
+        stopped = report.job is not None and report.job.state == "stopped"
+        lines.append(paint("As planned, but its job is stopped" if stopped else "As planned", "green", colour))
     return page(lines)
 
 
@@ -245,7 +246,7 @@ def job(report: JobStatus) -> str:
     words += [word for word in (report.workload, report.backend) if word]
     line = f"job        {', '.join(words)}"
     if report.iterations:
-        line += f"   {report.iterations} iterations"
+        line += f"   {report.iterations} iterations" + (f" after iteration {report.resumed_from}" if report.resumed_from else "")
     if report.iteration_ms is not None:
         line += f"   iteration {ms_text(report.iteration_ms)}"
         if report.iteration_expected_ms:

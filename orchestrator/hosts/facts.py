@@ -70,6 +70,7 @@ def facts(host: Host) -> dict[str, Any]:
         "mtu": MTU,
         "sysctls": sysctls,
         "workloads": workload_digest(),
+        "job_user": host.job_user,
     }
     found["sha"] = hashlib.sha256(json.dumps([found, program_digest()], sort_keys=True).encode()).hexdigest()
     return found

@@ -8,12 +8,15 @@ from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
+from orchestrator.hosts import render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
+from orchestrator.jobargs import identity, resumable
 from orchestrator.lab import Host, Lab
 from orchestrator.plan import Job, Traffic
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next
 MASTER_PORTS = 2000
+ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
 def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[HostName, dict[str, Any]]:
@@ -30,7 +33,20 @@ def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[Host
     for rank, name in enumerate(job.ranks):
         env = _environment(job, lab, rank, port, nccl) | dict(job.env)
         found[name] = {"op": "job.start", "name": job_name(job.name, run), "argv": argv(job, resume), "env": env}
+        if resumable(job):
+            found[name]["checkpoints"] = job_name(job.name, identity(job))
     return found
+
+
+def rehearse(job: Job, lab: Lab) -> None:
+    """Make the requests that would start the job and drop them. Raises: Infeasible - the job could not be started."""
+    for name, request in requests(job, lab, "").items():
+        render.pack(request, name)
+        if long := [key for key, value in request["env"].items() if len(f"{key}={value}".encode()) >= ENV_LIMIT]:
+            raise Infeasible(
+                f"job {job.name}: {long[0]} would take more than {ENV_LIMIT} bytes, which is what Linux gives one variable",
+                hint="fewer transfers or sends in its traffic",
+            )
 
 
 def job_name(job: str, run: str) -> str:
@@ -53,7 +69,7 @@ def argv(job: Job, resume: bool) -> list[str]:
             words.append(option)
         elif value is not False:
             words += [option, str(value)]
-    if resume and job.workload == "train" and "--resume" not in words:
+    if resume and resumable(job) and "--resume" not in words:
         words.append("--resume")
     return words
 
@@ -72,7 +88,6 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "TESTBED_RINGS": json.dumps(rings),
         "TESTBED_LANES": json.dumps([host.lane_address(lane) for lane in range(host.lanes)]),
         "TESTBED_PORTS": json.dumps([port.interface for _, port in sorted(host.ports.items())]),
-        "TESTBED_CHECKPOINT_DIR": f"/var/lib/testbed/checkpoints/{job_name(job.name, 'c')}",
         "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
         "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": HOST_DEVICE,

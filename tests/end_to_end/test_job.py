@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -55,10 +57,67 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     assert stopped["state"] == "stopped" and stopped["iterations"] > 0
 
 
-def test_a_job_that_cannot_start_is_quoted(lab: Lab) -> None:
-    plan = lab.plan("bad-job", ring((1, 2)), job=job([FORWARD], model="mlp", hidden=33))
-    answer = lab.up(plan)
-    assert answer.exit_code == 7 and "hidden" in answer.envelope["message"]
+def test_a_job_that_cannot_start_is_quoted_and_is_tried_again(lab: Lab) -> None:
+    """The inventory promises GPUs that the hosts do not have."""
+    hosts = lab.inventory / "hosts.yml"
+    honest = hosts.read_text()
+    hosts.write_text(honest.replace("testbed_gpus: 0", "testbed_gpus: 1"))
+    try:
+        plan = lab.plan("bad-job", ring((1, 2)), job=job([FORWARD]) | {"backend": "nccl"})
+        for _ in range(2):
+            answer = lab.up(plan)
+            assert answer.exit_code == 7 and "this process sees no GPU" in answer.envelope["message"], answer
+            assert "testbed job logs" in answer.envelope["hint"]
+        assert lab.testbed("status").envelope["data"]["job"]["state"] == "failed"
+    finally:
+        hosts.write_text(honest)
+
+
+def ranks_of(run: str) -> dict[int, set[int]]:
+    """The processes of the ranks of the job three-or-six, each with the user ids it has."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                b"workloads.train" in (process / "cmdline").read_bytes()
+                and f"three-or-six.{run}".encode() in (process / "environ").read_bytes()
+            ):
+                (uids,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("Uid:")]
+                found[int(process.name)] = set(map(int, uids.split()[1:]))
+        except OSError:
+            continue  # it is gone
+    return {pid: uids for pid, uids in found.items() if "python" in (Path("/proc") / str(pid) / "comm").read_text()}
+
+
+def test_a_job_of_other_ranks_starts_anew_and_one_that_died_is_launched_again(lab: Lab) -> None:
+    """Twice the same name: a ring of three hosts with a batch of its own, then one of six, and back."""
+    three = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2"), ("gpu03:p3", "gpu01:p3")]
+    small = lab.plan(
+        "three", three, job=job([HOSTS[:3]], batch=4, checkpoint_every=5) | {"ranks": HOSTS[:3], "name": "three-or-six"}
+    )
+    large = lab.plan("six", ring((1, 2)), job=job([FORWARD], checkpoint_every=5) | {"name": "three-or-six"})
+    for plan, ranks in ((small, 3), (large, 6), (small, 3)):
+        started = lab.up(plan).must()["job"]
+        seen = (started["state"], started["ranks"], started["resumed_from"])
+        assert seen == ("running", ranks, 0), "another training is not resumed"
+    again = lab.up(small).must()
+    assert again["nothing_to_do"] and again["job"]["run"] == started["run"]
+
+    running = ranks_of(started["run"])
+    assert len(running) == 3 and all(uids == {max(uids)} and 0 not in uids for uids in running.values()), "no rank runs as root"
+    while iterations(lab) < 12:
+        time.sleep(0.2)
+    os.kill(min(running), signal.SIGKILL)
+    while lab.testbed("job", "status").envelope["data"]["state"] == "running":
+        time.sleep(0.2)
+    status = lab.testbed("status")
+    assert not status.envelope["data"]["ok"] and "job three-or-six failed: gpu0" in str(status.envelope["data"]["drift"]), status
+    back = lab.up(small).must()
+    assert not back["nothing_to_do"] and back["job"]["state"] == "running" and back["job"]["run"] == back["run"]
+    assert back["job"]["resumed_from"] >= 10
+    (said,) = [phase["detail"] for phase in back["phases"] if phase["name"] == "job"]
+    assert f"resumed after iteration {back['job']['resumed_from']}" in said
+    assert lab.testbed("status").envelope["data"]["ok"]
 
 
 @pytest.mark.long

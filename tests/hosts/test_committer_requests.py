@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pwd
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.hosts.space import COMMITTER, Peer, Space
+from tests.hosts.space import COMMITTER, Peer, Space, facts
 
 pytestmark = pytest.mark.lab
 
@@ -162,3 +164,88 @@ def test_jobs_are_collected_as_an_archive(host: Space, peer: Peer) -> None:
         str(COMMITTER),
     )
     assert json.loads(done.stdout) == ["j", "j/exit", "j/job.json", "j/log"], done.stderr
+
+
+@pytest.fixture
+def as_nobody(host: Space) -> Iterator[Peer]:
+    """A channel to a committer whose jobs run as a user that every machine has."""
+    plain = facts("gpu01", 1, 2)
+    assert host.committer("provision", plain | {"job_user": "nobody"})[0]["notes"] == []
+    made = host.attach()
+    made.ask("reload")
+    made.ask("watch")
+    yield made
+    made.close()
+    host.committer("provision", plain)
+    host.committer("call", {"op": "reload"})
+
+
+def test_a_job_runs_as_the_user_that_provisioning_names(as_nobody: Peer) -> None:
+    words = 'id -u; id -g; echo "$HOME $USER"; nice; ulimit -l; grep -E "^(NoNewPrivs|CapEff)" /proc/self/status; echo here >file'
+    started = as_nobody.ask("job.start", name="j", argv=["sh", "-c", words], checkpoints="j.c")
+    assert ended(as_nobody, "j")["code"] == 0, as_nobody.ask("job.tail", name="j")
+    nobody = pwd.getpwnam("nobody")
+    said = as_nobody.ask("job.tail", name="j")["data"].splitlines()
+    assert said[:2] == [str(nobody.pw_uid), str(nobody.pw_gid)]
+    assert said[2] == f"{started['directory']} nobody" and said[3] == "0"
+    assert "CapEff:\t0000000000000000" in said and "NoNewPrivs:\t1" in said
+    assert as_nobody.ask("job.tail", name="j", file="file")["data"] == "here\n"
+
+
+def test_a_users_job_reaches_nothing_of_ours_and_of_other_jobs(host: Space, as_nobody: Peer) -> None:
+    other = as_nobody.ask("job.start", name="other", argv=["true"])["directory"]
+    words = (
+        f"cd {other}/..; ls . ../checkpoints; cat ../provision.json ../started/j.json; touch x ../x;"
+        " touch ../checkpoints/x ../workloads/x; echo '{}' >../started/j.json;"
+        " echo 0 >../started/j.exit; cat /run/testbed/state.json; ls /run/testbed;"
+        " mv j gone; exit 9"
+    )
+    as_nobody.ask("job.start", name="j", argv=["sh", "-c", words])
+    assert ended(as_nobody, "j")["code"] == 9
+    said = as_nobody.ask("job.tail", name="j")["data"]
+    assert len(said.splitlines()) == 13 and all("denied" in line for line in said.splitlines()), said
+
+
+def test_a_users_job_stops_like_any_other_one_and_leaves_nobody_behind(as_nobody: Peer) -> None:
+    words = "sleep 1000 & trap 'echo bye; exit 7' TERM; echo here; while :; do sleep 0.02; done"
+    as_nobody.ask("job.start", name="polite", argv=["sh", "-c", words])
+    while not as_nobody.ask("job.tail", name="polite")["data"]:
+        time.sleep(0.01)
+    stopped = as_nobody.ask("job.stop", name="polite", grace_s=3)
+    assert (stopped["state"], stopped["code"], stopped["killed"]) == ("exited", 7, False)
+    as_nobody.ask("job.start", name="deaf", argv=["sh", "-c", 'trap "" TERM; echo deaf; while :; do sleep 0.05; done'])
+    while not as_nobody.ask("job.tail", name="deaf")["data"]:
+        time.sleep(0.01)
+    stopped = as_nobody.ask("job.stop", name="deaf", grace_s=0.1)
+    assert (stopped["state"], stopped["killed"]) == ("killed", True)
+
+
+def test_checkpoints_outlive_the_job_and_change_hands_with_the_user(host: Space, as_nobody: Peer) -> None:
+    save = ["sh", "-c", "echo $RANK >>$TESTBED_CHECKPOINT_DIR/kept && cat $TESTBED_CHECKPOINT_DIR/kept"]
+    for rank in ("1", "2"):
+        as_nobody.ask("job.start", name=f"j{rank}", argv=save, env={"RANK": rank}, checkpoints="ours")
+        assert ended(as_nobody, f"j{rank}")["code"] == 0
+    assert as_nobody.ask("job.tail", name="j2")["data"] == "1\n2\n"
+    host.committer("provision", facts("gpu01", 1, 2) | {"job_user": "daemon"})
+    as_nobody.ask("reload")
+    as_nobody.ask("job.start", name="j3", argv=save, env={"RANK": "3"}, checkpoints="ours")
+    assert ended(as_nobody, "j3")["code"] == 0 and as_nobody.ask("job.tail", name="j3")["data"] == "1\n2\n3\n"
+    for number in range(12):
+        as_nobody.ask("job.start", name=f"n{number}", argv=["true"], checkpoints=f"n{number}")
+    assert len(host.run("ls", "/run/var/checkpoints").stdout.split()) == 8
+
+
+def test_what_a_job_puts_in_the_place_of_its_files_holds_nobody_up(as_nobody: Peer) -> None:
+    as_nobody.ask("job.start", name="j", argv=["sh", "-c", "mkfifo pipe; ln -s /etc/shadow link; ln -s /dev/zero log2; mkdir dir"])
+    assert ended(as_nobody, "j")["code"] == 0
+    assert as_nobody.ask("job.tail", name="j", file="pipe")["error"] == "file pipe is no plain file"
+    assert as_nobody.ask("job.tail", name="j", file="dir")["error"] == "file dir is no plain file"
+    for name in ("link", "log2"):
+        assert as_nobody.ask("job.tail", name="j", file=name)["error"] == f"file {name} is not in the job's directory"
+
+
+def test_a_plans_word_for_the_jobs_directory_does_not_count(peer: Peer) -> None:
+    argv = ["sh", "-c", "echo $TESTBED_JOB_DIR"]
+    started = peer.ask("job.start", name="j", argv=argv, env={"TESTBED_JOB_DIR": "/etc"})
+    assert ended(peer, "j")["code"] == 0
+    assert peer.ask("job.tail", name="j")["data"] == started["directory"] + "\n"

@@ -30,6 +30,7 @@ from optics import TestbedError, errors
 from orchestrator import planedges
 from orchestrator.cli.main import EXIT_CODES
 from orchestrator.filepos import read_yaml
+from orchestrator.jobenv import ALLOWED
 from orchestrator.lab import read_lab
 from orchestrator.labedges import (
     DeviceEdge,
@@ -62,6 +63,7 @@ from orchestrator.planedges import (
 )
 from orchestrator.planfile import json_schema, read_plan
 from tests.house.repository import ROOT, blocks, pages
+from workloads.options import OPTIONS
 
 DOCS = ROOT / "docs"
 PARTS = ("hosts.yml", "devices.yml", "fibres.yml")
@@ -149,12 +151,21 @@ def test_the_plan_page_lists_the_fields_of_each_part_with_their_defaults(heading
 
 
 def test_the_plan_page_lists_the_options_of_the_workloads() -> None:
-    said = section(page("reference/plan.md"), "Job")
-    for workload in ("train", "allreduce", "replay"):
-        source = (ROOT / "workloads" / f"{workload}.py").read_text()
-        options = {o.replace("-", "_") for o in re.findall(r"add_argument\(\s*(?:\"-\w\", )?\"--([a-z-]+)\"", source)}
-        listed = re.search(rf"Options of\s+`{workload}`: ([^.]*)\.", said)
-        assert listed and set(re.findall(r"`(\w+)`", listed[1])) == options, workload
+    said = section(page("reference/plan.md"), "Arguments of a job")
+    for workload, options in OPTIONS.items():
+        table = said.partition(f"| `{workload}` |")[2].partition("\n\n")[0]
+        listed = {names[0]: cells for names, cells in rows(table)}
+        assert set(listed) == {option.name for option in options}, workload
+        for option in options:
+            wanted, default, means = listed[option.name]
+            assert wanted == option.wanted.replace("a size such as 65536, 64K or 1G", "a size"), option.name
+            assert default == ("none" if option.default is None else f"`{json.dumps(option.default)}`"), option.name
+            assert means == option.help, option.name
+
+
+def test_the_plan_page_lists_the_variables_a_plan_may_set_with_their_values() -> None:
+    listed = {name: cells[0] for found, cells in rows(section(page("reference/plan.md"), "Environment of a job")) for name in found}
+    assert listed == {name: words for name, (words, _) in ALLOWED.items()}
 
 
 def test_the_committed_schema_is_the_one_the_program_uses() -> None:

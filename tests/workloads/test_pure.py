@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.accord import Accord, common
-from workloads.allreduce import HEADER, row, size, sizes
+from workloads.allreduce import HEADER, row, sizes
+from workloads.options import size
 from workloads.records import rates
 from workloads.rings import bus_factor, pieces
 

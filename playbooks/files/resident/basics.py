@@ -76,8 +76,19 @@ def unpack(text):
 
 
 def directories():
-    for path in (VAR, VAR + "/jobs", VAR + "/workloads", RUN, RUN + "/generations"):
+    """Make our directories, all of them root's: the user of jobs may pass through some of them, and write into none."""
+    for path, mode in (
+        (VAR, 0o711),
+        (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
+        (VAR + "/checkpoints", 0o711),  # likewise
+        (VAR + "/started", 0o700),  # what we note of jobs: root signals the process that stands there
+        (VAR + "/workloads", 0o711),
+        (RUN, 0o700),
+        (RUN + "/generations", 0o700),
+    ):
         os.makedirs(path, mode=0o700, exist_ok=True)
+        if os.stat(path).st_mode & 0o777 != mode:
+            os.chmod(path, mode)
 
 
 def own_sha():

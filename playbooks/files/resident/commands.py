@@ -3,6 +3,7 @@
 Each subcommand imports only what it needs: on an emulated lab twelve of them start at the same moment on two cores.
 """
 
+import contextlib
 import json
 import sys
 
@@ -79,6 +80,9 @@ def do_collect(argv):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         archive.add(VAR + "/jobs/" + name, arcname=name)
+        for ending, shown in ((".json", "/job.json"), (".exit", "/exit")):
+            with contextlib.suppress(FileNotFoundError):  # a job that runs has no exit status
+                archive.add(VAR + "/started/" + name + ending, arcname=name + shown)
     return [{"archive": base64.b64encode(buffer.getvalue()).decode()}]
 
 

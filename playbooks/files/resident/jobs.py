@@ -1,11 +1,18 @@
-"""Programs run for the operator: started, watched, stopped, read."""
+"""Programs run for the operator: started, watched, stopped, read.
+
+They run as the user that provisioning names, `job_user`, and own their directory and nothing else. The shell around them and what
+we note of them stay root's, so that a job cannot name another process to be stopped, nor another exit status.
+"""
 
 import contextlib
 import json
 import os
+import pwd
 import re
+import resource
 import shutil
 import signal
+import stat
 import subprocess
 import time
 
@@ -13,6 +20,7 @@ from resident.basics import VAR, bad, integer, number, read, read_json, refused,
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
 # The shell stays between us and the job so that its exit status is written down even when no committer runs at that moment.
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
 
@@ -21,6 +29,32 @@ def start_time(pid):
     """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def prepare():
+    """In the child: leave the committer's priority, and lift what root is not held to and a user would be.
+
+    That is memory pinned for RDMA, and threads, which are counted over all jobs of a user.
+    """
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
+    for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def own(path, user):
+    """Make a directory in one of root's that belongs to `user` (None: root) with all plain files in it."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    uid, gid = (user.pw_uid, user.pw_gid) if user else (0, 0)
+    if os.lstat(path).st_uid == uid:
+        return
+    for name in os.listdir(path):
+        file = os.path.join(path, name)
+        found = os.lstat(file)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # another name of a file may be a file of somebody else
+            os.chown(file, uid, gid, follow_symlinks=False)
+    os.chown(path, uid, gid)
 
 
 class Jobs:
@@ -48,46 +82,85 @@ class Jobs:
             raise bad("env: a mapping of words to words is needed")
         if self.state(where)["state"] == "running":
             raise refused("job {} is already running (pid {})".format(request["name"], self.state(where)["pid"]))
+        user = self.user()
         shutil.rmtree(where, ignore_errors=True)
+        noted = self.noted(where)
+        for old in (noted + ".exit", noted + ".json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
         os.makedirs(where, mode=0o700)
-        log = request.get("log") or "log"
-        cwd = request.get("cwd") or where
-        environment = dict(os.environ, TESTBED_JOB_DIR=where, **env)
-        with open(os.path.join(where, log), "ab") as out:
-            try:
-                child = subprocess.Popen(
-                    ["/bin/sh", "-c", JOB_SHELL, where + "/exit", *argv],
-                    cwd=cwd,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as e:
-                raise refused("job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)) from None
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
+        environment.update(env, TESTBED_JOB_DIR=where)
+        if request.get("checkpoints") is not None:
+            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(request["checkpoints"], user)
+        prefix = []
+        if user:
+            environment.update(HOME=where, USER=user.pw_name, LOGNAME=user.pw_name)
+            ids = ["--reuid", str(user.pw_uid), "--regid", str(user.pw_gid)]
+            prefix = ["setpriv", *ids, "--init-groups", "--no-new-privs", "--"]
+        log = os.open(where + "/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            os.setpriority(os.PRIO_PROCESS, child.pid, 0)  # the committer runs at a higher priority than what it starts
-            if request.get("cpus"):
+            if user:
+                os.fchown(log, user.pw_uid, user.pw_gid)
+            own(where, user)
+            child = subprocess.Popen(
+                ["/bin/sh", "-c", JOB_SHELL, noted + ".exit", *prefix, *argv],
+                cwd=where,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        except OSError as e:
+            raise refused("job {}: {}: {}".format(request["name"], e.filename or argv[0], e.strerror)) from None
+        finally:
+            os.close(log)
+        if request.get("cpus"):
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(child.pid, request["cpus"])
-        except OSError:
-            pass
         # Where the scheduler shares the processor between sessions (autogroup), a job is one session and so is each login: without
         # this, Ansible and sshd get a sliver of a busy host.
         with contextlib.suppress(OSError), open(f"/proc/{child.pid}/autogroup", "w") as autogroup:
             autogroup.write("10")
         self.children[request["name"]] = child
-        spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv, "log": log}
-        write(where + "/job.json", json.dumps(spec))
+        spec = {"pid": child.pid, "born": start_time(child.pid), "started_ns": time.monotonic_ns(), "argv": argv}
+        write(noted + ".json", json.dumps(spec))
         self.watch(request["name"])
         return {"name": request["name"], "pid": child.pid, "directory": where}
 
+    def user(self):
+        """Whom jobs run as; None is root. Raises: Failure - there is no such user."""
+        name = self.server.facts.get("job_user") or "root"
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            raise refused(f"no user {name} on this host to run jobs as; provisioning adds it") from None
+        return found if found.pw_uid else None
+
+    def checkpoints(self, name, user):
+        """The directory of a job's checkpoints, which outlives the job; those of the jobs longest gone are dropped."""
+        if not isinstance(name, str) or not JOB_NAME.match(name):
+            raise bad(f"checkpoints: letters, digits, dot, dash and underscore are allowed, got {name!r}")
+        folder = VAR + "/checkpoints/"
+        own(folder + name, user)
+        os.utime(folder + name)
+        known = sorted(os.listdir(folder), key=lambda each: os.lstat(folder + each).st_mtime_ns)
+        for old in known[:-CHECKPOINTS_KEPT]:
+            shutil.rmtree(folder + old, ignore_errors=True)
+        return folder + name
+
+    def noted(self, where):
+        """Where the job's process and its exit status stand, less the ending."""
+        return VAR + "/started/" + os.path.basename(where)
+
     def state(self, where):
-        spec = read_json(where + "/job.json")
+        spec = read_json(self.noted(where) + ".json")
         if spec is None:
             return {"state": "absent"}
-        code = read(where + "/exit").strip()
-        found = {"pid": spec["pid"], "log": spec["log"], "directory": where}
+        code = read(self.noted(where) + ".exit").strip()
+        found = {"pid": spec["pid"], "directory": where}
         if spec["born"] is not None and start_time(spec["pid"]) == spec["born"]:
             return dict(found, state="running")
         return dict(found, state="exited", code=int(code)) if code.isdigit() else dict(found, state="killed")
@@ -149,17 +222,19 @@ class Jobs:
         """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative offset counts from the end."""
         where = self.directory(request)
         state = self.state(where)
-        name = request.get("file") or state.get("log") or "log"
+        name = request.get("file") or "log"
         path = os.path.realpath(os.path.join(where, name))
         if not path.startswith(os.path.realpath(where) + "/"):
             raise refused(f"file {name} is not in the job's directory")
         limit = min(integer(request, "limit", 1) if "limit" in request else TAIL_LIMIT, TAIL_LIMIT)
         offset = request.get("offset", 0)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # the job may have put anything there
         except FileNotFoundError:
             return {"data": "", "offset": 0, "size": 0, "state": state["state"]}
         try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise refused(f"file {name} is no plain file")
             size = os.fstat(fd).st_size
             offset = max(0, size + offset) if offset < 0 else min(offset, size)
             data = os.pread(fd, limit, offset)

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 
-from resident.basics import RUN, VAR, Failure, directories, read, refused, write
+from resident.basics import RUN, VAR, Failure, directories, execute, read, refused, write
 from resident.netlink import (
     CREATE,
     EXCL,
@@ -67,9 +67,38 @@ def provision(facts):
         os.close(gate)
 
 
+def _job_user(name):
+    """Make sure that there is the user to run jobs as; return what changed. Jobs give him no password, no shell and no home."""
+    import pwd
+    import shutil
+
+    try:
+        pwd.getpwnam(name)
+        return []
+    except KeyError:
+        nologin = shutil.which("nologin", path="/usr/sbin:/sbin") or "/bin/false"
+        execute(["useradd", "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", nologin, name])
+        return [f"user {name} added"]
+
+
+def _readable_programs(digest):
+    """Let the user of jobs read the workloads, and compile them once: he cannot."""
+    folder = f"{VAR}/workloads/{digest}"
+    if not os.path.isdir(folder) or os.path.isdir(folder + "/workloads/__pycache__"):
+        return
+    import compileall
+
+    compileall.compile_dir(folder, quiet=2)
+    for here, _, names in os.walk(folder):
+        os.chmod(here, 0o755)
+        for name in names:
+            os.chmod(os.path.join(here, name), 0o644)
+
+
 def _provision(facts):
     nl = Rtnl()
-    changed, notes = [], []
+    changed, notes = _job_user(facts["job_user"]) if facts.get("job_user") else [], []
+    _readable_programs(facts.get("workloads"))
     have = links(nl)
     device = facts.get("host_device")
     if device and device not in have:

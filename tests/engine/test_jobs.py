@@ -1,0 +1,210 @@
+"""When a job keeps running, is launched again, goes on from its checkpoint or starts anew. Its ranks only say how they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from optics import Infeasible, NotVerified
+from orchestrator import jobs
+from orchestrator.cli.render import status as shown
+from orchestrator.hosts.api import ClockReading, JobState, Tail
+from orchestrator.hosts.launch import job_name, rehearse, requests
+from orchestrator.lab import Lab
+from orchestrator.plan import Job, Traffic, Transfer
+from orchestrator.recorder import Recorder
+from orchestrator.reports import JobStatus, StatusReport
+from orchestrator.session import Session
+from orchestrator.store import CurrentPlan, Store
+from orchestrator.survey import _dead
+from orchestrator.telemetry.progress import Silent
+from tests.engine.glasslab import SWITCH, hosts_yml, read
+
+KEY = "lab/ann"
+FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
+TRAIN = Job("mlp", "train", FOUR, (FOUR,), {"iterations": 0})
+
+
+class Ranks:
+    """Hosts that run what is launched. `kept`: the newest iteration in each checkpoint directory; `says`: how ranks are at once."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.jobs: dict[str, str] = {}
+        self.first: dict[str, int] = {}
+        self.launched: list[tuple[str, bool]] = []
+        self.kept: dict[str, int] = {}
+        self.says = "running"
+
+    async def launch(self, job: Job, run: str, *, resume: bool = False) -> None:
+        request = requests(job, self.lab, run, resume=resume)[job.ranks[0]]
+        place = str(request.get("checkpoints"))
+        name = job_name(job.name, run)
+        self.jobs[name] = self.says
+        self.first[name] = self.kept.get(place, 0) + 1 if "--resume" in request["argv"] else 1
+        self.kept[place] = self.first[name] + 3
+        self.launched.append((job.name, resume))
+
+    async def job_states(self, name: str, hosts: Any) -> dict[str, JobState]:
+        said = self.jobs.get(name, "absent")
+        return {h: JobState(h, "exited" if said.isdigit() else said, int(said) if said.isdigit() else None) for h in hosts}
+
+    async def stop_job(self, name: str, grace_s: float, hosts: Any) -> dict[str, JobState]:
+        self.jobs[name] = "0"
+        return await self.job_states(name, hosts)
+
+    async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
+        if file == "log":
+            return Tail("gpu01 says why\n", 0, 0, "exited")
+        first = self.first.get(name, 1)
+        text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": 1}) + "\n" for n in range(first, first + 4))
+        return Tail(text[offset:], len(text), len(text), "running")
+
+    async def clocks(self, hosts: Any) -> dict[str, ClockReading]:
+        return {h: ClockReading(0, 0) for h in hosts}
+
+
+class Bench:
+    """A store, a lab of four hosts, and the ranks on them."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.folder, self.runs = store, folder, 0
+        fibres = [f'name: f{h}, host: gpu{h:02d}, port: 1, device: ocs1, enters: "{h}", leaves: "{100 + h}"' for h in range(1, 5)]
+        self.lab = read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, fibres)
+        self.ranks = Ranks(self.lab)
+        self.session = Session(self.lab, folder, {}, cast(Any, self.ranks))
+        self.said: dict[str, str] = {}
+
+    async def bring(self, job: Job | None, *, changed: bool = False) -> JobStatus | None:
+        """As `up` does at its end, with what it says in `said`."""
+        self.runs += 1
+        recorder = Recorder(Silent())
+        run = f"r{self.runs}"
+        try:
+            return await jobs.bring(
+                self.session, self.store, KEY, run, self.folder / run, job, recorder, changed=changed, launch=True
+            )
+        finally:
+            self.said = {phase.name: phase.detail for phase in recorder.phases}
+
+    def end(self, how: str) -> None:
+        """Every rank that runs ends so."""
+        self.ranks.jobs = {name: how if said == "running" else said for name, said in self.ranks.jobs.items()}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Store(tmp_path / "store.sqlite3") as store:
+        yield Bench(store, tmp_path)
+
+
+async def test_a_change_of_rings_goes_on_from_the_checkpoint_and_says_from_which(bench: Bench) -> None:
+    await bench.bring(TRAIN)
+    assert "resumed" not in str(bench.said)
+    status = await bench.bring(replace(TRAIN, rings=(FOUR, FOUR[::-1])), changed=True)
+    assert bench.ranks.launched == [("mlp", False), ("mlp", True)]
+    assert status is not None and status.resumed_from == 4 and "resumed after iteration 4" in bench.said["job"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TRAIN, ranks=FOUR[:3], rings=()),
+        replace(TRAIN, args={"iterations": 0, "batch": 4}),
+        replace(TRAIN, args={"iterations": 0, "hidden": 64}),
+        replace(TRAIN, name="other"),
+        Job("mlp", "allreduce", FOUR, (), {"loop": True}),
+    ],
+    ids=["fewer ranks", "another batch", "another width", "another name", "another program"],
+)
+async def test_another_training_of_the_same_name_starts_anew_both_ways(bench: Bench, other: Job) -> None:
+    for job in (TRAIN, other, TRAIN):
+        status = await bench.bring(job, changed=True)
+        assert status is not None and status.resumed_from == 0 and "resumed" not in str(bench.said)
+    assert [resume for _, resume in bench.ranks.launched] == [False, False, False]
+
+
+async def test_a_program_without_checkpoints_is_never_said_to_be_resumed(bench: Bench) -> None:
+    loop = Job("sum", "allreduce", FOUR, (), {"loop": True})
+    await bench.bring(loop)
+    await bench.bring(replace(loop, rings=(FOUR,)), changed=True)
+    assert "resumed" not in str(bench.said)
+    assert all("--resume" not in request["argv"] for request in requests(loop, bench.lab, "r", resume=True).values())
+
+
+@pytest.mark.parametrize("end", ["75", "killed", "absent"])
+async def test_a_job_that_died_is_launched_again_by_the_same_plan_and_goes_on(bench: Bench, end: str) -> None:
+    await bench.bring(TRAIN)
+    bench.end(end)
+    status = await bench.bring(TRAIN)
+    assert status is not None and (status.state, status.run, status.resumed_from) == ("running", "r2", 4)
+
+
+async def test_a_job_that_failed_at_its_start_is_tried_again_and_fails_again(bench: Bench) -> None:
+    bench.ranks.says = "2"
+    for _ in range(2):
+        with pytest.raises(NotVerified, match="gpu01 says why") as failed:
+            await bench.bring(TRAIN)
+    assert len(bench.ranks.launched) == 2 and "testbed job launch" in str(failed.value.hint)
+
+
+async def test_a_job_that_runs_or_has_finished_is_left_alone_by_the_same_plan(bench: Bench) -> None:
+    await bench.bring(TRAIN)
+    await bench.bring(TRAIN)
+    bench.end("0")
+    status = await bench.bring(TRAIN)
+    assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
+    bench.ranks.jobs.clear()  # the hosts were installed anew and know nothing of it
+    status = await bench.bring(TRAIN)
+    assert len(bench.ranks.launched) == 1 and status is not None and status.state == "finished"
+
+
+async def test_while_a_job_starts_it_is_said_what_is_counted(bench: Bench) -> None:
+    class Heard(Silent):
+        words: list[tuple[str, int, int, str]]
+
+        def update(self, name: str, done: int, total: int, detail: str = "") -> None:
+            self.words.append((name, done, total, detail))
+
+    heard = Heard()
+    heard.words = []
+    plain = bench.ranks.tail
+
+    async def late(name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
+        return await plain(name, host, file, offset) if heard.words else Tail("", 0, 0, "running")
+
+    bench.ranks.tail = late  # type: ignore[method-assign]
+    await jobs.start(bench.session, bench.store, KEY, "r", bench.folder / "r", TRAIN, Recorder(heard), resume=False)
+    assert heard.words == [("job", 0, 4, "iterations, starting")]
+
+
+# --- what is said of it
+
+
+def current(job: object) -> CurrentPlan:
+    return CurrentPlan("r", "p", "sha", json.dumps({"job": job}), [], 1, 0.0)
+
+
+def test_a_dead_job_is_not_as_planned_and_a_stopped_one_is_said_to_be() -> None:
+    failed = JobStatus("mlp", "failed", detail="gpu03: exit 2")
+    (words,) = _dead(failed, current({"name": "mlp"}))
+    assert words.startswith("job mlp failed: gpu03: exit 2") and "testbed up" in words
+    assert not _dead(failed, current({"name": "other"})) and not _dead(failed, current(None)) and not _dead(failed, None)
+    assert not _dead(JobStatus("mlp", "running"), current({"name": "mlp"}))
+    report = StatusReport("lab", "inventory", plan="p", job=failed, drift=(words,))
+    assert not report.ok and "As planned" not in shown(report, False) and words in shown(report, False)
+    stopped = StatusReport("lab", "inventory", plan="p", job=JobStatus("mlp", "stopped"))
+    assert shown(stopped, False).endswith("As planned, but its job is stopped")
+
+
+def test_a_job_too_large_to_be_told_to_its_ranks_is_refused_before_anything_moves(bench: Bench) -> None:
+    sends = tuple(Transfer("gpu01", "gpu02", 10**9 + n) for n in range(9000))
+    job = Job("big", "replay", FOUR, traffic=Traffic(transfers=sends))
+    with pytest.raises(Infeasible, match="job big: TESTBED_TRAFFIC would take more than 131072 bytes"):
+        rehearse(job, bench.lab)
+    rehearse(replace(job, traffic=Traffic(transfers=sends[:100])), bench.lab)

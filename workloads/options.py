@@ -1,0 +1,135 @@
+"""The options of each program, declared once: its command line is made from them, and a plan's `args` are checked against them.
+
+Nothing here needs torch, so that a plan can be refused where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from workloads.models import MODELS
+
+MANY = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option, `--batch` on the command line and `batch` in a plan.
+
+    kind: size is a number of bytes, which may be written 64K or 1G. least, most: the range, both included. above: as `least`, but
+    not included. multiple: of what a value must be a multiple. weights: another value trains other weights, so a job with another
+    value must not go on from this one's checkpoints.
+    """
+
+    name: str
+    kind: Literal["whole", "number", "size", "flag", "word"]
+    default: int | float | str | bool | None
+    help: str
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    multiple: int = 1
+    choices: tuple[int | str, ...] = ()
+    short: str = ""
+    weights: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return f"{', '.join(map(str, self.choices[:-1]))} or {self.choices[-1]}"
+        if self.kind == "flag":
+            return "true or false"
+        words = {"whole": "a whole number", "number": "a number", "size": "a size such as 65536, 64K or 1G"}[self.kind]
+        if self.above is not None:
+            words += f" above {self.above:g} and up to {self.most:.0f}" if self.most is not None else f" above {self.above:g}"
+        elif self.least is not None:
+            words += f" from {self.least:.0f}" + (f" to {self.most:.0f}" if self.most is not None else " up")
+        return words + (f", a multiple of {self.multiple}" if self.multiple > 1 else "")
+
+    def takes(self, value: object) -> bool:
+        """Whether a value of a plan is one of this option's."""
+        if self.kind == "flag" or isinstance(value, bool):
+            return self.kind == "flag" and isinstance(value, bool)
+        if self.kind == "size" and isinstance(value, str):
+            try:
+                value = size(value)
+            except argparse.ArgumentTypeError:
+                return False
+        if self.kind == "word" or isinstance(value, str):
+            return value in self.choices
+        if not isinstance(value, int) and not (isinstance(value, float) and self.kind == "number"):
+            return False
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (not self.choices or value in self.choices)
+            and (self.multiple == 1 or value % self.multiple == 0)
+        )
+
+    def read(self, text: str) -> int | float | str:
+        """The value of a word of the command line. Raises: argparse.ArgumentTypeError - it is none of this option's."""
+        value: int | float | str = text
+        with contextlib.suppress(ValueError):
+            value = int(text) if self.kind == "whole" else float(text) if self.kind == "number" else text
+        value = size(text) if self.kind == "size" else value
+        if not self.takes(value):
+            raise argparse.ArgumentTypeError(f"wanted {self.wanted}, got {text!r}")
+        return value
+
+
+def size(text: str) -> int:
+    """The bytes that `text` such as 8, 64K or 1G names."""
+    match = re.fullmatch(r"([0-9]{1,15})([KMG]?)B?", text.strip().upper())
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r}: not a size such as 8, 64K or 1G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "train": (
+        Option("model", "word", "mlp", "what is trained", choices=MODELS, weights=True),
+        Option("iterations", "whole", 50, "train up to this iteration; 0: until stopped", least=0, most=MANY),
+        Option("batch", "whole", 0, "samples per rank and iteration; 0: the model's usual", least=0, most=1 << 20, weights=True),
+        Option("hidden", "whole", 0, "width of the model; 0: the usual one", least=0, most=1 << 16, multiple=32, weights=True),
+        Option("lr", "number", 0.0, "learning rate; 0: the model's usual", least=0, most=MANY, weights=True),
+        Option("seed", "whole", 1, "of the weights and the data", least=0, most=1 << 53, weights=True),
+        Option("bucket_mb", "number", 25.0, "gradients sent together, MiB", above=0, most=1 << 16),
+        Option("checkpoint_every", "whole", 100, "iterations between checkpoints; 0: only when stopped", least=0, most=MANY),
+        Option("resume", "flag", False, "go on from the newest checkpoint common to all ranks (else drop them)"),
+    ),
+    "allreduce": (
+        Option("minbytes", "size", 1 << 20, "smallest size", least=4, most=1 << 40, short="-b"),
+        Option("maxbytes", "size", None, "largest size; without it the smallest", least=4, most=1 << 40, short="-e"),
+        Option("stepfactor", "whole", 2, "factor between sizes", least=2, most=1 << 20, short="-f"),
+        Option("iters", "whole", 5, "timed all-reduces per size", least=1, most=MANY, short="-n"),
+        Option("warmup_iters", "whole", 1, "untimed ones before", least=0, most=MANY, short="-w"),
+        Option("check", "whole", 1, "count wrong elements", choices=(0, 1), short="-c"),
+        Option("loop", "flag", False, "repeat the smallest size until stopped"),
+        Option("seconds", "number", 0.0, "with loop: stop after this long; 0: when stopped", least=0, most=MANY),
+    ),
+    "replay": (
+        Option("iterations", "whole", 20, "iterations; 0: until stopped", least=0, most=MANY),
+        Option("check", "whole", 1, "look at what arrives in the first", choices=(0, 1)),
+    ),
+}
+"""By the program's name, which is that of its module."""
+
+
+def read(program: str, description: str, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The program's options as its command line gives them; ends the process with usage and exit code 2 where it is wrong."""
+    parser = argparse.ArgumentParser(prog=f"workloads.{program}", description=description)
+    for option in OPTIONS[program]:
+        names = [*([option.short] if option.short else []), f"--{option.name.replace('_', '-')}"]
+        if option.kind == "flag":
+            parser.add_argument(*names, action="store_true", help=option.help)
+            continue
+        default = "" if option.default is None else f" (default {option.default})"
+        parser.add_argument(*names, type=option.read, default=option.default, metavar=option.kind, help=option.help + default)
+    return parser.parse_args(words)
