@@ -134,12 +134,13 @@ function banner(name, words) {
 
 // ---- the stream: on again by itself, also after the server was started anew
 
-let stream = null, heard = 0, wait = 500, instance = null;
+let stream = null, heard = 0, wait = 500, instance = null, crowded = false;
 function listen() {
   stream?.close();
   stream = new EventSource("events");
   heard = performance.now();
   const alive = () => {
+    crowded = false;
     heard = performance.now();
     wait = 500;
     $("link").dataset.state = "live";
@@ -159,12 +160,13 @@ function listen() {
     take(JSON.parse(event.data), false);
   });
   stream.addEventListener("beat", alive);
+  stream.addEventListener("crowded", () => (crowded = true));
   stream.addEventListener("error", lost);
 }
 function lost() {
   $("link").dataset.state = "lost";
   $("link").textContent = "not connected";
-  banner("link", "The server does not answer; trying again. Is testbed ui still running?");
+  banner("link", crowded ? "Too many pages are open; this one follows again in a few seconds." : "The server does not answer; trying again. Is testbed ui still running?");
   if (stream.readyState !== EventSource.CLOSED) return;
   setTimeout(listen, wait); // the browser gave up: an answer that was no stream
   wait = Math.min(5000, wait * 2);
