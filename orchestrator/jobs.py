@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
+import itertools
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -202,25 +203,31 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
     )
 
 
-async def resumed(session: Session, store: Store, key: str, run_dir: Path, recorder: Recorder, after_ns: int) -> int:
-    """When the job ended its first iteration after `after_ns` (monotonic ns); 0 if none runs, or none ends within a second or two.
+async def resumed(
+    session: Session, store: Store, key: str, run_dir: Path, recorder: Recorder, after_ns: int, since_ns: int, was: int | None
+) -> tuple[int, int]:
+    """When the job ended its first iteration after `after_ns`, and the longest time between two ends from `since_ns` until then.
 
-    By the clock of rank 0's host, compared with ours first.
+    Monotonic ns; 0 if none runs, or none ends within a second or two. was: the job that ran before, whose iterations count too.
+    By the clocks of the hosts of ranks 0, compared with ours first.
     """
     record, journal = store.latest_job(key), recorder.journal
     if record is None or record.ended is not None or journal is None or not after_ns:
-        return 0
+        return 0, 0
     ranks = _ranks(record, session.lab)
     patience_s, begun, usual_ms = RESUME_S, time.monotonic(), 0.0
     try:
         ahead_ns = await _ahead_ns(session, ranks[0]) if ranks else 0
         while ranks:
             found = await bring_home(session, _facts(record)[0], record, run_dir.parent / record.run)
-            for r in found[-LATEST:]:
-                at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns + int(float(r["iter_ms"]) * 1e6)
+            ends = _ends(found, ahead_ns + journal.anchor_ns)
+            for r, at in zip(found[-LATEST:], ends[-LATEST:], strict=True):
                 if at > after_ns:
                     recorder.add("resume", after_ns, at, f"{record.name}: first packet to the end of iteration {r['iter']}")
-                    return at
+                    if was is not None and was != record.id:
+                        ends += await _ends_before(session, store.job(was), run_dir.parent, journal.anchor_ns)
+                    pairs = itertools.pairwise(sorted(end for end in ends if end <= at))
+                    return at, max((end - before for before, end in pairs if end > since_ns), default=0)
             usual_ms = _median(found) or usual_ms
             patience_s = max(RESUME_S, min(3 * usual_ms / 1e3, LONGEST_RESUME_S))
             if time.monotonic() - begun > patience_s:
@@ -228,7 +235,24 @@ async def resumed(session: Session, store: Store, key: str, run_dir: Path, recor
             await asyncio.sleep(RESUME_LOOK_S)
     except (TestbedError, KeyError):
         pass  # how soon a job went on is no reason for a change to fail
-    return 0
+    return 0, 0
+
+
+def _ends(records: Iterable[Mapping[str, Any]], ahead_ns: int) -> list[int]:
+    """When iterations ended; ahead_ns: their clock minus the one that counts."""
+    return [int(r["t_wall_ns"]) - ahead_ns + int(float(r["iter_ms"]) * 1e6) for r in records]
+
+
+async def _ends_before(session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int) -> list[int]:
+    """When the iterations of a job that was stopped ended, as far as they were brought home."""
+    if record is None or not (ranks := _ranks(record, session.lab)):
+        return []
+    file = runs_dir / record.run / f"{_facts(record)[0]}.iterations.jsonl"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return _ends(map(json.loads, lines), await _ahead_ns(session, ranks[0]) + anchor_ns)
 
 
 async def bring(
