@@ -595,6 +595,7 @@ class Bringing:
             context.recorder,
             changed=changed,
             launch=launch,
+            sample=context.sample_hz > 0,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:

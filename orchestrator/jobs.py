@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from optics import HostName, Locked, Missing, NotVerified, Refused, TestbedError, Unreachable
+from orchestrator import jobports
 from orchestrator.holding import holding
 from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
@@ -83,6 +84,10 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
     states = await session.hosts.job_states(name, ranks)
     records = await bring_home(session, name, record, run_dir) if ranks else []
     state, detail = _state(record, states, len(records))
+    launched = store.get(record.run)
+    if ranks and launched is not None and launched.ended is not None:  # it samples the ports itself until then
+        ended = state not in ("starting", "running")
+        await jobports.bring_home(session, name, record.run, run_dir, ranks, launched.ended, ended=ended)
     if record.ended is None and state in ("finished", "failed"):
         store.set_job(record.id, state, detail, ended=True)
     busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -266,6 +271,7 @@ async def bring(
     *,
     changed: bool,
     launch: bool,
+    sample: bool = True,
 ) -> JobStatus | None:
     """Bring the lab's job in line with a plan that is up now.
 
@@ -293,7 +299,7 @@ async def bring(
             await halt(session, store, record, run_dir.parent / record.run, "replaced")
             phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
     resume = record is not None and record.name == job.name and old is not None and old.state in ("starting", "running", "stopped")
-    return await start(session, store, key, run, run_dir, job, recorder, resume=resume)
+    return await start(session, store, key, run, run_dir, job, recorder, resume=resume, sample=sample)
 
 
 async def running(session: Session, store: Store, key: str) -> JobRecord | None:
@@ -310,7 +316,15 @@ async def running(session: Session, store: Store, key: str) -> JobRecord | None:
 
 
 async def again(
-    session: Session, store: Store, key: str, run: str, run_dir: Path, number: int | None, recorder: Recorder
+    session: Session,
+    store: Store,
+    key: str,
+    run: str,
+    run_dir: Path,
+    number: int | None,
+    recorder: Recorder,
+    *,
+    sample: bool = True,
 ) -> JobStatus | None:
     """Let the job run that ran before (None: none did): another one that runs is stopped, and it goes on from its checkpoint.
 
@@ -328,7 +342,7 @@ async def again(
         status = await look(session, store, record, run_dir.parent / record.run)
         if status.state in ("starting", "running", "finished"):
             return status
-    return await start(session, store, key, run, run_dir, _launched(record, session.lab), recorder, resume=True)
+    return await start(session, store, key, run, run_dir, _launched(record, session.lab), recorder, resume=True, sample=sample)
 
 
 def _launched(record: JobRecord, lab: Lab) -> Job:
@@ -341,9 +355,18 @@ def _launched(record: JobRecord, lab: Lab) -> Job:
 
 
 async def start(
-    session: Session, store: Store, key: str, run: str, run_dir: Path, job: Job, recorder: Recorder, *, resume: bool
+    session: Session,
+    store: Store,
+    key: str,
+    run: str,
+    run_dir: Path,
+    job: Job,
+    recorder: Recorder,
+    *,
+    resume: bool,
+    sample: bool = True,
 ) -> JobStatus:
-    """Launch a job through Ansible and wait for its first iterations, or its early end.
+    """Launch a job through Ansible and wait for its first iterations, or its early end. sample: hosts keep their ports' counters.
 
     Raises: NotVerified - it failed at once; the last words of a rank are quoted. Refused, Unreachable - it could not be started.
     """
@@ -356,6 +379,8 @@ async def start(
             store.set_job(number, "failed", str(error), ended=True)
             raise
         store.set_job(number, "running")
+        if sample:
+            await jobports.keep(session, spec["on_hosts"], job.ranks)
         phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}" + (", resumed" if resume else "")
     record = store.latest_job(key)
     assert record is not None
@@ -475,7 +500,17 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                 record = store.latest_job(key)
                 if record is not None and record.ended is None:
                     await halt(session, store, record, run_dir.parent / record.run, "launched again")
-                status = await start(session, store, key, run.id, run_dir, job, Recorder(progress, journal), resume=False)
+                status = await start(
+                    session,
+                    store,
+                    key,
+                    run.id,
+                    run_dir,
+                    job,
+                    Recorder(progress, journal),
+                    resume=False,
+                    sample=settings.sample_hz > 0,
+                )
                 run.finish("ok", summary={"iteration_ms": status.iteration_ms})
                 return status
 
