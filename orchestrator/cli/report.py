@@ -155,7 +155,7 @@ def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
     return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or _run(store, "last"), others
 
 
-def _of_one_lab(call: Call, found: Sequence[RunRecord]) -> tuple[Sequence[RunRecord], str]:
+def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:
     """The runs, newest first, of one lab: the inventory's, or the newest run's where it has none; and which others there are."""
     from collections import Counter
 

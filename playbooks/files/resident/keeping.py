@@ -1,7 +1,7 @@
 """Port counters while a job runs, kept in a file of this host until the operator fetches them.
 
-Once a second at first, then more sparsely, down to a sample every 8 s: about a megabyte a day. All hosts sample at the same moment of
-the second, as far as their clocks agree, so that their rates can be added up.
+Once a second at first, then more sparsely, down to a sample every 8 s: about a megabyte a day. All hosts sample at the same
+moment of the second, as far as their clocks agree, so that their rates can be added up.
 """
 
 import base64
