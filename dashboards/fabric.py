@@ -18,15 +18,17 @@ STEPS = f'SELECT difference("oper") AS "step" FROM "port" WHERE {PORTS} GROUP BY
 NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
 
 
-def lines(title: str, what: str, unit: str, *queries: Influx, w: int = 12, h: int = 8, interval: str = "1s") -> timeseries.Panel:
-    """Curves over time."""
+def lines(
+    title: str, what: str, unit: str, *queries: Influx, w: int = 12, h: int = 8, interval: str = "1s", over: bool | float = True
+) -> timeseries.Panel:
+    """Curves over time. over: whether they are drawn across a time without values, or only across one that is shorter (ms)."""
     return dress(
         timeseries.Panel()
         .draw_style(kinds.GraphDrawStyle.LINE)
         .line_width(1)
         .fill_opacity(0)
         .show_points(kinds.VisibilityMode.AUTO)
-        .span_nulls(True)
+        .span_nulls(over)
         .legend(legend("lastNotNull", "min", "max", right=True))
         .tooltip(all_series()),
         title,
@@ -39,12 +41,12 @@ def lines(title: str, what: str, unit: str, *queries: Influx, w: int = 12, h: in
     )
 
 
-def mean(field: str, measurement: str, where: str, *tags: str) -> Influx:
-    """A field's mean per interval, one series per set of `tags`."""
+def mean(field: str, measurement: str, where: str, *tags: str, fill: str = "none") -> Influx:
+    """A field's mean per interval, one series per set of `tags`. fill: what stands where there was nothing."""
     grouped = "".join(f', "{tag}"' for tag in tags)
     alias = " ".join(f"$tag_{tag}" for tag in tags) or "$col"
     return Influx(
-        f'SELECT mean("{field}") AS "{field}" FROM "{measurement}" WHERE {where} GROUP BY time($__interval){grouped} fill(none)',
+        f'SELECT mean("{field}") AS "{field}" FROM "{measurement}" WHERE {where} GROUP BY time($__interval){grouped} fill({fill})',
         alias=alias,
     )
 

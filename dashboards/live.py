@@ -24,8 +24,9 @@ from dashboards.look import (
 )
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
-PARTS = ("ack", "dark", "link", "route", "first_packet", "resume")
-"""The phases of a reconfiguration that follow each other; command runs beside ack and dark, power beside link."""
+PARTS = ("ack", "dark", "link", "route", "first_packet")
+"""The phases of a reconfiguration that follow each other, all of milliseconds; command runs beside ack and dark, power beside link.
+What the job waits for is seconds, and has a panel of its own."""
 
 
 def number(title: str, what: str, unit: str, query: str, w: int = 4) -> stat.Panel:
@@ -90,6 +91,31 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
         transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
     )
     return coloured_phases(panel, PARTS)
+
+
+def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
+    """How long the job stood still in the last reconfigurations."""
+    return dress(
+        barchart.Panel()
+        .orientation(kinds.VizOrientation.HORIZONTAL)
+        .x_field("reconfig_id")
+        .show_value(kinds.VisibilityMode.AUTO)
+        .fill_opacity(85)
+        .color_scheme(one_colour(PHASE_COLOURS["pause"]))
+        .legend(legend())
+        .tooltip(all_series()),
+        "How long the job paused",
+        f"The longest time between the ends of two iterations around each of the last {last} reconfigurations, newest first, from "
+        "reconfig. Far more than the dark time: the job was launched anew, or waited for its own timeouts.",
+        "ms",
+        table(
+            f'SELECT "reconfig_id", "pause_ms" AS "pause" FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'
+        ),
+        w=w,
+        h=h,
+        nothing="no job ran before and after",
+        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+    )
 
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
@@ -222,12 +248,20 @@ def build() -> board.Dashboard:
             "How many there were in this time, from reconfig.",
             "short",
             pick('sum("value")', "reconfig", of_job),
+            w=3,
         ),
         number(
             "Last dark time",
             "How long the devices let no light through in the last reconfiguration, from reconfig.dark_ms.",
             "ms",
             pick('last("dark_ms")', "reconfig", of_job),
+            w=3,
+        ),
+        number(
+            "Last pause",
+            "The longest time between the ends of two iterations of the job in the last reconfiguration, from reconfig.pause_ms.",
+            "ms",
+            pick('last("pause_ms")', "reconfig", of_job),
         ),
         number(
             "Reconfiguration, median",
@@ -246,6 +280,7 @@ def build() -> board.Dashboard:
             "Reconfigurations that did not end well, from reconfig. Every one deserves a look at its run.",
             "short",
             pick('sum("value")', "reconfig", f"{of_job} AND \"ok\" = '0'"),
+            w=3,
         )
         .no_value("0")
         .thresholds(steps((None, "green"), (1, "red")))
@@ -255,12 +290,14 @@ def build() -> board.Dashboard:
             "The last training step of the job, from iteration.iter_ms.",
             "ms",
             pick('last("iter_ms")', "iteration", of_job),
+            w=3,
         ),
         topology(10, 11),
         device_phases(14, 11),
         throughput(24, 8),
-        breakdown(14, 9),
-        totals(10, 9),
+        breakdown(10, 9),
+        pauses(7, 9),
+        totals(7, 9),
     ]
     for panel in panels:
         built.with_panel(panel)

@@ -61,7 +61,9 @@ def devices() -> table.Panel:
 
 
 def worst() -> table.Panel:
-    columns = ", ".join(f'"{name}"' for name in ("dark_ms", "link_ms", "route_ms", "reconfig_id", "run", "job", "trigger"))
+    columns = ", ".join(
+        f'"{name}"' for name in ("dark_ms", "link_ms", "route_ms", "pause_ms", "reconfig_id", "run", "job", "trigger")
+    )
     return (
         dress(
             table.Panel(),
@@ -177,6 +179,18 @@ def build() -> board.Dashboard:
             pick('percentile("dark_ms", 99)', "reconfig", here),
         ),
         (
+            "Pause, median",
+            "How long the job ended no iteration, from reconfig.pause_ms: what a move costs training.",
+            "ms",
+            pick('percentile("pause_ms", 50)', "reconfig", here),
+        ),
+        (
+            "Pause, longest",
+            "The worst of them, from reconfig.pause_ms.",
+            "ms",
+            pick('max("pause_ms")', "reconfig", here),
+        ),
+        (
             "Slowest of all",
             "From the first command to everything verified, from reconfig.",
             "ms",
@@ -190,7 +204,7 @@ def build() -> board.Dashboard:
         ),
     ]
     for title, what, unit, query in figures:
-        figure = live.number(title, what, unit, query)
+        figure = live.number(title, what, unit, query, w=3)
         if unit == "bytes":
             figure.thresholds(steps((None, "green"), (1, "orange"))).color_scheme(by_threshold())
         built.with_panel(figure)
@@ -208,6 +222,16 @@ def build() -> board.Dashboard:
         .repeat_direction("h")
         .max_per_row(4)
     )
-    for panel in (spread(), phases(), devices(), live.breakdown(24, 9, last=20), worst(), over_time(), failures(), refusals()):
+    for panel in (
+        spread(),
+        phases(),
+        devices(),
+        live.breakdown(14, 9, last=20),
+        live.pauses(10, 9, last=20),
+        worst(),
+        over_time(),
+        failures(),
+        refusals(),
+    ):
         built.with_panel(panel)
     return built

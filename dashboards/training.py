@@ -16,19 +16,27 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 OURS = f"{HERE} AND {JOB}"
 GPUS = f"{HERE} AND {HOST}"
 GPU = ("host", "gpu")
+PAUSE_MS = 10_000.0
+"""Curves of the job end where it ended no step for longer than this (ms), so that a pause is seen as one."""
+
+
+def steps(title: str, what: str, unit: str, *queries: Influx, w: int = 12) -> timeseries.Panel:
+    """Curves of the job, which break where it paused."""
+    return lines(title, what, unit, *queries, w=w, over=PAUSE_MS)
 
 
 def step_parts() -> timeseries.Panel:
     """Computing and communication of a step, one on the other."""
     query = (
         f'SELECT mean("compute_ms") AS "computing", mean("comm_ms") AS "communication" FROM "iteration" WHERE {OURS} '
-        "GROUP BY time($__interval) fill(none)"
+        "GROUP BY time($__interval) fill(null)"
     )
     panel = dress(
         timeseries.Panel()
         .draw_style(kinds.GraphDrawStyle.LINE)
         .line_width(1)
         .fill_opacity(50)
+        .span_nulls(PAUSE_MS)
         .legend(legend("mean", right=True))
         .tooltip(all_series()),
         "What a step consists of",
@@ -110,22 +118,34 @@ def build() -> board.Dashboard:
             pick('percentile("busbw_gbps", 50)', "collective", OURS),
         ),
         (
+            "Pause, median",
+            "How long the job ended no step when light moved, from reconfig.pause_ms.",
+            "ms",
+            pick('percentile("pause_ms", 50)', "reconfig", OURS),
+        ),
+        (
+            "Pause, longest",
+            "The worst of them, from reconfig.pause_ms.",
+            "ms",
+            pick('max("pause_ms")', "reconfig", OURS),
+        ),
+        (
             "Loss of training",
             "The last value, from iteration. It must fall; a reconfiguration must not move it.",
             "none",
             pick('last("loss")', "iteration", OURS),
         ),
     ):
-        built.with_panel(number(title, what, unit, query))
+        built.with_panel(number(title, what, unit, query, w=3))
     built.with_panel(
-        lines(
+        steps(
             "Iteration time",
             "A training step, mean and slowest, from iteration. A peak at a mark is the move itself, a step "
             "after it the new topology.",
             "ms",
-            mean("iter_ms", "iteration", OURS, "job"),
+            mean("iter_ms", "iteration", OURS, "job", fill="null"),
             Influx(
-                f'SELECT max("iter_ms") FROM "iteration" WHERE {OURS} GROUP BY time($__interval), "job" fill(none)',
+                f'SELECT max("iter_ms") FROM "iteration" WHERE {OURS} GROUP BY time($__interval), "job" fill(null)',
                 "B",
                 alias="$tag_job slowest",
             ),
@@ -135,36 +155,36 @@ def build() -> board.Dashboard:
     built.with_panel(step_parts())
     built.with_panel(moves())
     built.with_panel(
-        lines(
+        steps(
             "Bus bandwidth",
             "Of collective operations, from collective: one line per operation. After a move it should be at least what it was.",
             "Gbits",
-            mean("busbw_gbps", "collective", OURS, "op", "algo"),
+            mean("busbw_gbps", "collective", OURS, "op", "algo", fill="null"),
         )
     )
     built.with_panel(
-        lines(
+        steps(
             "Exposed communication",
             "Communication that computing does not hide, from collective. It is what the job waits for.",
             "ms",
-            mean("exposed_comm_ms", "collective", OURS, "job"),
+            mean("exposed_comm_ms", "collective", OURS, "job", fill="null"),
         )
     )
     built.with_panel(throughput(24, 7))
     built.with_panel(
-        lines(
+        steps(
             "Samples over time",
             "Samples a second over all ranks, from iteration.",
             "short",
-            mean("samples_per_s", "iteration", OURS, "job"),
+            mean("samples_per_s", "iteration", OURS, "job", fill="null"),
         )
     )
     built.with_panel(
-        lines(
+        steps(
             "Loss",
             "Of training, from iteration. A reconfiguration must not show here.",
             "none",
-            mean("loss", "iteration", OURS, "job"),
+            mean("loss", "iteration", OURS, "job", fill="null"),
         )
     )
     built.with_row(

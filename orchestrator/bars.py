@@ -95,6 +95,18 @@ def bar_json(bar: Bar) -> dict[str, Json]:
     }
 
 
+OVERLAPPING = frozenset({"resume"})
+"""Phases that run beside others: they are told last, and drawn so that nobody adds them up."""
+
+
+def run_rows(all_bars: Iterable[Bar]) -> list[tuple[str, tuple[Bar, ...]]]:
+    """The phases of a run in order of their begin, one that came several times once; those that overlap others behind them."""
+    found: dict[str, list[Bar]] = {}
+    for bar in sorted((b for b in all_bars if b.kind == "run"), key=lambda b: b.begin_ms):
+        found.setdefault(bar.phase, []).append(bar)
+    return sorted(((name, tuple(some)) for name, some in found.items()), key=lambda row: row[0] in OVERLAPPING)
+
+
 def part_rows(parts: Sequence[Bar]) -> list[tuple[str, Bar]]:
     """What devices and hosts did, named: a row per device and phase, one per phase for all hosts together."""
     rows = [(f"{b.subject} {b.phase}", b) for b in parts if b.kind != "host"]

@@ -204,7 +204,7 @@ class Bringing:
             hz = context.sample_hz if self.plan.job is not None and launch_job else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
-                times.resumed_ns = await self._resumed(times)
+                times.resumed_ns, times.pause_ns = await self._resumed(times)
                 if times.resumed_ns and hz:
                     await asyncio.sleep(AFTER_S)
         except asyncio.CancelledError:
@@ -237,10 +237,12 @@ class Bringing:
             equalise=balance,
         )
 
-    async def _resumed(self, times: Times) -> int:
-        context = self.context
-        at = times.crossed_ns
-        return await jobs.resumed(context.session, context.store, context.slice, context.run_dir, context.recorder, at)
+    async def _resumed(self, times: Times) -> tuple[int, int]:
+        context, at = self.context, times.crossed_ns
+        since = times.sent_ns or at
+        return await jobs.resumed(
+            context.session, context.store, context.slice, context.run_dir, context.recorder, at, since, self.before.job
+        )
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal what is and what is to be; nothing was changed before."""
@@ -593,6 +595,7 @@ class Bringing:
             context.recorder,
             changed=changed,
             launch=launch,
+            sample=context.sample_hz > 0,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
+import itertools
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from optics import HostName, Locked, Missing, NotVerified, Refused, TestbedError, Unreachable
+from orchestrator import jobports
 from orchestrator.holding import holding
 from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
@@ -83,6 +85,10 @@ async def look(session: Session, store: Store, record: JobRecord, run_dir: Path)
     states = await session.hosts.job_states(name, ranks)
     records = await bring_home(session, name, record, run_dir) if ranks else []
     state, detail = _state(record, states, len(records))
+    launched = store.get(record.run)
+    if ranks and launched is not None and launched.ended is not None:  # it samples the ports itself until then
+        ended = state not in ("starting", "running")
+        await jobports.bring_home(session, name, record.run, run_dir, ranks, launched.ended, ended=ended)
     if record.ended is None and state in ("finished", "failed"):
         store.set_job(record.id, state, detail, ended=True)
     busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -204,25 +210,31 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
     )
 
 
-async def resumed(session: Session, store: Store, key: str, run_dir: Path, recorder: Recorder, after_ns: int) -> int:
-    """When the job ended its first iteration after `after_ns` (monotonic ns); 0 if none runs, or none ends within a second or two.
+async def resumed(
+    session: Session, store: Store, key: str, run_dir: Path, recorder: Recorder, after_ns: int, since_ns: int, was: int | None
+) -> tuple[int, int]:
+    """When the job ended its first iteration after `after_ns`, and the longest time between two ends from `since_ns` until then.
 
-    By the clock of rank 0's host, compared with ours first.
+    Monotonic ns; 0 if none runs, or none ends within a second or two. was: the job that ran before, whose iterations count too.
+    By the clocks of the hosts of ranks 0, compared with ours first.
     """
     record, journal = store.latest_job(key), recorder.journal
     if record is None or record.ended is not None or journal is None or not after_ns:
-        return 0
+        return 0, 0
     ranks = _ranks(record, session.lab)
     patience_s, begun, usual_ms = RESUME_S, time.monotonic(), 0.0
     try:
         ahead_ns = await _ahead_ns(session, ranks[0]) if ranks else 0
         while ranks:
             found = await bring_home(session, _facts(record)[0], record, run_dir.parent / record.run)
-            for r in found[-LATEST:]:
-                at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns + int(float(r["iter_ms"]) * 1e6)
+            ends = _ends(found, ahead_ns + journal.anchor_ns)
+            for r, at in zip(found[-LATEST:], ends[-LATEST:], strict=True):
                 if at > after_ns:
                     recorder.add("resume", after_ns, at, f"{record.name}: first packet to the end of iteration {r['iter']}")
-                    return at
+                    if was is not None and was != record.id:
+                        ends += await _ends_before(session, store.job(was), run_dir.parent, journal.anchor_ns)
+                    pairs = itertools.pairwise(sorted(end for end in ends if end <= at))
+                    return at, max((end - before for before, end in pairs if end > since_ns), default=0)
             usual_ms = _median(found) or usual_ms
             patience_s = max(RESUME_S, min(3 * usual_ms / 1e3, LONGEST_RESUME_S))
             if time.monotonic() - begun > patience_s:
@@ -230,7 +242,24 @@ async def resumed(session: Session, store: Store, key: str, run_dir: Path, recor
             await asyncio.sleep(RESUME_LOOK_S)
     except (TestbedError, KeyError):
         pass  # how soon a job went on is no reason for a change to fail
-    return 0
+    return 0, 0
+
+
+def _ends(records: Iterable[Mapping[str, Any]], ahead_ns: int) -> list[int]:
+    """When iterations ended; ahead_ns: their clock minus the one that counts."""
+    return [int(r["t_wall_ns"]) - ahead_ns + int(float(r["iter_ms"]) * 1e6) for r in records]
+
+
+async def _ends_before(session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int) -> list[int]:
+    """When the iterations of a job that was stopped ended, as far as they were brought home."""
+    if record is None or not (ranks := _ranks(record, session.lab)):
+        return []
+    file = runs_dir / record.run / f"{_facts(record)[0]}.iterations.jsonl"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return _ends(map(json.loads, lines), await _ahead_ns(session, ranks[0]) + anchor_ns)
 
 
 async def bring(
@@ -244,6 +273,7 @@ async def bring(
     *,
     changed: bool,
     launch: bool,
+    sample: bool = True,
 ) -> JobStatus | None:
     """Bring the lab's job in line with a plan that is up now.
 
@@ -273,7 +303,7 @@ async def bring(
             phase.detail = f"stopped {record.name} after {old.iterations if old else 0} iterations"
     before = _wanted_job(record) if record is not None and old is not None and old.state != "finished" else None
     resume = before is not None and (before.name, identity(before)) == (job.name, identity(job))
-    return await start(session, store, key, run, run_dir, job, recorder, resume=resume)
+    return await start(session, store, key, run, run_dir, job, recorder, resume=resume, sample=sample)
 
 
 async def running(session: Session, store: Store, key: str) -> JobRecord | None:
@@ -290,7 +320,15 @@ async def running(session: Session, store: Store, key: str) -> JobRecord | None:
 
 
 async def again(
-    session: Session, store: Store, key: str, run: str, run_dir: Path, number: int | None, recorder: Recorder
+    session: Session,
+    store: Store,
+    key: str,
+    run: str,
+    run_dir: Path,
+    number: int | None,
+    recorder: Recorder,
+    *,
+    sample: bool = True,
 ) -> JobStatus | None:
     """Let the job run that ran before (None: none did): another one that runs is stopped, and it goes on from its checkpoint.
 
@@ -308,7 +346,7 @@ async def again(
         status = await look(session, store, record, run_dir.parent / record.run)
         if status.state in ("starting", "running", "finished"):
             return status
-    return await start(session, store, key, run, run_dir, _launched(record, session.lab), recorder, resume=True)
+    return await start(session, store, key, run, run_dir, _launched(record, session.lab), recorder, resume=True, sample=sample)
 
 
 def _launched(record: JobRecord, lab: Lab) -> Job:
@@ -326,9 +364,18 @@ def _wanted_job(record: JobRecord) -> Job:
 
 
 async def start(
-    session: Session, store: Store, key: str, run: str, run_dir: Path, job: Job, recorder: Recorder, *, resume: bool
+    session: Session,
+    store: Store,
+    key: str,
+    run: str,
+    run_dir: Path,
+    job: Job,
+    recorder: Recorder,
+    *,
+    resume: bool,
+    sample: bool = True,
 ) -> JobStatus:
-    """Launch a job through Ansible and wait for its first iterations, or its early end.
+    """Launch a job through Ansible and wait for its first iterations, or its early end. sample: hosts keep their ports' counters.
 
     Raises: NotVerified - it failed at once; the last words of a rank are quoted. Refused, Unreachable - it could not be started.
     """
@@ -341,6 +388,8 @@ async def start(
             store.set_job(number, "failed", str(error), ended=True)
             raise
         store.set_job(number, "running")
+        if sample:
+            await jobports.keep(session, spec["on_hosts"], job.ranks)
         phase.detail = f"{job.workload}, {len(job.ranks)} ranks, {spec['backend']}"
     record = store.latest_job(key)
     assert record is not None
@@ -461,7 +510,17 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                 record = store.latest_job(key)
                 if record is not None and record.ended is None:
                     await halt(session, store, record, run_dir.parent / record.run, "launched again")
-                status = await start(session, store, key, run.id, run_dir, job, Recorder(progress, journal), resume=False)
+                status = await start(
+                    session,
+                    store,
+                    key,
+                    run.id,
+                    run_dir,
+                    job,
+                    Recorder(progress, journal),
+                    resume=False,
+                    sample=settings.sample_hz > 0,
+                )
                 run.finish("ok", summary={"iteration_ms": status.iteration_ms})
                 return status
 

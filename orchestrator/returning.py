@@ -70,7 +70,14 @@ class Returning(Bringing):
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context = self.context
         return await jobs.again(
-            context.session, context.store, context.slice, context.run.id, context.run_dir, self.to.job, context.recorder
+            context.session,
+            context.store,
+            context.slice,
+            context.run.id,
+            context.run_dir,
+            self.to.job,
+            context.recorder,
+            sample=context.sample_hz > 0,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:

@@ -16,7 +16,7 @@ from orchestrator.target import Target, sort_key
 
 @dataclass
 class Times:
-    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns` 0: not yet.
+    """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns`, `pause_ns` 0: not yet.
 
     power: when light left all new ports of a device. crossed: when a host's new neighbours had answered it.
     """
@@ -28,6 +28,12 @@ class Times:
     crossed: Mapping[HostName, int] = field(default_factory=dict)
     resumed_ns: int = 0
     lost_bytes: int | None = None
+    pause_ns: int = 0
+
+    @property
+    def sent_ns(self) -> int:
+        """When the first command was sent; 0 where no device was told anything."""
+        return min((o.sent_ns for o in self.outcomes.values()), default=0)
 
     @property
     def committed_ns(self) -> int:
@@ -100,6 +106,8 @@ def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times, t
             spans["first_packet"] = times.crossed_ns - max(committed[host].commit_ns for host in times.crossed)
         if times.resumed_ns:
             spans["resume"] = max(0, times.resumed_ns - times.crossed_ns)
+        if times.pause_ns:
+            spans["pause"] = times.pause_ns
         _wide_point(recorder, goal, plan, times, spans, trigger)
         _device_points(recorder, lab, goal, times, links)
         _circuit_points(recorder, goal)

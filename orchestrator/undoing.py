@@ -237,7 +237,14 @@ class Undoing:
         context = self.context
         try:
             await jobs.again(
-                context.session, context.store, context.slice, context.run.id, context.run_dir, self.to.job, context.recorder
+                context.session,
+                context.store,
+                context.slice,
+                context.run.id,
+                context.run_dir,
+                self.to.job,
+                context.recorder,
+                sample=context.sample_hz > 0,
             )
         except Locked:
             raise

@@ -30,6 +30,7 @@ def register(root: typer.Typer) -> None:
         "Write a report of runs: one page that needs nothing else, and figures for papers.",
         examples="""
 testbed report                                the newest run that brought light to a plan
+testbed report all --inventory lab2           every run of that lab
 testbed report 0007 --out run7.html
 testbed report 0007 --figures paper           PDF and SVG of every figure
 testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
@@ -37,7 +38,8 @@ testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
 testbed report compare-2026-11-21-0001        what `testbed compare` measured
 """,
         more="""
-Several runs, --since, --until, --plan or `all` make a campaign: how times spread, not only what they were. Every measured number on
+Several runs, --since, --until, --plan or `all` make a campaign: how times spread, not only what they were. It is of one lab:
+the inventory's, or that of the newest run. Every measured number on
 the page is the answer to an SQL question over the journals, and the page carries the question. What was not recorded is said so.
 """,
     )
@@ -70,8 +72,8 @@ the page is the answer to an SQL question over the journals, and the page carrie
         ] = None,
     ) -> Result:
         with call.store() as store:
-            campaign = _chosen(call, store, run or [], since, until, plan)
-            more = not run and campaign.single and len(store.history(limit=2)) > 1
+            campaign, others = _chosen(call, store, run or [], since, until, plan)
+            more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
         page_file = _place(call, campaign, out)
         for flag, folder in (("--figures", figures), ("--data", data)):
             _folder(flag, folder)
@@ -79,7 +81,7 @@ the page is the answer to an SQL question over the journals, and the page carrie
         _save(made, page_file)
         drawn = _figures(made, figures)
         tables = _tables(campaign, made, data)
-        return _result(campaign, made, page_file, drawn, tables, hint="testbed report all" if more else "")
+        return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
 
 
 def _made(call: Call, campaign: Campaign) -> Report:
@@ -101,8 +103,13 @@ def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
     return path
 
 
-def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None) -> Campaign:
-    """The runs that the words mean. Raises: Usage - there are none; BadFile - a campaign's file is none."""
+def _chosen(
+    call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None
+) -> tuple[Campaign, str]:
+    """The runs that the words mean, and in words what was left out of them because it is of other labs.
+
+    Raises: Usage - there are none; BadFile - a campaign's file is none.
+    """
     from orchestrator.report.gather import CHANGES, campaign_file, gather, read_campaign
 
     settings = call.settings
@@ -121,26 +128,50 @@ def _chosen(call: Call, store: Store, run: Sequence[str], since: str | None, unt
         ]
         if not found:
             raise Usage("report: no run that changed something fits", hint="testbed history")
+        found, others = _of_one_lab(call, found)
         said = [f"{word} {value}" for word, value in (("plan", plan), ("since", since), ("until", until)) if value]
-        return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}")
+        return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}"), others
     if len(run) == 1 and store.get(run[0]) is None and (path := campaign_file(settings, run[0])) is not None:
         kept = read_campaign(path)
         runs = [str(word) for slot in kept["slots"] for word in slot.get("runs", ())]
         records = [record for word in runs if (record := store.get(word)) is not None]
         if not records:
             raise Usage(f"report: {path}: none of its runs is in the store", hint="testbed history")
-        return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept)
-    records = [_run(store, word) for word in run] or [_newest(store)]
+        return gather(records, store, settings, str(kept.get("title") or kept.get("name") or path.parent.name), kept), ""
+    if not run:
+        record, others = _newest(call, store)
+        return gather([record], store, settings, record.id), others
+    records = [_run(store, word) for word in run]
     name = f"Campaign of {len(records)} runs" if len(records) > 1 else records[0].id
-    return gather(records, store, settings, name)
+    return gather(records, store, settings, name), ""
 
 
-def _newest(store: Store) -> RunRecord:
-    """The newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
+def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
+    """The lab's newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
     from orchestrator.report.words import stood
 
-    lighting = [r for r in store.history(limit=0) if r.verb in LIGHTING]
-    return next((r for r in lighting if stood(r)), None) or next(iter(lighting), None) or _run(store, "last")
+    found, others = _of_one_lab(call, store.history(limit=0))
+    lighting = [r for r in found if r.verb in LIGHTING]
+    return next((r for r in lighting if stood(r)), None) or next(iter(lighting or found), None) or _run(store, "last"), others
+
+
+def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:
+    """The runs, newest first, of one lab: the inventory's, or the newest run's where it has none; and which others there are."""
+    from collections import Counter
+
+    from optics import TestbedError
+    from orchestrator.session import key_of, load_lab
+
+    labs = Counter(r.lab for r in found)
+    if len(labs) < 2:
+        return found, ""
+    try:
+        lab = key_of(load_lab(call.settings.inventory))
+    except TestbedError:
+        lab = ""
+    lab = lab if lab in labs else found[0].lab
+    left = ", ".join(f"{n} of {other}" for other, n in labs.items() if other != lab)
+    return [r for r in found if r.lab == lab], f"runs of {lab} alone; left out: {left}"
 
 
 def _run(store: Store, word: str) -> RunRecord:
@@ -239,11 +270,14 @@ def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
     return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
 
 
-def _result(campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, hint: str) -> Result:
+def _result(
+    campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, others: str, hint: str
+) -> Result:
     from orchestrator.reports import Json, path_text
 
     runs = [source.record.id for source in campaign.sources]
     lines = [f"Report: {path_text(page_file)}   {len(made.html) / 1e3:.0f} kB, {len(runs)} run{'s' * (len(runs) != 1)}"]
+    lines += [f"  labs     {others}"] if others else []
     lines += [f"  figures  {len(drawn)} files in {path_text(drawn[0].parent)}"] if drawn else []
     lines += [f"  data     {len(tables)} files in {path_text(tables[0].parent)}"] if tables else []
     data: dict[str, Any] = {

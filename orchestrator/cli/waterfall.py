@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from orchestrator.bars import Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals
+from orchestrator.bars import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
 from orchestrator.telemetry.lineprotocol import Point
 
 __all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "phase_totals", "reconfig_lines"]
@@ -18,13 +18,12 @@ _LEAST = 20
 
 def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True) -> list[str]:
     """Draw the phases of the run, then, on its own axis, what each device and the hosts did inside them."""
-    phases = [b for b in all_bars if b.kind == "run"]
     parts = [b for b in all_bars if b.kind != "run"]
     if not all_bars:
         return ["  no phases were recorded"]
-    lines = _chart("phase", [(b.phase, b) for b in phases], width, unicode)
+    lines = _chart("phase", run_rows(all_bars), width, unicode)
     if parts:
-        rows = part_rows(parts)
+        rows = [(name, (bar,)) for name, bar in part_rows(parts)]
         # Hosts' and devices' milliseconds would vanish beside Ansible's seconds: they get an axis of their own.
         lines += ["", *_chart("part", rows, width, unicode)]
     return lines
@@ -53,26 +52,33 @@ def iteration_lines(found: Iterable[Iterations]) -> list[str]:
     ]
 
 
-def _chart(title: str, rows: Sequence[tuple[str, Bar]], width: int, unicode: bool) -> list[str]:
+def _chart(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], width: int, unicode: bool) -> list[str]:
     if not rows:
         return []
-    begin = min(bar.begin_ms for _, bar in rows)
-    end = max(bar.end_ms for _, bar in rows)
+    begin = min(bar.begin_ms for _, some in rows for bar in some)
+    end = max(bar.end_ms for _, some in rows for bar in some)
     label = max(_LABEL, *(len(name) for name, _ in rows)) + 1
-    said = {bar: _remark(bar) for _, bar in rows}
+    said = {name: _remark(some) for name, some in rows}
     room = max(_LEAST, width - label - _NUMBER - 3 - max(map(len, said.values())))
     axis = _axis(begin, end, room)
     lines = [f"  {title:<{label}}{'ms':>{_NUMBER - 1}}  {axis}"]
     draw_bar: Callable[[float, float, int], str] = _blocks if unicode else _hashes
     span = (end - begin) or 1.0
-    for name, bar in rows:
-        picture = draw_bar((bar.begin_ms - begin) / span, (bar.end_ms - begin) / span, room)
-        lines.append(f"  {name:<{label}}{bar.ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{said[bar]}".rstrip())
+    for name, some in rows:
+        picture = ""
+        for bar in some:
+            drawn = draw_bar((bar.begin_ms - begin) / span, (bar.end_ms - begin) / span, room)
+            picture += drawn[len(picture) :]
+        if name in OVERLAPPING:
+            picture = "".join(c if c == " " else "░" if unicode else "-" for c in picture)
+        ms = sum(bar.ms for bar in some)
+        lines.append(f"  {name:<{label}}{ms:>{_NUMBER - 1}.1f}  {picture:<{room}}{said[name]}".rstrip())
     return lines
 
 
-def _remark(bar: Bar) -> str:
-    return ("  FAILED" if not bar.ok else "") + (f"  {bar.detail}" if bar.detail and bar.kind == "host" else "")
+def _remark(some: Sequence[Bar]) -> str:
+    detail = some[0].detail if some[0].kind == "host" else "overlaps others" if some[0].phase in OVERLAPPING else ""
+    return ("  FAILED" if not all(bar.ok for bar in some) else "") + (f"  {detail}" if detail else "")
 
 
 def _axis(begin: float, end: float, room: int) -> str:

@@ -323,6 +323,15 @@ class Hosts:
         """
         await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
 
+    async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None:
+        """Let hosts sample every `interval_s` (0.1 to 8, s) and keep the samples themselves, until a job of theirs ends."""
+        await self._ask({name: {"name": job, "interval_s": interval_s} for name in names}, "counters.keep")
+
+    async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]:
+        """A piece of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        answers = await self._ask({name: {"name": job, "offset": at} for name, at in offsets.items()}, "counters.kept")
+        return {name: Tail(v["data"], v["offset"], v["size"], "") for name, v in answers.items()}
+
     def leave_counters(self) -> None:
         """Ask hosts to stop sampling and wait for nobody: what fails meanwhile has no second to lose."""
         for channel in self._channels.values():

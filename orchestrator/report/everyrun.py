@@ -43,6 +43,8 @@ def asked(c: Context) -> None:
         for source in campaign.sources:
             counts[source.record.status] = counts.get(source.record.status, 0) + 1
         section.intro = f"{len(campaign.sources)} runs: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())) + "."
+        if len(labs := sorted({source.record.lab for source in campaign.sources})) > 1:
+            section.intro += f" They are of {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
         commands: dict[tuple[str, bool], int] = {}
         for source in campaign.sources:
             commands[words.command(source)] = commands.get(words.command(source), 0) + 1
@@ -92,7 +94,10 @@ def job(c: Context) -> None:
         )
         c.sections.append(section)
         return
-    caption = "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
+    caption = (
+        "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
+        " Lines: medians before and after, none while the job paused."
+    )
     if c.few:
         for k, move in enumerate(c.moves):
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
@@ -115,14 +120,14 @@ def job(c: Context) -> None:
         "before_ms": "before",
         "before_n": "of",
         "during_ms": "slowest during",
-        "pause_ms": "pause for the new job",
+        "pause_ms": "pause",
         "after_ms": "after",
         "after_n": "of",
     }
     section.tables.append(
-        table(answer, heads, none={"during_ms": "no iteration spans it", "pause_ms": "none: the job went on or did not run"})
+        table(answer, heads, none={"during_ms": "no iteration spans it", "pause_ms": "none: no job ran before and after"})
     )
-    section.notes.append(f"Before and after: {answer.what}. Pause: from the old job's last iteration to the first of the new one.")
+    section.notes.append(f"Before and after: {answer.what}. Pause: {questions.PAUSE}.")
     c.sections.append(section)
 
 

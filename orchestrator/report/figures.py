@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optics.plain import printable
+from orchestrator.bars import OVERLAPPING
 from orchestrator.report.ledger import Answer
 from orchestrator.report.svg import INK, inline
 from orchestrator.report.topology import SWITCH, Link, Topology, host_of
@@ -38,6 +39,8 @@ _RUN_COLOURS = {
     "launch": "resume",
     "drain": "settle",
 }
+_MOVING = frozenset({"arm", "drain", "switch", "move"})
+_JOB = frozenset({"job", "launch", "resume"})
 _RC: Any = {
     "font.size": 8,
     "axes.titlesize": 8.5,
@@ -45,6 +48,7 @@ _RC: Any = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.titlelocation": "left",
+    "hatch.linewidth": 0.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
@@ -228,29 +232,61 @@ def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
 
 
 def run_waterfall(phases: Answer) -> Figure | None:
-    """The phases of a run, seconds since its start."""
-    rows = [line for line in phases.lines() if line["kind"].value == "run"]
+    """The phases of a run in three charts, each on an axis of its own: before light moves, the move, the job.
+
+    A move takes milliseconds and a job seconds: on one axis the move would be a dash.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for line in phases.lines():
+        if line["kind"].value == "run":
+            rows.setdefault(line["phase"].value, []).append(line)
     if not rows:
         return None
-    with one_figure(0.55 + 0.19 * len(rows)) as (figure, axes):
-        for y, line in enumerate(rows):
-            begin, ms, name = line["begin_ms"].value / 1e3, line["duration_ms"].value, line["phase"].value
-            failed = not line["ok"].value
-            colour = PHASE_COLOURS["fault"] if failed else PHASE_COLOURS.get(_RUN_COLOURS.get(name, name), GREY)
-            axes.barh(y, ms / 1e3, left=begin, height=0.7, color=colour)
-            axes.annotate(
-                line["duration_ms"].text() + ("  FAILED" if failed else ""),
-                (begin + ms / 1e3, y),
-                (3, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7,
-            )
-        axes.set_yticks(range(len(rows)), [line["phase"].value for line in rows])
-        downwards(axes, "s since the start of the run")
-        axes.margins(x=0.12)
-        axes.set_xlim(left=0)
+    charts = _charts(rows)
+    from matplotlib.figure import Figure
+
+    with style():
+        sizes = [len(names) + 0.2 for _, names in charts]
+        figure = Figure(figsize=(WIDTH, 0.7 * len(charts) + 0.2 * sum(sizes)), layout="constrained")
+        grid = figure.subplots(len(charts), 1, squeeze=False, height_ratios=sizes)
+        for (title, names), (axes,) in zip(charts, grid, strict=True):
+            _phase_chart(axes, title, {name: rows[name] for name in names})
     return figure
+
+
+def _charts(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[str]]]:
+    """Which phase is drawn in which chart; those that overlap others are drawn last."""
+    begin = {name: some[0]["begin_ms"].value for name, some in rows.items()}
+    moved = min((begin[name] for name in rows if name in _MOVING), default=math.inf)
+    job = [name for name in rows if name in _JOB]
+    before = [name for name in rows if name not in job and begin[name] < moved]
+    move = [name for name in rows if name not in job and begin[name] >= moved]
+    found = [("before light moves", before), ("the move", move), ("the job", job)]
+    return [(title, sorted(names, key=lambda n: (n in OVERLAPPING, begin[n]))) for title, names in found if names]
+
+
+def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    every = [line for some in rows.values() for line in some]
+    first, last = min(x["begin_ms"].value for x in every), max(x["begin_ms"].value + x["duration_ms"].value for x in every)
+    unit, per = ("s", 1e3) if last - first >= 2000 else ("ms", 1.0)
+    for y, (name, some) in enumerate(rows.items()):
+        for line in some:
+            colour = PHASE_COLOURS["fault"] if not line["ok"].value else PHASE_COLOURS.get(_RUN_COLOURS.get(name, name), GREY)
+            begin, took = (line["begin_ms"].value - first) / per, line["duration_ms"].value / per
+            if name in OVERLAPPING:
+                axes.barh(y, took, left=begin, height=0.5, facecolor="none", edgecolor=colour, hatch="////", linewidth=0.8)
+            else:
+                axes.barh(y, took, left=begin, height=0.7, color=colour)
+        words = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
+        end = (max(x["begin_ms"].value + x["duration_ms"].value for x in some) - first) / per
+        words += "  beside the others" if name in OVERLAPPING else ""
+        axes.annotate(words, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_title(title)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(-0.6, len(rows) - 0.4)  # turned round below
+    since = "the start of the run" if first < 1 else f"{first / 1e3:.1f} s"
+    downwards(axes, f"{unit} since {since}")
+    axes.set_xlim(0, max(1e-3, (last - first) / per) * 1.22)
 
 
 def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure | None:

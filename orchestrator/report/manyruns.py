@@ -20,6 +20,7 @@ TOPOLOGIES_DRAWN = 6
 
 def many_runs(c: Context) -> None:
     _tiles(c, questions.percentiles(c.book, c.campaign))
+    _pause_tile(c)
     _topologies(c)
     durations(c)
     _run_table(c)
@@ -86,6 +87,14 @@ def _tiles(c: Context, spread: Answer) -> None:
             c.tiles.append(
                 (f"{name}, median", line["median_ms"].show(scale), f"p99 {line['p99_ms'].text(scale)}, n {line['n'].text()}")
             )
+
+
+def _pause_tile(c: Context) -> None:
+    answer = questions.pauses(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
+    for line in answer.lines() if answer is not None else ():
+        c.tiles.append(
+            ("pause of the job, median", line["median_ms"].show(), f"longest {line['most_ms'].text()}, n {line['n'].text()}")
+        )
 
 
 def _topologies(c: Context) -> None:

@@ -14,6 +14,7 @@ READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration")
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = 20
 """So many iterations before and after a move tell what it did to a job."""
+PAUSE = "the longest time between the ends of two iterations, from the first command until the job had gone on"
 WINDOW_S = 2.0
 """Throughput before and after a move is that of so long (s)."""
 
@@ -187,7 +188,7 @@ def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
 
 def _windows(found: Sequence[Move], more: str, names: str) -> str:
     rows = ", ".join(f"({quoted(m.id)}, {m.t0}, {m.back}, {m.t1}, {more.format(*_quoted(m))})" for m in found)
-    return f"WITH move(id, t0, back, t1, {names}) AS (VALUES {rows}) "
+    return f"WITH move(id, t0, back, t1, {names}) AS (VALUES {rows})"
 
 
 def _quoted(move: Move) -> tuple[str, str, str]:
@@ -208,22 +209,32 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
         f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
         f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
     )
+    # The end of the iteration before, and of the first one behind the move: between them is the longest time without one.
+    since = f"SELECT time_ns FROM iteration WHERE run = was AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT 1"
+    until = f"SELECT {end} FROM iteration WHERE run = now AND {end} >= back ORDER BY time_ns LIMIT 1"
+    between = f"SELECT {end} AS e FROM iteration WHERE run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
     sql = _windows(found, "{1}, {2}", "was, now") + (
+        f", around AS MATERIALIZED (SELECT *, ({since}) AS since, ({until}) AS until FROM move) "
         "SELECT id AS reconfig_id, was, now,"
         f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {before})) AS before_n,"
         f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {before})) AS before_ms,"
         f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {after})) AS after_n,"
         f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {after})) AS after_ms,"
         f" (SELECT MAX(iter_ms) FROM ({during})) AS during_ms,"
-        " CASE WHEN was <> now AND was <> '' THEN ((SELECT MIN(time_ns) FROM iteration WHERE run = now AND time_ns >= t0)"
-        f" - (SELECT {end} FROM iteration WHERE run = was AND time_ns < t1 ORDER BY time_ns DESC LIMIT 1)) / 1e6 END AS pause_ms"
-        " FROM move ORDER BY t0"
+        f" (SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0) AS pause_ms"
+        " FROM around ORDER BY t0"
     )
     what = (
         f"median iteration of the {NEAR} before the first command and of the {NEAR} after verification,"
         " the first one of each launch left out"
     )
     return book.ask("job", what, sql)
+
+
+def pauses(book: Ledger, found: Answer) -> Answer:
+    """The spread of the job's pauses; `found`: as `job` answers."""
+    sql = f"SELECT COUNT(pause_ms) AS n, median(pause_ms) AS median_ms, MAX(pause_ms) AS most_ms FROM ({found.sql})"
+    return book.ask("pauses", f"how long the job paused: {PAUSE}", sql)
 
 
 def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
@@ -245,7 +256,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     before, after = f" AND time_ns < t0 AND time_ns >= t0 - {window}", f" AND time_ns >= back AND time_ns <= back + {window}"
     around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
     sql = _windows(found, "{0}", "run") + (
-        "SELECT id AS reconfig_id,"
+        " SELECT id AS reconfig_id,"
         f" {over(whole, 'SUM(x)', before)} AS before_mbps, {over(span, 'MAX(x) / 1e6', before)} AS before_over_ms,"
         f" {over(f'{sent} * 8000.0 / NULLIF({took}, 0)', 'SUM(x)', around)} AS across_mbps,"
         f" {over(whole, 'SUM(x)', after)} AS after_mbps, {over(span, 'MAX(x) / 1e6', after)} AS after_over_ms"

@@ -87,9 +87,12 @@ def iterations(move: Move, points: Sequence[tuple[int, float, str]], before: flo
         axes.axvspan(0, max((move.t1 - move.t0) / 1e9, 0.01), color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0)
         axes.axvline(0, color=MARK, linewidth=1)
         axes.scatter(seconds, [ms for _, ms, _ in points], s=9, c=colours, linewidths=0)
-        for value, colour, at, words in ((before, BEFORE, min(seconds), "before"), (after, AFTER, max(seconds), "after")):
-            if value is not None:
-                axes.plot([at, 0] if words == "before" else [0, at], [value, value], color=colour, linewidth=1)
+        was = [(at, at + ms * 1e6) for at, ms, _ in points if at + ms * 1e6 <= move.t0]
+        now = [(at, at + ms * 1e6) for at, ms, _ in points if at >= move.t1]
+        for value, colour, some in ((before, BEFORE, was), (after, AFTER, now)):
+            if value is not None and some:  # nothing is claimed of the time between them
+                ends = [(t - move.t0) / 1e9 for t in (some[0][0], some[-1][1])]
+                axes.plot(ends, [value, value], color=colour, linewidth=1)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("s since the first command")
         axes.set_ylabel("iteration, ms")

@@ -47,6 +47,7 @@ _RECONFIG_PHASES = {
     "route": "last carrier to the last host's commit",
     "first_packet": "commit of the hosts with new light to an answer over every new link",
     "resume": "first packet to the end of the job's next iteration",
+    "pause": "the longest time between the ends of two iterations of the job, from the first command until it had gone on",
     "total": "first command byte sent to everything verified",
 }
 

@@ -14,6 +14,7 @@ PHASE_COLOURS: Mapping[str, str] = {
     "route": "#33B5A5",
     "first_packet": "#CA95E5",
     "resume": "#8AB8FF",
+    "pause": "#8AB8FF",
     "idle": "#8E8E8E",
     "up": "#73BF69",
     "fault": "#F2495C",

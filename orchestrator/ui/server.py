@@ -8,7 +8,7 @@ import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -20,13 +20,18 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.reports import Json
+from orchestrator.ui.crowd import Client, Places, guarded, owners
 from orchestrator.ui.doors import Doors, Keys, Names
 from orchestrator.ui.safestate import SafeState
 from orchestrator.watching.colours import phase_colours
 from orchestrator.watching.watcher import LOOK_S, Watcher
 
 PAGES = 32
-"""So many streams at a time; a page more is told to come later."""
+"""So many streams at a time; for one more, whoever holds most of them makes room."""
+AGAIN_MS = 5000
+"""A page that made room comes back after this long (ms)."""
+BODY_S = 5.0
+"""The body of a request may take this long (s)."""
 WAITING = 256
 """Messages a slow page may be behind; then they are dropped and it gets a whole picture."""
 BEAT_S = 5.0
@@ -64,46 +69,67 @@ def _load() -> dict[str, _File]:
     return found
 
 
+class Stream:
+    """What one page is still to be told. client: where its connection comes from."""
+
+    def __init__(self, client: Client | None) -> None:
+        self.client = client
+        self.queue: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
+
+    def say(self, message: str | None, instead: str = "") -> None:
+        """Add a message; where there is no room, `instead` takes the place of everything that waits."""
+        try:
+            self.queue.put_nowait(message)
+        except asyncio.QueueFull:
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            self.queue.put_nowait(message if message is None else instead)
+
+
 class Hub:
     """Hands every change to all pages."""
 
     def __init__(self) -> None:
-        self._queues: set[asyncio.Queue[str | None]] = set()
+        self._streams: Places[Stream] = Places(lambda: PAGES)
         self.closed = False
 
-    @property
-    def full(self) -> bool:
-        return len(self._queues) >= PAGES
+    def __len__(self) -> int:
+        return len(self._streams)
 
     @contextmanager
-    def joined(self) -> Iterator[asyncio.Queue[str | None]]:
-        queue: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
-        self._queues.add(queue)
+    def joined(self, client: Client | None = None) -> Iterator[Stream]:
+        stream = Stream(client)
+        gone = self._streams.take(stream, _owners)
+        if gone is not None:
+            gone.say(CROWDED)
+            gone.say(None)
         try:
-            yield queue
+            yield stream
         finally:
-            self._queues.discard(queue)
+            self._streams.leave(stream)
 
     def publish(self, message: str) -> None:
-        for queue in self._queues:
-            try:
-                queue.put_nowait(message)
-            except asyncio.QueueFull:
-                while not queue.empty():
-                    queue.get_nowait()
-                queue.put_nowait("")  # it is too far behind: it gets a whole picture
+        for stream in self._streams:
+            stream.say(message)  # one that is too far behind gets a whole picture instead
 
     def close(self) -> None:
         """End all streams."""
         self.closed = True
-        for queue in self._queues:
-            with suppress(asyncio.QueueFull):
-                queue.put_nowait(None)
+        for stream in self._streams:
+            stream.say(None)
+
+
+def _owners(streams: list[Stream]) -> dict[Stream, str]:
+    by_client = owners(stream.client for stream in streams)
+    return {stream: by_client[stream.client] for stream in streams}
 
 
 def event(name: str, data: Mapping[str, Json]) -> str:
     """One server-sent event; JSON has no line breaks of its own."""
     return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+
+
+CROWDED = f"retry: {AGAIN_MS}\n" + event("crowded", {"again_ms": AGAIN_MS})
 
 
 class Page:
@@ -122,6 +148,7 @@ class Page:
             Route("/safe", self._press, methods=["POST"]),
             Route("/{name:path}", self._file),
         ]
+        self.protocol, self.connections = guarded()
         self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
 
     def whole(self) -> dict[str, Json]:
@@ -154,17 +181,17 @@ class Page:
         return JSONResponse(self.whole(), headers={"cache-control": "no-store"})
 
     async def _events(self, request: Request) -> Response:
-        if self.hub.full or self.hub.closed:
-            return Response("too many pages look already\n", 503, headers={"retry-after": "5"}, media_type="text/plain")
+        if self.hub.closed:
+            return Response("the server is ending\n", 503, headers={"retry-after": "5"}, media_type="text/plain")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._stream(), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(self._stream(request.client), headers=headers, media_type="text/event-stream")
 
-    async def _stream(self) -> AsyncIterator[str]:
-        with self.hub.joined() as queue:
+    async def _stream(self, client: Client | None) -> AsyncIterator[str]:
+        with self.hub.joined(client) as stream:
             yield "retry: 500\n" + event("whole", self.whole())
             while True:
                 try:
-                    message = await asyncio.wait_for(queue.get(), BEAT_S)
+                    message = await asyncio.wait_for(stream.queue.get(), BEAT_S)
                 except TimeoutError:
                     yield "event: beat\ndata: {}\n\n"
                     continue
@@ -197,10 +224,14 @@ def _said(status: int, words: str) -> Response:
 async def _key(request: Request) -> str:
     """The key in a small JSON body; empty where there is none."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_BODY:
-            return ""
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MOST_BODY:
+                    return ""
+    except TimeoutError:
+        return ""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -222,6 +253,8 @@ async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) 
     config = uvicorn.Config(
         page.app,
         loop="asyncio",
+        http=page.protocol,
+        ws="none",
         lifespan="off",
         log_config=None,
         log_level="error",  # what a stray client says is no news for the operator's terminal

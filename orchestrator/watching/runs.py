@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from orchestrator.bars import Bar, bar_json, bars, part_rows
+from orchestrator.bars import OVERLAPPING, Bar, bar_json, bars, part_rows, run_rows
 from orchestrator.reports import Json
 from orchestrator.telemetry.lineprotocol import Point
 
@@ -47,13 +47,22 @@ class Told:
 
     def rows(self) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
         """The run's phases, and what devices and hosts did inside them, as rows of two charts."""
-        phases = [(b.phase, b) for b in sorted(self.bars, key=lambda b: b.begin_ms) if b.kind == "run"]
         parts = part_rows(sorted((b for b in self.bars if b.kind != "run"), key=lambda b: b.begin_ms))
-        return [_row(n, b) for n, b in phases[:MOST_ROWS]], [_row(n, b) for n, b in parts[:MOST_ROWS]]
+        return [_row(n, some) for n, some in run_rows(self.bars)[:MOST_ROWS]], [_row(n, (b,)) for n, b in parts[:MOST_ROWS]]
 
 
-def _row(name: str, bar: Bar) -> dict[str, Json]:
-    return cast(dict[str, Json], {**bar_json(bar), "name": name})
+def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
+    """One row: of a phase that came several times the first begin, all its time, and each `bars` by itself."""
+    row = {
+        **bar_json(some[0]),
+        "name": name,
+        "ms": sum(bar.ms for bar in some),
+        "ok": all(bar.ok for bar in some),
+        "detail": some[-1].detail,
+        "bars": [[bar.begin_ms, bar.ms] for bar in some],
+        "overlaps": name in OVERLAPPING,
+    }
+    return cast(dict[str, Json], row)
 
 
 def shown(runs: Iterable[Told], running: str) -> Told | None:

@@ -101,6 +101,7 @@ def _move(picture: Picture) -> Json:
         return None
     record = next((r for r in picture.standing.runs if r.id == told.run), None)
     phases, parts = told.rows()
+    last = next((picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures), None)
     return {
         "run": told.run,
         "verb": record.verb if record else "",
@@ -110,4 +111,5 @@ def _move(picture: Picture) -> Json:
         "figures": dict(told.figures),
         "phases": cast(Json, phases),
         "parts": cast(Json, parts),
+        "last": dict(last.figures) if last else {},
     }

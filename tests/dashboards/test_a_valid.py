@@ -117,17 +117,17 @@ def test_the_schema_is_of_the_version_that_grafana_10_to_13_load() -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda d: d["panels"][8].update(drawStyle="line"),
-        lambda d: d["panels"][8]["fieldConfig"]["defaults"]["custom"].update(drawStyle="lines"),
+        lambda d: d["panels"][9].update(drawStyle="line"),
+        lambda d: d["panels"][9]["fieldConfig"]["defaults"]["custom"].update(drawStyle="lines"),
         lambda d: d.update(refresh=5),
-        lambda d: d["panels"][8]["gridPos"].update(w="24"),
+        lambda d: d["panels"][9]["gridPos"].update(w="24"),
         lambda d: d["templating"]["list"][1].update(refresh=7),
     ],
     ids=["unknown panel key", "wrong draw style", "numeric refresh", "width as text", "unknown refresh of a variable"],
 )
 def test_what_grafana_would_not_take_is_noticed(spoil: Any) -> None:
     model = deepcopy(DASHBOARDS["testbed-live"])
-    assert model["panels"][8]["type"] == "timeseries"
+    assert model["panels"][9]["type"] == "timeseries"
     spoil(model)
     assert problems(model)
 

@@ -122,7 +122,7 @@ def test_devices_are_one_line_each_with_their_phases(drawn: Shown) -> None:
 
 def test_a_chart_of_bars_names_its_bars(drawn: Shown) -> None:
     (frame,) = drawn["testbed-live: Where the time went"]["frames"]
-    assert [f["type"] for f in frame["fields"]] == ["string", *["number"] * 6] and frame["fields"][0]["name"] == "reconfig_id"
+    assert [f["type"] for f in frame["fields"]] == ["string", *["number"] * 5] and frame["fields"][0]["name"] == "reconfig_id"
     assert frame["fields"][0]["length"] == 12 and all(f["color"]["mode"] == "fixed" for f in frame["fields"][1:])
     (frame,) = drawn["testbed-training: Before and after each move"]["frames"]
     names = {f["name"]: f["values"] for f in frame["fields"]}

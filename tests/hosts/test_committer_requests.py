@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from optics import HostPort
+from orchestrator.hosts import HostEvent, samples
 from tests.hosts.space import COMMITTER, Peer, Space, facts
 
 pytestmark = pytest.mark.lab
@@ -94,6 +96,40 @@ def test_a_job_runs_in_its_directory_and_its_end_is_told(peer: Peer) -> None:
     event = peer.event("job")
     assert (event["name"], event["state"], event["code"], event["pid"]) == ("j", "exited", 3, started["pid"])
     assert peer.ask("job.tail", name="j")["data"] == f"4 in {started['directory']}\n"
+
+
+def test_ports_are_sampled_while_a_job_runs_and_no_longer(host: Space, peer: Peer) -> None:
+    peer.ask("job.start", name="long", argv=["sleep", "60"])
+    assert peer.ask("counters.keep", name="long", interval_s=0.1)["name"] == "long"
+    found: list[dict[str, Any]] = []
+    offset, give_up = 0, time.monotonic() + 30
+    while len(found) < 3 and time.monotonic() < give_up:
+        piece = peer.ask("counters.kept", name="long", offset=offset)
+        offset = piece["offset"]
+        found += [json.loads(text) for text in piece["data"].splitlines()]
+        time.sleep(0.05)
+    rows = [row for batch in found for row in samples(HostEvent("gpu01", "counters", batch["t_ns"], batch))[HostPort("gpu01", 1)]]
+    assert len(rows) >= 15 and all(row[6] == 1 for row in rows), "with carrier"
+    walls = [batch["wall_ns"] - batch["t_ns"] + row[-1] for batch, row in zip(found, rows[4::5], strict=False)]
+    assert walls == sorted(walls)
+    assert keepers(host) == 1
+    peer.ask("job.stop", name="long")
+    while keepers(host) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert keepers(host) == 0
+    for words, why in (
+        ({"name": "long"}, "does not run"),
+        ({"name": "../x"}, "letters"),
+        ({"name": "j", "interval_s": 9}, "possible"),
+    ):
+        assert why in peer.ask("counters.keep", **words)["error"]
+    assert peer.ask("counters.kept", name="never")["data"] == ""
+
+
+def keepers(host: Space) -> int:
+    """Processes of the host that write down what its ports count."""
+    said = host.run("sh", "-c", "for one in /proc/[0-9]*/fd/1; do readlink $one; done").stdout
+    return sum("/ports/" in place for place in said.splitlines())
 
 
 def test_a_file_of_a_job_is_read_piece_by_piece_in_whole_lines(peer: Peer) -> None:

@@ -59,6 +59,7 @@ class Lab:
         noted: bool = True,
         ports: bool = True,
         again: int = 0,
+        lab: str = KEY,
         switches: Sequence[str] = (),
     ) -> str:
         """One `up`: its journal with two devices, the hosts, circuits, ports at 10 Hz around the move, and the job's iterations."""
@@ -67,7 +68,7 @@ class Lab:
             plan["segments"] = [{"name": switch} for switch in switches]
         run = self.store.new_run(
             "up",
-            KEY,
+            lab,
             plan_name=name,
             plan_sha="ab" * 32,
             plan_text=json.dumps(plan),
@@ -98,9 +99,18 @@ class Lab:
                 self._move(journal, run.id, links, self.clock.now_ns, dark_ms + n, n + 2)
                 self.clock.now_ns += 700 * MS
             if job_ms is not None and moved:
-                number = self.store.add_job(slice_key(KEY, "ann"), run.id, "ddp", {"wanted": {}})
+                number = self.store.add_job(slice_key(lab, "ann"), run.id, "ddp", {"wanted": {}})
                 self.store.set_job(number, "running")
+                crossed = sent + round((dark_ms + 4) * MS)
+                at = self.clock.now_ns
+                if before is not None:
+                    journal.phase("job", at, at + 900 * MS, detail="stopped ddp")
+                    at += 900 * MS
+                journal.phase("launch", at, at + 2000 * MS)
+                self.clock.now_ns = at = at + 2000 * MS
                 self.iterate(journal, iterations, job_ms)
+                journal.phase("job", at, self.clock.now_ns, detail="ddp running")
+                journal.phase("resume", crossed, at + round(5 * job_ms * MS))
         if status != "died":
             run.finish(status, 0 if status == "ok" else 6, message, {"dark_ms": dark_ms, "dark_ms_expected": 45.0, "phases": {}})
         return run.id

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import report as report_command
-from orchestrator.report.figures import Drawing, breakdown
+from orchestrator.report.figures import Drawing, breakdown, run_waterfall
 from orchestrator.report.figures import topology as topology_figure
 from orchestrator.report.ledger import Answer, number_text
+from orchestrator.report.questions import Move
 from orchestrator.report.topology import Topology
+from orchestrator.report.traffic import iterations as iterations_figure
 from orchestrator.report.words import ending
 from orchestrator.telemetry import Journal, read
 from tests.disk import room_for
@@ -77,7 +79,8 @@ def test_every_number_of_a_run_is_recomputed_from_the_exported_files(typed: Type
     told = {line: page.numbers["answers"][line]["rows"][0] for line in ("job", "throughput")}
     job = dict(zip(page.numbers["answers"]["job"]["columns"], told["job"], strict=True))
     assert job["before_n"] == job["after_n"] == 20 and 55 < job["before_ms"] < 57 and 40 < job["after_ms"] < 42
-    assert job["pause_ms"] > 1400 and job["during_ms"] is None
+    assert job["pause_ms"] == pytest.approx(1400 + 350 + 900 + 2000 + 5 * 40) and job["during_ms"] is None
+    assert "pause of the job 4.9 s longest time" in page.text
     _, before, _, across, after, _ = told["throughput"]
     assert (before, after) == (pytest.approx(800), pytest.approx(640, rel=0.01)) and across < 700
 
@@ -311,6 +314,50 @@ def test_the_default_page_is_written_beside_the_journal(typed: Typed, lab: Lab) 
     said = typed("report")
     path = lab.settings.run_dir(run) / "report.html"
     assert said.code == 0 and "Report: " in said.out and path.is_file() and not list(path.parent.glob(".*"))
+
+
+def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, lab: Lab) -> None:
+    here = [lab.up("ring", RING, dark_ms=40.0 + n) for n in range(2)]
+    there = lab.up("ring", RING, dark_ms=900.0, lab="other-77")
+    page, data = report(typed, "all")
+    assert data["runs"] == [there], "the newest run's lab, where the inventory's has no run"
+    said = typed("report", "all")
+    assert f"runs of other-77 alone; left out: 2 of {KEY}" in said.out
+    assert report(typed)[1]["runs"] == [there]
+    lab.up("ring", RING, dark_ms=42.0)
+    page, data = report(typed, "--plan", "ring")
+    assert data["runs"][:2] == here and there not in data["runs"] and "other-77" not in page.text
+    both, _ = report(typed, here[0], there)
+    assert f"They are of 2 labs, whose times are mixed below: {KEY}, other-77." in both.text
+
+
+def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(lab: Lab) -> None:
+    columns = ("kind", "subject", "phase", "begin_ms", "duration_ms", "ok", "detail")
+    told = [("stage", 300.0, 2600.0), ("arm", 2900.0, 90.0), ("switch", 3000.0, 80.0), ("resume", 3070.0, 14000.0)]
+    told += [("verify", 3090.0, 240.0), ("job", 3400.0, 900.0), ("launch", 4300.0, 2000.0), ("job", 6300.0, 12000.0)]
+    phases = Answer("phases", "", "", columns, tuple(("run", "", name, begin, ms, 1, "") for name, begin, ms in told))
+    figure = run_waterfall(phases)
+    assert figure is not None
+    charts = {a.get_title(loc="left"): a for a in figure.axes}
+    rows = {title: [tick.get_text() for tick in a.get_yticklabels()] for title, a in charts.items()}
+    assert rows == {
+        "before light moves": ["stage"],
+        "the move": ["arm", "switch", "verify"],
+        "the job": ["job", "launch", "resume"],
+    }
+    assert [a.get_xlabel().split()[0] for a in figure.axes] == ["s", "ms", "s"]
+    assert charts["the move"].get_xlim()[1] < 600
+    hatched = [patch.get_hatch() for patch in charts["the job"].patches]
+    assert hatched == [None, None, None, "////"], "two bars of job, one of launch, and what runs beside them"
+
+
+def test_no_median_is_drawn_where_the_job_paused() -> None:
+    move = Move("r/1", None, 10**10, 10**10, 10**10 + 10**8)  # type: ignore[arg-type]
+    points = [(10**10 - n * 10**9, 50.0, "a") for n in (3, 2, 1)] + [(10**10 + n * 10**9, 40.0, "b") for n in (14, 15)]
+    figure = iterations_figure(move, points, 50.0, 40.0)
+    assert figure is not None
+    lines = [[round(x, 2) for x in line.get_xdata()] for line in figure.axes[0].lines[1:]]
+    assert lines == [[-3.0, -0.95], [14.0, 15.04]]
 
 
 def test_after_the_lab_was_taken_down_the_report_is_of_the_plan_that_was_up(typed: Typed, lab: Lab) -> None:

@@ -196,3 +196,81 @@ async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser:
             assert wide <= width and (scrolls or tall <= height), (width, height, wide, tall)
             smallest = await page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)")
             assert smallest >= 12.5
+
+
+async def test_the_phase_at_work_has_a_bar_that_grows_and_figures_stay_until_the_next_ones_are_there(
+    browser: Browser, told: Told
+) -> None:
+    moved = told.up()
+    told.move(moved)
+    run = told.run(plan="next")
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#move-title")).to_contain_text("Now: up next")
+        growing = page.locator("#waterfall .bar.growing")
+        await expect(growing).to_have_count(1)
+        journal = told.journal(run)
+        now = journal.now_ns()
+        journal.phase("observe", now - 10**9, now)
+        run.plan("host", "all", "stage", {}).begin()
+        await expect(page.locator("#waterfall .name", has_text="stage")).to_be_visible()
+        said = page.locator("#waterfall .name", has_text="stage").locator("xpath=following-sibling::span[1]")
+        before = await said.inner_text()
+        await expect(said).not_to_have_text(before)
+        await expect(page.locator("#stat-dark")).to_have_text("64 ms")
+        await expect(page.locator("#stat-dark")).to_have_class("old")
+        told.move(run, dark_ms=71.0)
+        run.finish("ok")
+        await expect(page.locator("#stat-dark")).to_have_text("71 ms")
+        await expect(page.locator("#stat-dark")).not_to_have_class("old")
+        await expect(growing).to_have_count(0)
+
+
+async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator(LIT)).to_have_count(24)
+        for host in range(1, 13):
+            for port in range(1, 5):
+                at.page.watcher.picture.carrier(f"gpu{host:02}:p{port}", 4e12 + host, False)
+        await expect(page.locator("#news")).to_contain_text("ocs1, ocs2, ocs3, ocs4: 48 circuits lost their light")
+        await expect(page.locator("#news li", has_text="light")).to_have_count(1)
+        at.page.watcher.picture.carrier("gpu03:p2", 4e12 + 60_000, True)
+        await expect(page.locator("#news li", has_text="carries light")).to_have_count(1)
+
+
+async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(browser: Browser, told: Told) -> None:
+    run = told.up()
+    journal = told.move(run)
+    for n in range(20):
+        at_ns = journal.now_ns() - (20 - n) * 10**9
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 240.0 + n}, at_ns)
+    journal.flush()
+    labels: list[str] = []
+    async with served(told) as at, opened(browser, at) as page:
+        await page.add_init_script(
+            "const kind = CanvasRenderingContext2D.prototype, real = kind.fillText; window.drawn = [];"
+            "kind.fillText = function (text, ...more) { drawn.push(text); return real.call(this, text, ...more); }"
+        )
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await page.reload()
+        await expect(page.locator("#waterfall .name", has_text="ocs1 switch")).to_be_visible()
+        panel = await page.locator("#waterfall").bounding_box()
+        last = await page.locator("#waterfall .figures").bounding_box()
+        assert panel is not None and last is not None and panel["height"] > 60
+        assert last["y"] + last["height"] <= panel["y"] + panel["height"] + 1
+        assert await page.locator("#waterfall .axis").first.locator(".tick").count() >= 3
+        await expect(page.locator("#iterations .empty")).to_be_hidden()
+        labels = await page.evaluate("[...new Set(drawn)]")
+    assert len([text for text in labels if re.fullmatch(r"\d\d:\d\d:\d\d", text)]) >= 2, labels
+    assert {"0", "100", "200"} <= set(labels), labels
+
+
+async def test_lit_in_the_legend_has_no_colour_of_a_device(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at:
+        for scheme in ("light", "dark"):
+            async with opened(browser, at, color_scheme=scheme) as page:
+                await expect(page.locator(LIT)).to_have_count(24)
+                lit = await page.evaluate("getComputedStyle(document.querySelector('.key.lit')).borderTopColor")
+                parts = [int(part) for part in re.findall(r"\d+", lit)]
+                assert max(parts) - min(parts) < 40, f"{lit} has a hue of its own"

@@ -53,6 +53,8 @@ const takers = {
     $("nothing").textContent = switched ? "No light: packet switches carry the plan." : "No circuits are up.\nIn a terminal:\ntestbed up --topology PLAN";
   },
   run(run) {
+    state.run = run;
+    fall();
     $("run").dataset.status = run?.status ?? "";
     if (!run) return void ($("run").textContent = "no run yet");
     const title = `${run.verb} ${run.plan}`.trim();
@@ -69,7 +71,10 @@ const takers = {
     for (const [port, rates] of Object.entries(changed)) state.ports.set(port, rates);
     fabric.rates(state.ports);
   },
-  move: (move) => waterfall($("waterfall"), $("move-title"), (state.move = move), state.colours),
+  move(move) {
+    state.move = move;
+    fall();
+  },
   marks(marks) {
     for (const chart of charts) {
       chart.marks = marks;
@@ -80,7 +85,10 @@ const takers = {
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
   log(lines, whole) {
-    if (whole) $("news").replaceChildren();
+    if (whole) {
+      $("news").replaceChildren();
+      folds = [];
+    }
     for (const line of lines) tell(line, whole);
   },
   trouble: (words) => banner("trouble", words.join("\n")),
@@ -94,24 +102,55 @@ function take(data, whole) {
   stats();
 }
 
+function fall() {
+  waterfall($("waterfall"), $("move-title"), state.move, state.colours, state.run);
+}
+setInterval(() => state.run?.status === "running" && fall(), 250);
+
 function align() {
   const until = together(charts);
   for (const small of document.querySelectorAll(".until")) small.textContent = until === null ? "" : `, until ${clock(until * 1000)}`;
 }
 
+// A figure stays, fainter, until the next one of its kind is there.
+function stat(name, now, title = "") {
+  const place = $(`stat-${name}`), known = now !== null && now !== undefined;
+  if (known) place.textContent = now;
+  place.classList.toggle("old", !known && place.textContent !== "–");
+  place.title = known ? title : place.textContent === "–" ? "" : "the last known";
+}
+
 function stats() {
-  const { figures } = state.move ?? {};
-  $("stat-lit").textContent = fabric.total === undefined ? "–" : `${fabric.lit} / ${fabric.total}`;
-  $("stat-dark").textContent = figures?.dark_ms === undefined ? "–" : short(figures.dark_ms);
-  $("stat-total").textContent = figures?.total_ms === undefined ? "–" : short(figures.total_ms);
-  $("stat-traffic").textContent = traffic.latest === null ? "–" : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`;
+  const now = state.move?.figures ?? {}, last = state.move?.last ?? {};
+  for (const [name, key] of [["dark", "dark_ms"], ["total", "total_ms"]]) {
+    if (now[key] === undefined && last[key] !== undefined) $(`stat-${name}`).textContent = short(last[key]);
+    stat(name, now[key] === undefined ? null : short(now[key]));
+  }
+  stat("lit", fabric.total === undefined ? null : `${fabric.lit} / ${fabric.total}`);
+  stat("traffic", traffic.latest === null ? null : traffic.latest >= 1000 ? `${(traffic.latest / 1000).toFixed(2)} Gb/s` : `${Math.round(traffic.latest)} Mb/s`);
   const job = state.job;
-  $("stat-iteration").textContent = job?.iteration_ms === undefined || job.ended ? "–" : short(job.iteration_ms);
-  $("stat-iteration").title = job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "";
+  stat("iteration", job?.iteration_ms === undefined || job.ended ? null : short(job.iteration_ms), job ? `${job.name ?? job.of}: ${job.state ?? ""}, median of the latest` : "");
   document.title = `${$("lab").textContent}: ${$("plan").textContent}`;
 }
 
+// What happens to many circuits one by one is told in one line.
+const FOLD_S = 5;
+let folds = [];
+const VERBS = { dark: "go dark", making: "are being made", lit: "carry light", lost: "lost their light" };
+function folded(line) {
+  if (line.event !== "circuits" || !VERBS[line.state]) return false;
+  folds = folds.filter((one) => Math.abs(line.at - one.at) < FOLD_S && one.words.isConnected);
+  const one = folds.find((f) => f.state === line.state);
+  if (!one) return false;
+  for (const id of line.circuits) one.ids.add(id);
+  one.devices.add(line.device);
+  if (one.ids.size > 1) one.words.textContent = `${[...one.devices].sort().join(", ")}: ${one.ids.size} circuits ${VERBS[line.state]}`;
+  return true;
+}
+
 function tell(line, old) {
+  if (!old && line.state === "lost") $("said").textContent = line.words;
+  if (folded(line)) return;
   const item = document.createElement("li"), time = document.createElement("time");
   time.textContent = clock(line.at * 1000);
   time.dateTime = new Date(line.at * 1000).toISOString();
@@ -119,9 +158,10 @@ function tell(line, old) {
   words.textContent = line.words;
   if (line.state === "lost" || line.phase === "fault" || ["failed", "hands-needed", "died"].includes(line.status)) words.className = "bad";
   item.append(time, words);
+  if (line.event === "circuits") folds.push({ at: line.at, state: line.state, ids: new Set(line.circuits), devices: new Set([line.device]), words });
   $("news").prepend(item);
   while ($("news").childElementCount > 100) $("news").lastElementChild.remove();
-  if (!old && (line.event === "run" || line.event === "reconfig" || line.state === "lost")) $("said").textContent = line.words;
+  if (!old && (line.event === "run" || line.event === "reconfig")) $("said").textContent = line.words;
 }
 
 const banners = new Map();
@@ -134,12 +174,13 @@ function banner(name, words) {
 
 // ---- the stream: on again by itself, also after the server was started anew
 
-let stream = null, heard = 0, wait = 500, instance = null;
+let stream = null, heard = 0, wait = 500, instance = null, crowded = false;
 function listen() {
   stream?.close();
   stream = new EventSource("events");
   heard = performance.now();
   const alive = () => {
+    crowded = false;
     heard = performance.now();
     wait = 500;
     $("link").dataset.state = "live";
@@ -159,12 +200,13 @@ function listen() {
     take(JSON.parse(event.data), false);
   });
   stream.addEventListener("beat", alive);
+  stream.addEventListener("crowded", () => (crowded = true));
   stream.addEventListener("error", lost);
 }
 function lost() {
   $("link").dataset.state = "lost";
   $("link").textContent = "not connected";
-  banner("link", "The server does not answer; trying again. Is testbed ui still running?");
+  banner("link", crowded ? "Too many pages are open; this one follows again in a few seconds." : "The server does not answer; trying again. Is testbed ui still running?");
   if (stream.readyState !== EventSource.CLOSED) return;
   setTimeout(listen, wait); // the browser gave up: an answer that was no stream
   wait = Math.min(5000, wait * 2);

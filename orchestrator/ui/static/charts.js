@@ -29,8 +29,8 @@ export class Chart {
       ...this.size(),
       cursor: { y: false, points: { show: false } },
       legend: { show: false },
-      scales: { x: { time: true, range: () => [this.now() - this.window, this.now()] }, y: { range: (_, low, high) => [0, (high || 1) * 1.12] } },
-      axes: [{ ...axis, size: 30, space: 95, values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58 }],
+      scales: { x: { time: true, range: () => [this.now() - this.window, this.now()] }, y: { range: (_, low, high) => [0, (high || 1) * 1.25] } },
+      axes: [{ ...axis, size: 30, space: () => (this.root.clientWidth < 500 ? 62 : 95), values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58, space: 20 }],
       series: [{}, { stroke: line, width: 2, fill: this.points ? undefined : `${line}33`, spanGaps: false, points: { show: this.points, size: 5, fill: line } }],
       hooks: { drawClear: [(plot) => this.drawMarks(plot)] },
     }, [[], []], this.root);

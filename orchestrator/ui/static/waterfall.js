@@ -8,31 +8,59 @@ const cell = (name, text, parent) => {
   return made;
 };
 
+// Round times (ms) from 0 up to `span`: about so many as have room.
+function ticks(span, most) {
+  const rough = span / most, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  return Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, n) => n * step);
+}
+const tick = (value, span) => (value === 0 ? "0" : span >= 5000 ? `${+(value / 1000).toPrecision(6)} s` : `${+value.toPrecision(6)}`);
+
 function chart(title, rows, colours) {
   const box = document.createElement("div");
   box.className = "rows";
   if (!rows.length) return box;
-  const begin = Math.min(...rows.map((r) => r.begin_ms)), end = Math.max(...rows.map((r) => r.begin_ms + r.ms));
+  const begin = Math.min(...rows.map((r) => r.begin_ms)), end = Math.max(...rows.flatMap((r) => r.bars.map(([at, took]) => at + took)));
   const span = end - begin || 1;
   cell("name head", title, box);
   cell("ms head", "ms", box);
   const axis = cell("head axis", "", box);
-  cell("", "0", axis);
-  cell("", ms(span), axis);
+  for (const at of ticks(span, 5)) {
+    const mark = cell(at > 0.93 * span ? "tick last" : "tick", tick(at, span), axis);
+    mark.style.left = `${(100 * at) / span}%`;
+  }
   for (const row of rows) {
     cell("name", row.name, box);
     cell("ms", ms(row.ms), box);
-    const track = cell("track", "", box), bar = cell("bar", "", track);
-    bar.style.left = `${(100 * (row.begin_ms - begin)) / span}%`;
-    bar.style.width = `${(100 * row.ms) / span}%`;
-    bar.style.background = colours[row.phase.replaceAll(" ", "_")] ?? colours.idle;
-    bar.classList.toggle("failed", !row.ok);
-    track.title = `${row.name}: ${row.ms.toFixed(2)} ms${row.ok ? "" : ", failed"}${row.detail ? `: ${row.detail}` : ""}`;
+    const track = cell("track", "", box);
+    for (const [at, took] of row.bars) {
+      const bar = cell("bar", "", track);
+      bar.style.left = `${(100 * (at - begin)) / span}%`;
+      bar.style.width = `${(100 * took) / span}%`;
+      bar.style.setProperty("--hue", colours[row.phase.replaceAll(" ", "_")] ?? colours.idle);
+      bar.classList.toggle("failed", !row.ok);
+      bar.classList.toggle("beside", Boolean(row.overlaps));
+      bar.classList.toggle("growing", Boolean(row.growing));
+    }
+    const beside = row.overlaps ? ", beside the phases above" : row.growing ? " so far" : "";
+    track.title = `${row.name}: ${row.ms.toFixed(2)} ms${beside}${row.ok ? "" : ", failed"}${row.detail ? `: ${row.detail}` : ""}`;
   }
   return box;
 }
 
-export function waterfall(root, heading, move, colours) {
+// The phases of a run at work, with the one that has not ended: from the end of the last one until now.
+function phases(move, run) {
+  if (run?.status !== "running" || run.id !== move.run) return move.phases;
+  const begin = Math.max(0, ...move.phases.filter((r) => !r.overlaps).flatMap((r) => r.bars.map(([at, took]) => at + took)));
+  const took = Math.max(0, Date.now() - move.began - begin);
+  const name = run.doing || "at work";
+  return [...move.phases, { name, phase: name.split(" ")[0], begin_ms: begin, ms: took, ok: true, detail: "", bars: [[begin, took]], growing: true }];
+}
+
+export function waterfall(root, heading, told, colours, run) {
+  // A run that has told nothing yet is drawn from its begin on.
+  const fresh = run?.status === "running" && told?.run !== run.id;
+  const move = fresh ? { run: run.id, verb: run.verb, plan: run.plan, status: "running", began: run.started, phases: [], parts: [], figures: {} } : told;
   if (!move) {
     heading.textContent = "Last move";
     const empty = document.createElement("p");
@@ -47,9 +75,10 @@ export function waterfall(root, heading, move, colours) {
   const small = document.createElement("small");
   small.textContent = `run ${move.run}${move.status && move.status !== "ok" ? `, ${move.status}` : ""}`;
   heading.append(small);
-  const parts = [chart("phase", move.phases, colours)];
+  const rows = phases(move, run);
+  const parts = [chart("phase", rows, colours)];
   if (move.parts.length) parts.push(chart("device, hosts", move.parts, colours));
-  const order = ["ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total"];
+  const order = ["ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "pause", "total"];
   const figures = order.filter((name) => `${name}_ms` in move.figures);
   if (figures.length) {
     const line = document.createElement("p");
@@ -63,6 +92,6 @@ export function waterfall(root, heading, move, colours) {
     parts.push(line);
   }
   // So many lines have to fit: the letters are as large as that allows.
-  root.style.setProperty("--lines", root.clientHeight ? move.phases.length + move.parts.length + parts.length + 1 : 12);
+  root.style.setProperty("--lines", root.clientHeight ? rows.length + move.parts.length + parts.length + 1 : 12);
   root.replaceChildren(...parts);
 }

@@ -11,6 +11,7 @@ import struct
 import sys
 import time
 
+from resident import keeping
 from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
 from resident.client import Client
 from resident.ends import FibreEnds
@@ -294,6 +295,8 @@ OPERATIONS = {
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),
     "traffic": lambda server, request, _, answer: server.traffic.operate(request, answer),
     "counters": Server.counters,
+    "counters.keep": lambda server, request, *_: keeping.keep(server, request),
+    "counters.kept": lambda _, request, *__: keeping.fetch(request),
     "gpus": lambda server, request, client, _: gpus(server, request, client),
     "job.start": Server.job,
     "job.status": Server.job,

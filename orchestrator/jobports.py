@@ -1,0 +1,87 @@
+"""Port counters of hosts while a job runs: the hosts keep them by themselves, whoever looks at the job brings them home."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from optics import Garbled, HostName, TestbedError
+from orchestrator.hosts import SAMPLE, HostEvent, Tail, samples
+from orchestrator.session import Session
+from orchestrator.telemetry import Journal
+
+EVERY_S = 1.0
+"""Hosts sample this often at first (s), and more sparsely the longer a job runs (`resident/keeping.py`)."""
+AGAIN_S = 5.0
+"""Hosts are not asked more often than this (s)."""
+
+
+async def keep(session: Session, name: str, ranks: Collection[HostName]) -> None:
+    """Have the hosts of a job's ranks sample their ports until it ends. Samples are no reason for a job to fail."""
+    with suppress(TestbedError):
+        await session.hosts.keep_counters(name, EVERY_S, ranks)
+
+
+async def bring_home(
+    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[HostName], since: float, *, ended: bool
+) -> None:
+    """Fetch what hosts kept since last time into the journal of the run that launched the job.
+
+    since: wall time (s) from which on samples count; the run itself sampled before. ended: the job has ended, this is the rest.
+    """
+    noted = run_dir / f"{name}.ports.json"
+    with noted.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # somebody else is at it
+        noted.chmod(0o600)
+        file.seek(0)
+        known = _known(file.read())
+        if not ended and time.time() - known.get("", 0) < AGAIN_S:
+            return
+        await _fetch(session, name, run, run_dir, ranks, since, known)
+        known[""] = int(time.time())
+        file.truncate(0)
+        file.write(json.dumps(known))
+
+
+async def _fetch(
+    session: Session, name: str, run: str, run_dir: Path, ranks: Collection[HostName], since: float, known: dict[str, int]
+) -> None:
+    """Everything behind what is known; a host that does not answer keeps it for the next time."""
+    with suppress(TestbedError):
+        clocks = await session.hosts.clocks(ranks)
+        ahead = {h: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for h, c in clocks.items()}
+        with Journal(run_dir, run, session.lab.name) as journal:
+            left = list(ranks)
+            while left:
+                found = await session.hosts.kept_counters(name, {h: known.get(h, 0) for h in left})
+                for host, piece in found.items():
+                    _write(journal, host, piece, ahead.get(host, 0), since)
+                    known[host] = piece.offset
+                left = [h for h, piece in found.items() if piece.text and piece.offset < piece.size]
+
+
+def _known(text: str) -> dict[str, int]:
+    """How far each host was read, and under the empty name when (wall s)."""
+    with suppress(ValueError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return {str(k): int(v) for k, v in found.items()}
+    return {}
+
+
+def _write(journal: Journal, host: HostName, piece: Tail, ahead_ns: int, since: float) -> None:
+    for line in piece.text.splitlines():
+        with suppress(Garbled, ValueError, KeyError, TypeError):  # a line that cannot be read is a gap in a curve
+            values: Mapping[str, int] = json.loads(line)
+            at_ns = int(values["wall_ns"]) - ahead_ns - journal.anchor_ns
+            begin_ns = round(since * 1e9) - journal.anchor_ns
+            for port, rows in samples(HostEvent(host, "counters", at_ns, values)).items():
+                if kept := [row for row in rows if row[-1] > begin_ns]:
+                    journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, kept)
