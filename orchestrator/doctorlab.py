@@ -8,7 +8,6 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -195,29 +194,19 @@ def leftovers(state: Path) -> list[int]:
 
 def leftover_labs() -> list[Check]:
     """Emulated labs of inventories that are not there any more: nobody can stop them by name. Their namespaces end with them."""
+    from orchestrator.labproc import inventory_of, processes
+
     found: dict[str, list[int]] = {}
-    for pid, words in _processes():
-        at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
-        if at is None or words[at + 1 : at + 2] != ["emulators"]:
-            continue
-        folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
-        if folder.startswith("/") and not (Path(folder) / "emulator.yml").exists():
-            found.setdefault(folder, []).append(pid)
+    for pid, words in processes():
+        folder = inventory_of(words)
+        if folder is not None and not (folder / "emulator.yml").exists():
+            found.setdefault(str(folder), []).append(pid)
     return [
         Check(
             "left-over lab", "warn", f"of {folder}, which is gone: processes {pids}", f"kill {min(pids)}", "everything", "machine"
         )
         for folder, pids in sorted(found.items())
     ]
-
-
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                yield int(entry.name), (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-            except OSError:
-                continue
 
 
 def ports_taken(lab: Lab) -> Check:

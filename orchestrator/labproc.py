@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,37 @@ def cables(status: Mapping[str, Any]) -> dict[str, str]:
     found = {cable["name"]: kind for kind in ("fibre", "trunk") for cable in status[f"{kind}s"]}
     switches = {name: f"cable of the packet switch {s['name']}" for s in status["segments"] for name in s["cables"]}
     return found | switches
+
+
+def running() -> list[tuple[int, Path]]:
+    """The emulated labs that run on this machine: process and inventory. Whose inventory this user cannot read is left out."""
+    found = []
+    for pid, words in processes():
+        inventory = inventory_of(words)
+        if inventory is not None and is_emulated(inventory):
+            with suppress(TestbedError):
+                if _pid_from_file(state_dir(inventory)) == pid:
+                    found.append((pid, inventory))
+    return sorted(found, key=lambda lab: str(lab[1]))
+
+
+def processes() -> Iterator[tuple[int, list[str]]]:
+    """Every process of this machine that may be seen, with the words of its command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                yield int(entry.name), (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            except OSError:
+                continue
+
+
+def inventory_of(words: Sequence[str]) -> Path | None:
+    """The inventory of an emulated lab's process, by its command line; None: it is no such process."""
+    at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
+    if at is None or words[at + 1 : at + 2] != ["emulators"]:
+        return None
+    folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
+    return Path(folder) if folder.startswith("/") else None
 
 
 def is_running(inventory: Path) -> bool:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from optics.errors import Missing, TestbedError, TimedOut, Unreachable
+from optics.errors import HandsNeeded, Missing, TestbedError, TimedOut, Unreachable
 from optics.plain import coloured, printable
 
 if TYPE_CHECKING:
@@ -31,6 +33,12 @@ T = TypeVar("T")
 API = "testbed/v1"
 GRACE_S = 15.0
 """The engine keeps its own deadline; this much later (s) the command line stops it from outside."""
+_LAB_VERBS = (
+    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|restore|resume|rollback|shell|status|"
+    "tagout|ui|unlock|up|verify|watch"
+)
+_COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
+"""A command in a text, up to where it may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,21 @@ class Call:
         from orchestrator.telemetry.progress import progress_for
 
         colour = not self.no_color and not os.environ.get("NO_COLOR")
-        return progress_for(sys.stderr, json=self.json, colour=colour, expected=expected)
+        return progress_for(sys.stderr, json=self.json, colour=colour, expected=expected, reworded=self.here)
+
+    def here(self, text: str) -> str:
+        """The text with its commands made for the lab and owner that this command line chose, where it chose them by options.
+
+        What an environment variable or a settings file chose, the next command finds there as well.
+        """
+
+        def chosen(found: re.Match[str]) -> str:
+            rest = found[1]
+            options = ((self.inventory, "--inventory", r"(?<!\S)(?:--inventory|-i)\b"), (self.owner, "--as", r"--as\b"))
+            added = [f"{name} {shlex.quote(value)} " for value, name, there in options if value and not re.search(there, rest)]
+            return f"testbed {''.join(added)}{rest}"
+
+        return _COMMAND.sub(chosen, text)
 
     def note(self, text: str) -> None:
         """Tell the operator something on stderr, unless a program is listening."""
@@ -262,7 +284,14 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
                 return None
             for option in COMMON:
                 setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
-            return function(call, **given)
+            try:
+                result = function(call, **given)
+            except TestbedError as error:
+                error.hint = call.here(error.hint)
+                if isinstance(error, HandsNeeded):
+                    error.args, error.left = (call.here(str(error)),), tuple(map(call.here, error.left))
+                raise
+            return replace(result, hint=call.here(result.hint))
 
         parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

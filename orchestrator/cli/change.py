@@ -190,7 +190,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             | _within(confirm_within)
         )
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
-        text = render.up(report, call.colour, call.started)
+        text = render.up(report, call.colour, call.started, call.here)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
     @verb(
@@ -263,7 +263,7 @@ testbed down --yes      do not ask (needed without a terminal)
         call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
         _unwatch(call)
         report = call.work(engine().down)
-        text = render.down(report, call.colour)
+        text = render.down(report, call.colour, call.here)
         if report.left:
             words = f"{len(report.left)} things are left for hands"
             return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)

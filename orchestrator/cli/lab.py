@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
+
+if TYPE_CHECKING:
+    from orchestrator.reports import Json
 
 Driver = Annotated[
     str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
@@ -45,7 +49,6 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         from orchestrator.cli.call import Usage
         from orchestrator.cli.text import path_text, seconds_text
         from orchestrator.familylab import PLAN, family_lab
-        from orchestrator.reports import Json
 
         if hosts is not None and not driver:
             raise Usage("--hosts is for a lab of one family", hint="add --driver NAME")
@@ -64,6 +67,7 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
         if not driver:
             return Result(data, text)
+        call.inventory = str(inventory)  # the next command is for this lab
         export = f"export TESTBED_INVENTORY={inventory}"
         if not about["hosts"]:
             return Result(
@@ -88,16 +92,25 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         "status",
         "Show the emulated lab: what it serves and which light is on.",
         examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
+        more="Without --inventory and --driver it also lists the other emulated labs that run on this machine.",
     )
     def status(call: Call, driver: Driver = None) -> Result:
         from orchestrator import labproc
         from orchestrator.cli.text import columns, listed
 
         inventory = _lab_of(call, driver)
+        named = bool(driver or call.inventory)
+        others = [] if named else [lab for lab in labproc.running() if lab[1].resolve() != inventory.resolve()]
+        listed_too: dict[str, Json] = {} if named else {"others": [{"pid": pid, "inventory": str(at)} for pid, at in others]}
+        also = [f"also     {at}, pid {pid}" for pid, at in others]
         if not labproc.is_emulated(inventory):
-            return Result({"running": False, "emulated": False}, f"lab      {inventory} is not an emulated lab")
+            text = "\n".join([f"lab      {inventory} is not an emulated lab", *also])
+            return Result({"running": False, "emulated": False} | listed_too, text)
         if not labproc.is_running(inventory):
-            return Result({"running": False, "emulated": True}, "lab      not running", hint="testbed lab start")
+            text = "\n".join([f"lab      {inventory.name} is not running" if also else "lab      not running", *also])
+            again = f"testbed lab start --driver {driver}" if driver else "testbed lab start"
+            hint = f"testbed lab status --inventory {shlex.quote(str(others[0][1]))}" if others else again
+            return Result({"running": False, "emulated": True} | listed_too, text, hint=hint)
         about = labproc.ask(inventory, "status")
         glass = labproc.ask(inventory, "glass")
         about.pop("ok", None)
@@ -112,7 +125,8 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
         if cut:
             lines.append(f"  cut      {listed(cut)}")
-        return Result({"running": True, "emulated": True, "lab": about, "glass": lit}, "\n".join(lines))
+        data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
+        return Result(data | listed_too, "\n".join([*lines, *also]))
 
     _faults(app)
     _fibres(app)

@@ -26,7 +26,7 @@ testbed status --json | jq .data.drift
         from orchestrator.cli import render
 
         report = call.work(engine().status)
-        data, text = report.to_json(), render.status(report, call.colour)
+        data, text = report.to_json(), render.status(report, call.colour, call.here)
         silent = [d.name for d in report.devices if not d.ok] + [h.name for h in report.hosts if not h.ok]
         if silent:
             hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"

@@ -21,8 +21,8 @@ def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result
     if isinstance(report, PrewireReport):
         return Result(report.to_json(), render.prewire(report, call.colour))
     if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started))
-    text = render.down(report, call.colour)
+        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here))
+    text = render.down(report, call.colour, call.here)
     if report.left:
         words, hint = f"{len(report.left)} things are left for hands", f"when they are mended: testbed resume {report.run}"
         return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
@@ -95,7 +95,8 @@ back by themselves.
             return Result(seen.to_json(), f"Run {seen.of} {how}")
         report = call.work(engine().confirm, run)
         already = ", as before" if report.already else ""
-        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: testbed rollback {report.of}"]
+        undo = call.here(f"testbed rollback {report.of}")
+        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
         return Result(report.to_json(), "\n".join(text))
 
     @verb(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, seconds_text, when
 from orchestrator.reports import (
@@ -57,9 +57,12 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
     return [f"  segments   {', '.join(report.segments)}"] if report.segments else []
 
 
-def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
-    """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
-    lines = [*_phases([*([started] if started else []), *report.phases]), *_segments(report), *report.notes]
+def up(report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str) -> str:
+    """The phase table and the last line of `up`.
+
+    started: the lab's own start, if `up` had to. here: makes the commands in a text those of the chosen lab.
+    """
+    lines = [*_phases([*([started] if started else []), *report.phases]), *_segments(report), *map(here, report.notes)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
@@ -85,8 +88,8 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
     if report.confirm is not None:
-        lines.append(f"  confirm    {awaiting(report.confirm)}")
-    undo = f"   undo: {report.undo}" if report.undo else ""
+        lines.append(f"  confirm    {here(awaiting(report.confirm))}")
+    undo = f"   undo: {here(report.undo)}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
     return "\n".join([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
 
@@ -131,23 +134,23 @@ def prewire(report: PrewireReport, colour: bool) -> str:
     return "\n".join([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
-def down(report: DownReport, colour: bool) -> str:
-    """What was taken away and what is left."""
-    lines = [*_phases(report.phases), *report.notes]
+def down(report: DownReport, colour: bool, here: Callable[[str], str] = str) -> str:
+    """What was taken away and what is left. here: makes the commands in a text those of the chosen lab."""
+    lines = [*_phases(report.phases), *map(here, report.notes)]
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
     if report.job_stopped:
         lines.append(f"  job        {report.job_stopped} stopped")
     if report.left:
-        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {what}" for i, what in enumerate(report.left, 1))]
+        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {here(what)}" for i, what in enumerate(report.left, 1))]
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
     word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
     return "\n".join([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
 
 
-def status(report: StatusReport, colour: bool) -> str:
-    """Devices, hosts, job and what differs from the plan."""
+def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str) -> str:
+    """Devices, hosts, job and what differs from the plan. here: makes the commands in a text those of the chosen lab."""
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
@@ -161,7 +164,7 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.guard:
         lines.append(f"guard    {report.guard}")
     if report.confirm is not None:
-        lines.append(paint(f"confirm  {awaiting(report.confirm)}", "yellow", colour))
+        lines.append(paint(f"confirm  {here(awaiting(report.confirm))}", "yellow", colour))
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
@@ -179,7 +182,8 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:
-        lines += [paint(line, "yellow", colour) if n == 0 else line for n, line in enumerate(run.lines())]
+        first, *rest = run.lines()
+        lines += [paint(first, "yellow", colour), *map(here, rest)]
     if report.drift:
         words = "Differs from the plan:" if report.plan else "Though no plan is up:"
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
