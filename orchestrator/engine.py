@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from optics import Interlock, Locked, Missing
+from optics import Infeasible, Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
@@ -82,16 +82,21 @@ async def plan(
     recorder = Recorder(progress)
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
-            seen = (await session.observe(hosts=False)).complete()
+            seen = await session.observe(hosts=False)
             phase.detail = counted(len(seen.settings), "device")
         owners = store.owners(key_of(lab))
         owned = store.owned(key) | adopted(adopt, seen.settings, store.owned(key), owners)
         if relabel:
-            wanted, _, labels = relabelled(wanted, text, lab, seen.settings, owned, _current_text(store, key))
+            wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
         except Interlock as error:
             raise explained(error, owners) from None
+        except Infeasible:
+            seen.complete()  # what could not be read may be the cause
+            raise
+        needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
+        silent = seen.needing(needed)
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
@@ -107,7 +112,7 @@ async def plan(
         routes=len(hops(goal.links, lab, wanted.routes)),
         dark_ms_expected=expected_dark_ms(goal.late, session.devices),
         jobs_affected=affected,
-        notes=(*wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
+        notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
         relabel=labels,

@@ -409,6 +409,8 @@ class DeviceStatus:
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     error: str = ""
+    code: str = ""
+    """Of the error: E-MISSING where it was not asked because its password is not there."""
     time_scale: float = 1.0
     """How much faster than a real one it runs; 1: it is one, or as fast as one."""
     prewired: tuple[str, ...] = ()
@@ -516,6 +518,7 @@ class DeviceView:
     min_dbm: float | None = None
     max_dbm: float | None = None
     error: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drivers.api import CircuitSwitch
 from drivers.registry import driver_class, driver_traits, open_device
-from optics import BadFile, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
+from optics import BadFile, DeviceName, HostName, Missing, Setting, TestbedError, Traits, Unreachable
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.lab import Lab, read_lab
@@ -20,6 +20,7 @@ from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
+from orchestrator.unopened import Unopened
 
 __all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of", "with_secret"]
 
@@ -102,6 +103,11 @@ class Observation:
             raise type(first)(words, hint=hint)
         raise Unreachable(words, hint=hint)
 
+    def needing(self, names: Collection[str]) -> list[str]:
+        """Who does not answer and is not needed, in words. Raises: as `complete`, of those in `names`."""
+        replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
+        return [f"{n} does not answer and is not needed: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
+
 
 @dataclass
 class Session:
@@ -144,7 +150,10 @@ async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
 
 @asynccontextmanager
 async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
-    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes."""
+    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes.
+
+    A device whose password is not there answers every question with that error. Raises: BadFile - all problems of devices.yml.
+    """
     devices: dict[DeviceName, CircuitSwitch] = {}
     problems: list[str] = []
     for name, config in lab.devices.items():
@@ -152,6 +161,8 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
             devices[name] = open_device(with_secret(lab, config))
         except BadFile as error:
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
+        except Missing as error:  # its password; those that need none, or have theirs, can be used
+            devices[name] = Unopened(name, lab.traits_of(name), error)
     if problems:
         raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
     hosts = Hosts(lab, inventory, run_dir)

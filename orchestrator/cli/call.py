@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +52,24 @@ class Result:
     message: str = ""
     hint: str = ""
     ok: bool = True
+
+
+def silent_words(names: Sequence[str]) -> str:
+    """Who does not answer: `1 does not answer: ocs1`."""
+    return f"{len(names)} {'does' if len(names) == 1 else 'do'} not answer: {', '.join(names[:8])}"
+
+
+def unanswered(data: Mapping[str, Json], text: str, silent: Mapping[str, str], hint: str) -> Result | None:
+    """The result of a verb that asked everybody, where somebody did not answer; `silent`: each one's name and error code."""
+    lacking = [name for name, code in silent.items() if code == Missing.code]
+    if not silent:
+        return None
+    words = f"no password for {', '.join(lacking)}" if lacking else ""
+    if len(lacking) == len(silent):
+        return Result(data, text, Missing.code, Missing.exit_code, words, "testbed doctor", ok=False)
+    told = silent_words([name for name in silent if name not in lacking])
+    words = f"{told}; {words}" if words else told
+    return Result(data, text, Unreachable.code, Unreachable.exit_code, words, hint, ok=False)
 
 
 class Usage(TestbedError):

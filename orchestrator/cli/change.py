@@ -265,6 +265,8 @@ testbed down --yes      do not ask (needed without a terminal)
         report = call.work(engine().down)
         text = render.down(report, call.colour, call.here)
         if report.left:
-            words = f"{len(report.left)} things are left for hands"
+            from orchestrator.cli.text import left_words
+
+            words = left_words(len(report.left))
             return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)
         return Result(report.to_json(), text)

@@ -23,6 +23,7 @@ testbed doctor --json | jq '.data.checks[] | select(.state=="fail")'
         from orchestrator import doctor
         from orchestrator.cli.text import listed, paint
         from orchestrator.reports import to_json
+        from orchestrator.telemetry.progress import counted
 
         checks = doctor.examine(call.settings)
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -45,7 +46,7 @@ testbed doctor --json | jq '.data.checks[] | select(.state=="fail")'
         if not failed:
             return Result(data, "\n".join([*lines, "All that is needed is there"]))
         text = "\n".join(lines)
-        message = f"{len(failed)} checks failed: {listed([c.name for c in failed])}"
+        message = f"{counted(len(failed), 'check')} failed: {listed([c.name for c in failed])}"
         if any(c.area in ("machine", "store") for c in failed):
             return Result(data, text, "E-MISSING", 2, message, "mend what `fix:` says", ok=False)
         if any(c.area == "inventory" for c in failed):

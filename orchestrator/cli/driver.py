@@ -11,6 +11,7 @@ import typer
 from optics.errors import BadFile, Interlock, Missing, Unreachable
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.telemetry.progress import counted
 
 if TYPE_CHECKING:
     from conformance.run import Report
@@ -251,7 +252,7 @@ def _result(call: Call, report: Report, *, part: bool = False) -> Result:
         return Result(data, "\n".join(lines))
     first = report.failed[0]
     lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.words}" for found in report.failed)]
-    words = f"{len(report.failed)} of {len(report.results)} checks failed"
+    words = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
     again = f"testbed driver conform {report.driver} --only {first.check.name}"
     return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, words, again, ok=False)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
 
 
 def register(root: typer.Typer) -> None:
@@ -27,10 +27,10 @@ testbed status --json | jq .data.drift
 
         report = call.work(engine().status)
         data, text = report.to_json(), render.status(report, call.colour, call.here)
-        silent = [d.name for d in report.devices if not d.ok] + [h.name for h in report.hosts if not h.ok]
-        if silent:
-            hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
-            return Result(data, text, "E-UNREACHABLE", 5, f"{len(silent)} do not answer: {', '.join(silent[:8])}", hint, ok=False)
+        silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
+        hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+        if (refused := unanswered(data, text, silent, hint)) is not None:
+            return refused
         if report.drift and exit_code:
             return Result(data, text, "DIFFERENCES", 8)
         return Result(data, text)
@@ -74,7 +74,7 @@ anything else is not as planned.
         failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
         words = f"not verified: {', '.join(failed)}"
         if report.silent:
-            words += f"; {len(report.silent)} do not answer: {', '.join(list(report.silent)[:8])}"
+            words += f"; {silent_words(list(report.silent))}"
             hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
             return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
         return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)

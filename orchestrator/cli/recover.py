@@ -24,7 +24,9 @@ def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result
         return Result(report.to_json(), render.up(report, call.colour, call.started, call.here))
     text = render.down(report, call.colour, call.here)
     if report.left:
-        words, hint = f"{len(report.left)} things are left for hands", f"when they are mended: testbed resume {report.run}"
+        from orchestrator.cli.text import left_words
+
+        words, hint = left_words(len(report.left)), f"when they are mended: testbed resume {report.run}"
         return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
     return Result(report.to_json(), text)
 

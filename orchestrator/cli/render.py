@@ -18,6 +18,7 @@ from orchestrator.reports import (
     UpReport,
     VerifyReport,
 )
+from orchestrator.telemetry.progress import counted
 
 _DETAIL, _LONG = 55, 80
 """Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""
@@ -101,16 +102,16 @@ def plan(report: PlanReport, colour: bool) -> str:
         worst = max(report.circuits, key=lambda c: c.loss_db)
         lines.append(f"  loss       at most {worst.loss_db:.1f} dB expected ({worst.circuit})")
     if report.routes:
-        lines.append(f"  routes     {report.routes} on {report.hosts} hosts")
+        lines.append(f"  routes     {report.routes} on {counted(report.hosts, 'host')}")
     if report.jobs_affected:
         lines.append(f"  jobs       affected: {listed(report.jobs_affected)}")
     lines += [f"  note       {note}" for note in report.notes]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.nothing_to_do and report.segments:
-        return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({report.kept} circuits kept)"])
+        return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({counted(report.kept, 'circuit')} kept)"])
     if report.nothing_to_do:
-        return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
+        return "\n".join([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({counted(report.kept, 'circuit')})"])
     dark = ""
     if report.dark_ms_expected is not None:
         dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
@@ -122,15 +123,15 @@ def prewire(report: PrewireReport, colour: bool) -> str:
     lines = [*_phases(report.phases), *_diff(report.diff, colour), *report.notes]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
-    left = f"{report.flips} settings to make" if report.flips else "nothing to make"
+    left = f"{counted(report.flips, 'setting')} to make" if report.flips else "nothing to make"
     if report.dark_ms_expected is not None:
         left += f", dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     lines.append(f"  up         {left}")
     if report.waiting:
-        lines.append(f"  waits      {report.waiting} moves of robots: their ports carry light until `up`")
+        lines.append(f"  waits      {counted(report.waiting, 'move')} of robots: their ports carry light until `up`")
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
-    done = f"{report.made} cross-connects, {report.removed} taken out"
+    done = f"{counted(report.made, 'cross-connect')}, {report.removed} taken out"
     return "\n".join([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
@@ -146,7 +147,7 @@ def down(report: DownReport, colour: bool, here: Callable[[str], str] = str) -> 
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
     word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
-    return "\n".join([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
+    return "\n".join([*lines, f"{word}: {counted(report.removed, 'circuit')} taken down{foreign}, {hosts}   run {report.run}"])
 
 
 def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str) -> str:
@@ -154,7 +155,9 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
-        lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")
+        lines.append(
+            f"plan     {report.plan}, {counted(report.links, 'link')}, generation {report.generation}, run {report.run}{since}"
+        )
         lines += [f"segment  {segment}" for segment in report.segments]
     else:
         lines.append("plan     nothing is up")
@@ -226,11 +229,11 @@ def job(report: JobStatus) -> str:
         return "job        none"
     words = [f"{report.name}: {report.state}"]
     if report.ranks:
-        words.append(f"{report.ranks} ranks")
+        words.append(counted(report.ranks, "rank"))
     words += [word for word in (report.workload, report.backend) if word]
     line = f"job        {', '.join(words)}"
     if report.iterations:
-        line += f"   {report.iterations} iterations"
+        line += f"   {counted(report.iterations, 'iteration')}"
     if report.iteration_ms is not None:
         line += f"   iteration {ms_text(report.iteration_ms)}"
         if report.iteration_expected_ms:

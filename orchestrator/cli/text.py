@@ -50,6 +50,11 @@ def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
     return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
 
 
+def left_words(number: int) -> str:
+    """How many things a change left for hands."""
+    return "1 thing is left for hands" if number == 1 else f"{number} things are left for hands"
+
+
 def listed(items: Sequence[str], most: int = 8) -> str:
     """The first few of a list, and how many more there are."""
     return " ".join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
