@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+from orchestrator.inventories import absent
 from orchestrator.telemetry.progress import counted
 
 START_S = 60.0
@@ -46,11 +47,14 @@ def state_dir(inventory: Path) -> Path:
     """
     from orchestrator.filepos import read_yaml
 
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
     path = inventory.resolve() / "hosts.yml"
     try:
         content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
     except (OSError, UnicodeDecodeError, BadFile) as error:
-        raise BadFile([f"{path}: {error}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
+        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadFile([f"{path}: {words}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
     key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
     return (inventory.resolve() / Path(key).expanduser()).parent
 
@@ -154,6 +158,8 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's own words.
     """
     inventory = inventory.resolve()
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
     if not is_emulated(inventory):
         raise Missing(
             f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"

@@ -14,6 +14,7 @@ from drivers.registry import driver_class, driver_traits, open_device
 from optics import BadFile, DeviceName, HostName, Missing, Setting, TestbedError, Traits, Unreachable
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.hosts import Hello, Hosts
+from orchestrator.inventories import FILES, absent
 from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
@@ -27,9 +28,11 @@ __all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_pla
 
 def load_lab(inventory: Path) -> Lab:
     """Read the three files of an inventory directory. Raises: BadFile - all problems of all files at once."""
-    names = tuple(str(inventory / n) for n in ("hosts.yml", "devices.yml", "fibres.yml"))
+    if (error := absent(inventory)) is not None:
+        raise error
+    names = tuple(str(inventory / n) for n in FILES)
     texts = [_text(Path(n)) for n in names]
-    if missing := [f"{n}: {t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
+    if missing := [f"{n}: {t.strerror or t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )

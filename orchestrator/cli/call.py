@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -52,6 +52,16 @@ class Result:
     message: str = ""
     hint: str = ""
     ok: bool = True
+    verbatim: bool = False
+    """Whether lines of `text` that are longer than the terminal is wide must not be broken: a file, somebody's log."""
+
+
+def _one_stream() -> bool:
+    """Whether stdout and stderr are the same file or pipe."""
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
 
 
 def silent_words(names: Sequence[str]) -> str:
@@ -93,6 +103,8 @@ class Call:
     wait: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
+    said: Container[str] = frozenset()
+    """Phases and notes that were printed while the engine worked to where the report will be printed too (`2>&1`)."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -118,10 +130,13 @@ class Call:
             yield store
 
     def progress(self, expected: Mapping[str, float] | None = None) -> Progress:
-        from orchestrator.telemetry.progress import progress_for
+        from orchestrator.telemetry.progress import Lines, progress_for
 
         colour = not self.no_color and not os.environ.get("NO_COLOR")
-        return progress_for(sys.stderr, json=self.json, colour=colour, expected=expected, reworded=self.here)
+        progress = progress_for(sys.stderr, json=self.json, colour=colour, expected=expected, reworded=self.here)
+        if isinstance(progress, Lines) and _one_stream():
+            self.said = progress.said
+        return progress
 
     def here(self, text: str) -> str:
         """The text with its commands made for the lab and owner that this command line chose, where it chose them by options.
@@ -282,13 +297,23 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 }
 
 
+HELP_COLUMNS = 76
+"""Of an example in a help text, which is set in by four more and fits a terminal of 80 columns."""
+
+
+def _example(line: str) -> str:
+    """A command and what it is for, below each other where they do not fit beside each other."""
+    command, _, purpose = re.sub(r"\s{3,}", "\0", line, count=1).partition("\0")
+    return f"  {line}" if len(line) <= HELP_COLUMNS or not purpose else f"  {command}\n      {purpose}"
+
+
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
     Without a name it is what the group `app` itself does when no verb of it is named.
     The help text shows the examples first, one command a line.
     """
-    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    lines = "\n".join(_example(line) for line in examples.strip().splitlines())
     help_text = f"{short}\n\n\b\nExamples:\n{lines}" + (f"\n\n{more.strip()}" if more else "")
 
     def register(function: Callable[..., Result]) -> Callable[..., Result]:

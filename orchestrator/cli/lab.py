@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.completing import cables, devices
 
 if TYPE_CHECKING:
     from orchestrator.reports import Json
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Driver = Annotated[
     str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
 ]
+Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.", autocompletion=cables)]
 Hosts = Annotated[
     int | None,
     typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.", show_default=False),
@@ -97,8 +99,11 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
     def status(call: Call, driver: Driver = None) -> Result:
         from orchestrator import labproc
         from orchestrator.cli.text import columns, listed
+        from orchestrator.inventories import absent
 
         inventory = _lab_of(call, driver)
+        if (wrong := absent(inventory)) is not None:
+            raise wrong
         named = bool(driver or call.inventory)
         others = [] if named else [lab for lab in labproc.running() if lab[1].resolve() != inventory.resolve()]
         listed_too: dict[str, Json] = {} if named else {"others": [{"pid": pid, "inventory": str(at)} for pid, at in others]}
@@ -160,8 +165,11 @@ def _emulated(call: Call) -> Path:
     """Return the inventory. Raises: Missing - it is one of hardware, which nobody spoils by command."""
     from optics.errors import Missing
     from orchestrator import labproc
+    from orchestrator.inventories import absent
 
     inventory = call.settings.inventory
+    if (wrong := absent(inventory)) is not None:
+        raise wrong
     if not labproc.is_emulated(inventory):
         raise Missing(
             f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
@@ -198,7 +206,7 @@ def _faults(lab: typer.Typer) -> None:
     )
     def add(
         call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
         kind: Annotated[str, typer.Argument(metavar="FAULT", help="Its name.")],
         match: Annotated[str | None, _option("--match", "Only commands in which this regular expression is found.")] = None,
         on: Annotated[str | None, _option("--on", "Only commands that write, or that read.", metavar="write|read")] = None,
@@ -255,7 +263,7 @@ def _faults(lab: typer.Typer) -> None:
     @verb(app, "remove", "Disarm a fault by its number.", examples="testbed lab fault remove ocs1 1")
     def remove(
         call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
         number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `list` shows it.")],
     ) -> Result:
         from orchestrator import labproc
@@ -277,11 +285,11 @@ def _fibres(lab: typer.Typer) -> None:
         return Result({"name": name, "cut": left}, f"{name} is {'cut: dark both ways' if cut else 'whole'}")
 
     @verb(app, "cut", "Cut a cable: dark both ways.", examples="testbed lab fibre cut f-gpu03-p2")
-    def cut(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+    def cut(call: Call, name: Cable) -> Result:
         return severed(call, name, True)
 
     @verb(app, "splice", "Mend a cable that was cut.", examples="testbed lab fibre splice f-gpu03-p2")
-    def splice(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+    def splice(call: Call, name: Cable) -> Result:
         return severed(call, name, False)
 
     @verb(
@@ -292,8 +300,8 @@ def _fibres(lab: typer.Typer) -> None:
     )
     def swap(
         call: Call,
-        one: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")],
-        other: Annotated[str, typer.Argument(metavar="FIBRE", help="Another one.")],
+        one: Cable,
+        other: Cable,
         ends: Annotated[str, _option("--ends", "Both plugs of each, or only one.", metavar="both|enters|leaves")] = "both",
     ) -> Result:
         from orchestrator import labproc

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
+from orchestrator.cli.completing import rungs
 
 
 def register(root: typer.Typer) -> None:
@@ -56,7 +57,9 @@ anything else is not as planned.
         call: Call,
         rung: Annotated[
             list[str] | None,
-            typer.Option("--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False),
+            typer.Option(
+                "--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False, autocompletion=rungs
+            ),
         ] = None,
         qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
         collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,

@@ -19,10 +19,10 @@ def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result
     from orchestrator.reports import PrewireReport, UpReport
 
     if isinstance(report, PrewireReport):
-        return Result(report.to_json(), render.prewire(report, call.colour))
+        return Result(report.to_json(), render.prewire(report, call.colour, call.said))
     if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here))
-    text = render.down(report, call.colour, call.here)
+        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.said))
+    text = render.down(report, call.colour, call.here, call.said)
     if report.left:
         from orchestrator.cli.text import left_words
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from orchestrator.cli.text import columns, listed, mark, ms_text, paint, path_text, phase_line, scaled_ms_text, seconds_text, when
 from orchestrator.reports import (
@@ -24,8 +24,8 @@ _DETAIL, _LONG = 55, 80
 """Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""
 
 
-def _phases(phases: Iterable[PhaseTime]) -> list[str]:
-    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
+def _phases(phases: Iterable[PhaseTime], said: Container[str]) -> list[str]:
+    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases if not p.ok or p.name not in said]
     width = max([_DETAIL, *(len(detail) for _, detail, _ in rows if len(detail) <= _LONG)])
     return [phase_line(name, detail, seconds, width) for name, detail, seconds in rows]
 
@@ -58,12 +58,20 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
     return [f"  segments   {', '.join(report.segments)}"] if report.segments else []
 
 
-def up(report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str) -> str:
+def up(
+    report: UpReport,
+    colour: bool,
+    started: PhaseTime | None = None,
+    here: Callable[[str], str] = str,
+    said: Container[str] = (),
+) -> str:
     """The phase table and the last line of `up`.
 
-    started: the lab's own start, if `up` had to. here: makes the commands in a text those of the chosen lab.
+    started: the lab's own start, if `up` had to. here: makes the commands in a text those of the chosen lab. said: phases and notes
+    that the reader has seen already.
     """
-    lines = [*_phases([*([started] if started else []), *report.phases]), *_segments(report), *map(here, report.notes)]
+    lines = _phases([*([started] if started else []), *report.phases], said)
+    lines += [*_segments(report), *(here(note) for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
@@ -118,9 +126,9 @@ def plan(report: PlanReport, colour: bool) -> str:
     return "\n".join([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
 
 
-def prewire(report: PrewireReport, colour: bool) -> str:
-    """What is wired, and what the change itself is left with."""
-    lines = [*_phases(report.phases), *_diff(report.diff, colour), *report.notes]
+def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> str:
+    """What is wired, and what the change itself is left with. said: as of `up`."""
+    lines = [*_phases(report.phases, said), *_diff(report.diff, colour), *(note for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     left = f"{counted(report.flips, 'setting')} to make" if report.flips else "nothing to make"
@@ -135,9 +143,9 @@ def prewire(report: PrewireReport, colour: bool) -> str:
     return "\n".join([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
-def down(report: DownReport, colour: bool, here: Callable[[str], str] = str) -> str:
-    """What was taken away and what is left. here: makes the commands in a text those of the chosen lab."""
-    lines = [*_phases(report.phases), *map(here, report.notes)]
+def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
+    """What was taken away and what is left. here, said: as of `up`."""
+    lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
     if report.nothing_to_do:
         return "\n".join([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
     if report.job_stopped:

@@ -87,6 +87,8 @@ class Lines(Silent):
         self._stream = stream
         self._reworded = reworded
         self._every_s = every_s
+        self.said: set[str] = set()
+        """The phases that ended, by name, and the notes."""
         self._began: dict[str, float] = {}
         self._where = ""
         self._said = time.monotonic()
@@ -105,9 +107,11 @@ class Lines(Silent):
         if seconds is None:
             seconds = time.monotonic() - self._began.get(name, time.monotonic())
         self._began.pop(name, None)
+        self.said.add(name)
         self._say(f"{name:<10} {detail:<55} {seconds_text(seconds)}")
 
     def note(self, text: str) -> None:
+        self.said.add(text)
         self._say(self._reworded(text))
 
     def _say(self, text: str) -> None:
