@@ -35,6 +35,7 @@ from orchestrator.aftermath import Aftermath
 from orchestrator.confirming import Confirming
 from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
+from orchestrator.keepjob import fits
 from orchestrator.leaving import affairs
 from orchestrator.light import Reading, keep
 from orchestrator.lightpath import among
@@ -109,7 +110,7 @@ class Bringing:
     """`up`: from what is to the plan.
 
     rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
-    confirming: leave it waiting for the operator's word.
+    confirming: leave it waiting for the operator's word. keep_job: a job that runs goes on running, whatever the plan's job is.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class Bringing:
         rollback: bool = True,
         expected: str = "",
         confirming: Confirming | None = None,
+        keep_job: bool = False,
     ) -> None:
         self.context, self.plan, self.text = context, plan, text
+        self.keep_job = keep_job
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
@@ -149,6 +152,8 @@ class Bringing:
             self.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.rerouted)
             self._take_over(goal, seen)
+            kept_job = await self._kept_job(goal)
+            launch_job = launch_job and not kept_job
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
@@ -201,7 +206,7 @@ class Bringing:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             # What ports carry afterwards is the other half, where a job makes them carry anything.
-            hz = context.sample_hz if self.plan.job is not None and launch_job else 0.0
+            hz = context.sample_hz if kept_job or (self.plan.job is not None and launch_job) else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
                 times.resumed_ns = await self._resumed(times)
@@ -330,6 +335,14 @@ class Bringing:
         hosts.update(self.plan.job.ranks if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
         self.notes += seen.needing(needed)
+
+    async def _kept_job(self, goal: Target) -> bool:
+        """Whether a job runs that is to go on running. Raises: Infeasible - the plan leaves hosts of it apart."""
+        context = self.context
+        record = await jobs.running(context.session, context.store, context.slice) if self.keep_job else None
+        if record is not None:
+            self.notes.append(fits(record, self.plan, goal, self.lab))
+        return record is not None
 
     def _make_time(self, goal: Target) -> float:
         """Seconds of darkness by the slowest device; the deadline makes room for all it does.

@@ -221,6 +221,8 @@ class PlanReport(_Counts):
     relabel: RelabelReport | None = None
     segments: tuple[str, ...] = ()
     """Packet switches that carry links of the plan, each as it prints."""
+    job_change: str = ""
+    """What becomes of the job that runs, in words; empty if none does."""
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 

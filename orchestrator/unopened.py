@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from drivers.api import CircuitSwitch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unopened:
     """Stands for the device in a session. Its three verbs raise what stood in the way."""
 

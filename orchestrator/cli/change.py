@@ -138,6 +138,7 @@ testbed up --topology examples/ring-12.json
 testbed up examples/ring-12.json                    the same
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
 testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
+testbed up -t examples/ring-12.json --keep-job      training goes on over the change
 testbed up --plan saved.json                        exactly the saved plan, or refuse
 testbed up -t examples/ring-12.json --no-rollback   leave a change that fails as it is
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
@@ -160,6 +161,9 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         ] = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
+        keep_job: Annotated[
+            bool, typer.Option("--keep-job", help="Let a job that runs go on, instead of stopping it for the plan's.")
+        ] = False,
         avoid: Avoid = None,
         relabel: Relabel = False,
         adopt: Adopt = None,
@@ -194,6 +198,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             | ({"expected": kept.fingerprint} if kept else {})
             | ({} if rollback else {"rollback": False})
             | _within(confirm_within)
+            | ({"keep_job": True} if keep_job else {})
         )
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started, call.here, call.said)

@@ -64,6 +64,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "driver": ("driver",),
     "design": ("design",),
     "job": ("job",),
+    "onhost": ("exec", "shell"),
     "runs": ("history", "show"),
     "watch": ("watch",),
     "ui": ("ui",),

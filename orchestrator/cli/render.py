@@ -94,6 +94,8 @@ def up(
         lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
     if report.job is not None:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
+    if pause := _pause(report.phases):
+        lines.append(f"  training   {pause}")
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
     if report.confirm is not None:
@@ -101,6 +103,16 @@ def up(
     undo = f"   undo: {here(report.undo)}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
     return "\n".join([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
+
+
+def _pause(phases: Iterable[PhaseTime]) -> str:
+    """How long nothing was trained because the job was stopped and another launched; empty where none was."""
+    stopped = next((p for p in phases if p.name == "job" and p.detail.startswith("stopped ")), None)
+    resumed = next((p for p in phases if p.name == "resume"), None)
+    if stopped is None or resumed is None:
+        return ""
+    seconds = resumed.begin_s + resumed.seconds - stopped.begin_s
+    return f"paused for {seconds_text(seconds)}: the job was stopped and launched anew (up --keep-job lets it run on)"
 
 
 def plan(report: PlanReport, colour: bool) -> str:
@@ -111,7 +123,9 @@ def plan(report: PlanReport, colour: bool) -> str:
         lines.append(f"  loss       at most {worst.loss_db:.1f} dB expected ({worst.circuit})")
     if report.routes:
         lines.append(f"  routes     {report.routes} on {counted(report.hosts, 'host')}")
-    if report.jobs_affected:
+    if report.job_change:
+        lines.append(f"  job        {report.job_change}")
+    elif report.jobs_affected:
         lines.append(f"  jobs       affected: {listed(report.jobs_affected)}")
     lines += [f"  note       {note}" for note in report.notes]
     if report.relabel is not None:
