@@ -199,7 +199,7 @@ def leftover_labs() -> list[Check]:
     from orchestrator.labproc import inventory_of, processes
 
     found: dict[str, list[int]] = {}
-    for pid, words in processes():
+    for pid, _, words in processes():
         folder = inventory_of(words)
         if folder is not None and not (folder / "emulator.yml").exists():
             found.setdefault(str(folder), []).append(pid)

@@ -104,25 +104,21 @@ def cables(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def running() -> list[tuple[int, Path]]:
-    """The emulated labs that run on this machine: process and inventory. Whose inventory this user cannot read is left out."""
-    found = []
-    for pid, words in processes():
-        inventory = inventory_of(words)
-        if inventory is not None and is_emulated(inventory):
-            with suppress(TestbedError):
-                if _pid_from_file(state_dir(inventory)) == pid:
-                    found.append((pid, inventory))
-    return sorted(found, key=lambda lab: str(lab[1]))
+    """The emulated labs that run on this machine, whoever started them: the first process of each, and its inventory."""
+    found = {pid: (parent, at) for pid, parent, words in processes() if (at := inventory_of(words)) is not None}
+    return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
 
 
-def processes() -> Iterator[tuple[int, list[str]]]:
-    """Every process of this machine that may be seen, with the words of its command line."""
+def processes() -> Iterator[tuple[int, int, list[str]]]:
+    """Every process of this machine that may be seen: its number, its parent's, and the words of its command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                yield int(entry.name), (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
+            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), words  # proc(5): the name may hold anything
 
 
 def inventory_of(words: Sequence[str]) -> Path | None:

@@ -23,7 +23,18 @@ from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
 from orchestrator.unopened import Unopened
 
-__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of", "with_secret"]
+__all__ = [
+    "Observation",
+    "Session",
+    "deadline",
+    "key_of",
+    "load_lab",
+    "load_plan",
+    "open_session",
+    "opened",
+    "slice_of",
+    "with_secret",
+]
 
 
 def load_lab(inventory: Path) -> Lab:
@@ -151,6 +162,14 @@ async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
     return {}
 
 
+def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
+    """The driver of a device; where its password is not there, one that answers every question with that. Raises: BadFile."""
+    try:
+        return open_device(with_secret(lab, lab.devices[name]))
+    except Missing as error:
+        return Unopened(name, lab.traits_of(name), error)
+
+
 @asynccontextmanager
 async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
     """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes.
@@ -159,13 +178,11 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
     """
     devices: dict[DeviceName, CircuitSwitch] = {}
     problems: list[str] = []
-    for name, config in lab.devices.items():
+    for name in lab.devices:
         try:
-            devices[name] = open_device(with_secret(lab, config))
+            devices[name] = opened(lab, name)
         except BadFile as error:
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
-        except Missing as error:  # its password; those that need none, or have theirs, can be used
-            devices[name] = Unopened(name, lab.traits_of(name), error)
     if problems:
         raise BadFile(problems, hint="docs/reference/drivers.md lists drivers, options and traits")
     hosts = Hosts(lab, inventory, run_dir)
