@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
+from optics.plain import reason
 from orchestrator.inventories import absent
 from orchestrator.telemetry.progress import counted
 
@@ -53,8 +54,9 @@ def state_dir(inventory: Path) -> Path:
     try:
         content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
     except (OSError, UnicodeDecodeError, BadFile) as error:
-        words = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadFile([f"{path}: {words}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
+        raise BadFile(
+            [f"{path}: {reason(error)}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml"
+        ) from error
     key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
     return (inventory.resolve() / Path(key).expanduser()).parent
 

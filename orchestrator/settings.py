@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from optics.errors import BadFile
+from optics.plain import reason
 
 PROJECT_FILE = "testbed.toml"
 
@@ -225,7 +226,7 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{path}: cannot be read: {error}")
+        problems.append(f"{path}: cannot be read: {reason(error)}")
         return {}
     import tomllib
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optics.errors import BadFile, Interlock, Missing, Unreachable
+from optics.plain import reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.telemetry.progress import counted
@@ -272,7 +273,7 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
         text = page.read_text(encoding="utf-8")
         new = replaced(text, tables)
     except (OSError, NoMarkers) as error:
-        raise BadFile([f"{page}: {error}"]) from error
+        raise BadFile([f"{page}: {reason(error)}"]) from error
     if new != text:
         _write(page, new)
     return Result({"page": str(page), "changed": new != text}, f"{page}: {'written' if new != text else 'was so already'}")

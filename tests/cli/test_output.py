@@ -194,3 +194,9 @@ def test_a_refusal_for_a_tag_says_nothing_of_too_much_light() -> None:
     with pytest.raises(Interlock) as refused:
         asyncio.run(interlocks.check({"ocs1": change}))
     assert "tagout remove" in refused.value.hint and "max_input_dbm" not in refused.value.hint
+
+
+@pytest.mark.parametrize("argv", [("up", "--plan", "none.json"), ("driver", "replay", "none"), ("report", "none.json")])
+def test_a_file_that_is_not_there_is_told_without_numbers_of_the_system(cli: Any, argv: tuple[str, ...]) -> None:
+    said = cli(*argv)
+    assert said.code and "Errno" not in said.err and "Traceback" not in said.err
