@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optics import BadFile
+from optics.plain import reason
 
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
@@ -59,7 +60,7 @@ def read_transcript(path: Path) -> Transcript:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {error}"], hint="a transcript is made by: testbed driver record") from error
+        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed driver record") from error
     for number, line in enumerate(lines, 1):
         marker, text = line[:1], line[2:]
         if not line or marker not in "#><~" or line[1:2].strip():

@@ -30,6 +30,11 @@ def json_safe(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "".join(f"\\u{u:04x}" for u in _utf16(c)) for c in text)
 
 
+def reason(error: Exception) -> str:
+    """Why something failed, in words: of an error of the system without its number and the file's name, which stand beside it."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
 def _utf16(char: str) -> list[int]:
     data = char.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]

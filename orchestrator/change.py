@@ -35,6 +35,7 @@ from orchestrator.aftermath import Aftermath
 from orchestrator.confirming import Confirming
 from orchestrator.equalise import ROUNDS, equalise
 from orchestrator.hosts import Committed, Hello
+from orchestrator.keepjob import fits
 from orchestrator.leaving import affairs
 from orchestrator.light import Reading, keep
 from orchestrator.lightpath import among
@@ -109,7 +110,7 @@ class Bringing:
     """`up`: from what is to the plan.
 
     rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
-    confirming: leave it waiting for the operator's word.
+    confirming: leave it waiting for the operator's word. keep_job: a job that runs goes on running, whatever the plan's job is.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class Bringing:
         rollback: bool = True,
         expected: str = "",
         confirming: Confirming | None = None,
+        keep_job: bool = False,
     ) -> None:
         self.context, self.plan, self.text = context, plan, text
+        self.keep_job = keep_job
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
@@ -149,11 +152,13 @@ class Bringing:
             self.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.rerouted)
             self._take_over(goal, seen)
+            kept_job = await self._kept_job(goal)
+            launch_job = launch_job and not kept_job
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
-            phase.detail = f"{len(goal.links)} links: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
+            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.switching_s = self._make_time(goal)
@@ -201,7 +206,7 @@ class Bringing:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             # What ports carry afterwards is the other half, where a job makes them carry anything.
-            hz = context.sample_hz if self.plan.job is not None and launch_job else 0.0
+            hz = context.sample_hz if kept_job or (self.plan.job is not None and launch_job) else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
                 times.resumed_ns, times.pause_ns = await self._resumed(times)
@@ -331,9 +336,15 @@ class Bringing:
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
         hosts.update(self.plan.job.ranks if self.plan.job else ())
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
-        replace(seen, errors={n: e for n, e in seen.errors.items() if n in needed}).complete()
-        for name, error in seen.errors.items():
-            self.notes.append(f"{name} does not answer and is not needed: {str(error).splitlines()[0]}")
+        self.notes += seen.needing(needed)
+
+    async def _kept_job(self, goal: Target) -> bool:
+        """Whether a job runs that is to go on running. Raises: Infeasible - the plan leaves hosts of it apart."""
+        context = self.context
+        record = await jobs.running(context.session, context.store, context.slice) if self.keep_job else None
+        if record is not None:
+            self.notes.append(fits(record, self.plan, goal, self.lab))
+        return record is not None
 
     def _make_time(self, goal: Target) -> float:
         """Seconds of darkness by the slowest device; the deadline makes room for all it does.
@@ -345,7 +356,7 @@ class Bringing:
             return 0.0
         device, seconds = found
         change = goal.change.changes[device]
-        self.context.need(seconds, f"{device} ({len(change.remove) + len(change.add)} moves)")
+        self.context.need(seconds, f"{device} ({counted(len(change.remove) + len(change.add), 'move')})")
         late = slowest(goal.late, self.context.session.devices)
         return late[1] if late is not None and late[1] > SLOW_S else 0.0
 
@@ -408,9 +419,9 @@ class Bringing:
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         mine = set(self.context.hosts())
         if stale := [host for host in self.hosts.unprovisioned() if host in mine]:
-            with recorder.phase("provision", f"{len(stale)} hosts, through Ansible") as phase:
+            with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 changed = await self.hosts.provision(stale)
-                phase.detail = f"{len(changed)} hosts, through Ansible"
+                phase.detail = f"{counted(len(changed), 'host')}, through Ansible"
                 seen = replace(seen, hellos=dict(self.hosts.hellos))
         self.notes += announce(self.context, seen)
         await self.hosts.fence(self.context.run.token, self.context.hosts())
@@ -470,12 +481,14 @@ class Bringing:
             generations[self.drained] = drain
         hosts = sorted(set(wanted) | set(drain))
         count = sum(isinstance(r, Route) for ours in wanted.values() for r in ours)
-        with context.recorder.phase("stage", f"{count} routes on {len(hosts)} hosts, through Ansible") as phase:
+        with context.recorder.phase(
+            "stage", f"{counted(count, 'route')} on {counted(len(hosts), 'host')}, through Ansible"
+        ) as phase:
             step = context.run.step("host", "all", "stage", {"generations": sorted(generations)}, {"clear": sorted(generations)})
             with step:
                 step.result({"hosts": sorted(await self.hosts.stage(generations))})
             also = " and a generation to drain onto" if drain else ""
-            phase.detail = f"{count} routes{also} on {len(hosts)} hosts"
+            phase.detail = f"{counted(count, 'route')}{also} on {counted(len(hosts), 'host')}"
 
     def _drain_rules(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
         """Routes for the dark interval, empty where draining would change nothing or was not asked for."""
@@ -513,7 +526,7 @@ class Bringing:
         if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
-                phase.detail = f"committed on {len(times.committed)} hosts"
+                phase.detail = f"committed on {counted(len(times.committed), 'host')}"
             return times
         # A device that a run before us left settling may have finished while we staged: no carrier would come anew.
         now = (await context.session.observe(hosts=False)).held
@@ -525,14 +538,15 @@ class Bringing:
             cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
             await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
-            phase.detail = f"{len(rising)} hosts commit generation {generation} by themselves when their light is there"
+            each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
+            phase.detail = f"{each} generation {generation} without being told, when the light is there"
         if self.drained is not None:
             gone = goal.broken_links
             with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
                 await hosts.commit(self.drained, self.draining, policy.revert_after_s)
                 # Confirmed while the queues run dry: once the light moves, the routes before are worse than these.
                 waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, self.draining))
-                phase.detail = f"traffic off {len(gone)} links; quiet after {waited * 1e3:.0f} ms"
+                phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             times.outcomes = await move_light(context, goal.late)
@@ -547,11 +561,11 @@ class Bringing:
             if late:
                 raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify repeats the look at the light")
             times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
-            phase.detail = f"{sum(map(len, rising.values()))} ports up, {len(rising)} hosts committed"
+            phase.detail = f"{counted(sum(map(len, rising.values())), 'port')} up, {counted(len(rising), 'host')} committed"
         if others := [h for h in wanted if h not in rising]:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
-                phase.detail = f"committed on {len(others)} more hosts"
+                phase.detail = f"committed on {counted(len(others), 'more host')}"
         return times
 
     async def _dark(self, goal: Target) -> list[str]:

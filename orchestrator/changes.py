@@ -99,10 +99,13 @@ class Change:
     """Called once the lock is held: raises if what the verb was chosen by has changed while it waited for it."""
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
+        """Bring `plan` up. options: launch_job, keep_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
-            change = Bringing(context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting)
+            keep = bool(options.get("keep_job"))
+            change = Bringing(
+                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, keep_job=keep
+            )
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
             if waiting is not None and waiting.made is not None:
                 report = replace(report, confirm=waiting.made.report())

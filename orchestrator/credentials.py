@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from optics import BadFile, DeviceConfig, DeviceName
+from optics import BadFile, DeviceConfig, DeviceName, Missing
 from orchestrator.lab import VAULT_HEADER, Lab, Secret
 
 VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
@@ -26,7 +26,10 @@ _ROUNDS = 10_000
 
 
 def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
-    """The device's config with its password read from where the inventory keeps it. Raises: BadFile."""
+    """The device's config with its password read from where the inventory keeps it.
+
+    Raises: BadFile - what is there is wrong. Missing - the environment does not have what the inventory refers to.
+    """
     secret = lab.secrets.get(config.name)
     if secret is None:
         return config
@@ -63,7 +66,7 @@ def _read(device: DeviceName, secret: Secret) -> str:
     match secret.kind:
         case "env":
             if secret.name not in os.environ:
-                raise BadFile([f"devices.yml: {device}: password_env: {secret.name} is not set"], hint=f"export {secret.name}=...")
+                raise Missing(f"{device}: no password: {secret.name} is not set", hint=f"export {secret.name}=...")
             return os.environ[secret.name]
         case "file":
             text = private_text(Path(secret.name).expanduser(), f"devices.yml: {device}: password_file")
@@ -91,7 +94,7 @@ def private_text(path: Path, what: str) -> str:
 def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -> str:
     """Decrypt vault text with the password that ANSIBLE_VAULT_PASSWORD_FILE names.
 
-    Raises: BadFile - no password, another one, or damaged text.
+    Raises: Missing - no password. BadFile - another one, or damaged text.
     """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -117,7 +120,7 @@ def _vault_password(what: str, environment: Mapping[str, str]) -> bytes:
     """As Ansible takes it: the file's text, or what it prints when it may be executed."""
     named = environment.get(VAULT_PASSWORD)
     if not named:
-        raise BadFile([f"{what} is in a vault, and {VAULT_PASSWORD} is not set"], hint=f"export {VAULT_PASSWORD}=FILE")
+        raise Missing(f"{what} is in a vault, and {VAULT_PASSWORD} is not set", hint=f"export {VAULT_PASSWORD}=FILE")
     path = Path(named).expanduser()
     if not os.access(path, os.X_OK):
         return private_text(path, VAULT_PASSWORD).strip().encode()

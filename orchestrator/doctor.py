@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
 import sys
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,13 +21,14 @@ from orchestrator.doctorlab import lab_checks
 from orchestrator.finding import Check
 from orchestrator.settings import Settings
 from orchestrator.storefault import has_room
+from orchestrator.telemetry.progress import counted
 
 __all__ = ["Check", "examine"]
 
 ANSIBLE = ((2, 17), (2, 20))  # as pyproject.toml has it
 SERVICE_S = 2.0
 _TELEMETRY = {"influxd": ("influxd", "version"), "grafana": ("grafana", "server", "-v")}
-_PACKAGES = ("ansible-core", "ansible-runner", "paramiko", "pydantic", "pyroute2", "pyserial", "pyvisa", "pyvisa-py", "rich")
+_DISTRIBUTION = "optical-testbed"
 _PROGRAMS = {
     "ip": ("iproute2", "nothing works without it but `plan` against devices"),
     "tc": ("iproute2", "hardware labs; the emulated hosts need it"),
@@ -70,7 +72,7 @@ def examine(settings: Settings) -> list[Check]:
 def _python() -> list[Check]:
     # An older one than 3.11 cannot import this module.
     return [
-        Check("testbed", "ok", _version("optical-testbed") or "runs from its source, not installed"),
+        Check("testbed", "ok", _version(_DISTRIBUTION) or "runs from its source, not installed"),
         Check("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"),
         Check("kernel release", "ok", f"{platform.system()} {platform.release()}"),
     ]
@@ -146,16 +148,16 @@ def _services(settings: Settings) -> list[Check]:
 
 
 def _packages() -> list[Check]:
-    missing = []
-    for name in _PACKAGES:
-        try:
-            version(name)
-        except PackageNotFoundError:
-            missing.append(name)
-    checks = [Check("packages", "ok", f"all {len(_PACKAGES)} installed")]
+    declared = _declared()
+    missing = [name for name in declared if not _version(name)]
     if missing:
         fix = f"{sys.executable} -m pip install {' '.join(missing)}"
         checks = [Check("packages", "fail", f"missing: {', '.join(missing)}", fix, "`history`, `show`, `schema`")]
+    elif declared:
+        checks = [Check("packages", "ok", f"all {len(declared)} installed")]
+    else:
+        words = "not known: testbed is not installed, it runs from its source"
+        checks = [Check("packages", "warn", words, f"{sys.executable} -m pip install -e .", "what finds its packages")]
     try:
         checks.append(Check("torch", "ok", version("torch")))
     except PackageNotFoundError:
@@ -163,6 +165,15 @@ def _packages() -> list[Check]:
             Check("torch", "warn", "not installed", f"{sys.executable} -m pip install torch", "everything but training jobs")
         )
     return checks
+
+
+def _declared() -> list[str]:
+    """The packages that the installed distribution needs, those of its extras left out; none where it is not installed."""
+    try:
+        lines = requires(_DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return []
+    return [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line]
 
 
 def _find(program: str) -> str | None:
@@ -272,7 +283,7 @@ def _modes(settings: Settings) -> list[Check]:
             checks.append(Check("rights of files", "fail", words, f"chmod go-w {folder}", "nothing safely", "store"))
     open_runs = [run for run in (settings.state_dir / "runs").glob("*") if run.is_dir() and run.stat().st_mode & 0o077]
     if open_runs:
-        words = f"{len(open_runs)} runs can be read by others, {open_runs[0].name} for one"
+        words = f"{counted(len(open_runs), 'run')} can be read by others, {open_runs[0].name} for one"
         fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
         checks.append(Check("rights of files", "warn", words, fix, "everything", "store"))
     return checks or [Check("rights of files", "ok", "what runs wrote is this user's alone", area="store")]

@@ -9,14 +9,13 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from optics import BadFile, DeviceName
+from optics import BadFile, DeviceName, Missing
 from optics.errors import TestbedError
 from orchestrator.finding import Check
 from orchestrator.settings import Settings
@@ -86,6 +85,8 @@ def secrets(lab: Lab, folder: Path) -> list[Check]:
             with_secret(lab, lab.devices[name])
         except BadFile as error:
             checks.append(Check(f"password of {name}", "fail", str(error), error.hint or "correct devices.yml", works, "inventory"))
+        except Missing as error:
+            checks.append(Check(f"password of {name}", "fail", str(error), error.hint, works, "machine"))
     file = folder / "devices.yml"
     clear = [name for name, config in lab.devices.items() if config.password and name not in lab.secrets]
     if clear and not is_emulated(folder) and file.stat().st_mode & 0o044:
@@ -199,11 +200,11 @@ def emulated(folder: Path) -> Check:
             left = leftovers(labproc.state_dir(folder))
             if left:
                 fix = f"kill {' '.join(map(str, left))}"
-                return Check("emulated lab", "fail", f"processes left over: {left}", fix, other, area)
+                return Check("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
             return Check("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
         about = labproc.ask(folder, "status")
     except TestbedError as error:
-        return Check("emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", other, area)
+        return Check("emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", other, "reach")
     served = Path(str(about.get("inventory", folder))).resolve()
     if served != folder.resolve():
         fix = f"testbed lab stop --inventory {served}"
@@ -225,29 +226,19 @@ def leftovers(state: Path) -> list[int]:
 
 def leftover_labs() -> list[Check]:
     """Emulated labs of inventories that are not there any more: nobody can stop them by name. Their namespaces end with them."""
+    from orchestrator.labproc import inventory_of, processes
+
     found: dict[str, list[int]] = {}
-    for pid, words in _processes():
-        at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
-        if at is None or words[at + 1 : at + 2] != ["emulators"]:
-            continue
-        folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
-        if folder.startswith("/") and not (Path(folder) / "emulator.yml").exists():
-            found.setdefault(folder, []).append(pid)
+    for pid, _, words in processes():
+        folder = inventory_of(words)
+        if folder is not None and not (folder / "emulator.yml").exists():
+            found.setdefault(str(folder), []).append(pid)
     return [
         Check(
             "left-over lab", "warn", f"of {folder}, which is gone: processes {pids}", f"kill {min(pids)}", "everything", "machine"
         )
         for folder, pids in sorted(found.items())
     ]
-
-
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                yield int(entry.name), (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-            except OSError:
-                continue
 
 
 def ports_taken(lab: Lab) -> Check:
@@ -271,7 +262,7 @@ def ports_taken(lab: Lab) -> Check:
     whose = "\n".join(f"{name} wants 127.0.0.1:{port}: taken{_listener(port)}" for name, port in taken[:4])
     more = f"\nand {len(taken) - 4} more" if len(taken) > 4 else ""
     fix = "stop what is named; or make a lab on other ports: python -m emulators.generate --free-ports --out DIR"
-    return Check("ports", "fail", whose + more, fix, "other inventories", "inventory")
+    return Check("ports", "fail", whose + more, fix, "other inventories", "reach")
 
 
 def _listener(port: int) -> str:
@@ -325,6 +316,8 @@ async def ask_device(lab: Lab, name: DeviceName) -> Check:
         device = open_device(with_secret(lab, config))
     except BadFile as error:
         return Check(name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory")
+    except Missing as error:  # a failure of its own among the passwords
+        return Check(name, "warn", f"not asked: {error}", error.hint, works, area)
     try:
         async with asyncio.timeout(REACH_S + config.timeout_s):
             who = await device.identify()

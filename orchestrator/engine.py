@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from optics import Interlock, Locked, Missing
+from optics import Infeasible, Interlock, Locked, Missing
 from orchestrator import jobs
 from orchestrator.avoid import avoiding
 from orchestrator.change import as_saved
@@ -20,6 +20,7 @@ from orchestrator.faceplate import devices, devices_power
 from orchestrator.holding import who
 from orchestrator.interlock import Interlocks, rerouted
 from orchestrator.jobs import job_logs, job_status
+from orchestrator.keepjob import consequence
 from orchestrator.lab import Lab
 from orchestrator.overdue import confirm, confirmations, settled, watch
 from orchestrator.ownership import adopted, explained
@@ -82,21 +83,30 @@ async def plan(
     recorder = Recorder(progress)
     async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
         with recorder.phase("observe") as phase:
-            seen = (await session.observe(hosts=False)).complete()
+            seen = await session.observe(hosts=False)
             phase.detail = counted(len(seen.settings), "device")
         owners = store.owners(key_of(lab))
         owned = store.owned(key) | adopted(adopt, seen.settings, store.owned(key), owners)
         if relabel:
-            wanted, _, labels = relabelled(wanted, text, lab, seen.settings, owned, _current_text(store, key))
+            wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
         try:
             goal = target(wanted, lab, seen.settings, owned)
         except Interlock as error:
             raise explained(error, owners) from None
+        except Infeasible:
+            seen.complete()  # what could not be read may be the cause
+            raise
+        needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
+        silent = seen.needing(needed)
         interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
-    affected = jobs.affected(store.latest_job(key), goal)
+    job = store.latest_job(key)
+    affected = jobs.affected(job, goal)
+    told = ""
+    if job is not None and job.ended is None:
+        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(inventory, "up"))
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -107,7 +117,8 @@ async def plan(
         routes=len(hops(goal.links, lab, wanted.routes)),
         dark_ms_expected=expected_dark_ms(goal.late, session.devices),
         jobs_affected=affected,
-        notes=(*wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
+        job_change=told,
+        notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
         relabel=labels,
@@ -154,8 +165,10 @@ async def up(
     rollback: bool = True,
     expected: str = "",
     confirm_s: float | None = None,
+    keep_job: bool = False,
 ) -> UpReport:
-    """Bring the plan up; idempotent. expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
+    """Bring the plan up; idempotent. keep_job: a job that runs goes on running, whatever the plan's job is.
+    expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
     confirm_s: it is taken back unless `confirm` comes within this time (s).
     relabel: interchangeable hosts may take each other's places. adopt: circuits of others that become ours.
 
@@ -198,6 +211,7 @@ async def up(
     change = Change("up", lab, inventory, progress, store, settings, timeout_s)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
+    options |= {"keep_job": True} if keep_job else {}
     report = await change.up(wanted, text, options, expected=expected)
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
 

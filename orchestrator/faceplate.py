@@ -44,7 +44,9 @@ async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView
         ports += [Port(name, f"{label}:in") for label in who.ingress if label in set(who.egress)]
         power: Mapping[Port, Dbm] = await device.power(ports) if isinstance(device, PowerMeter) else {}
     except TestbedError as error:
-        return DeviceView(name, config.driver, config.address, False, error=str(error), time_scale=config.time_scale)
+        return DeviceView(
+            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+        )
     lit = [dbm for dbm in power.values() if dbm >= LOS_DBM]
     return DeviceView(
         name,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from drivers.api import CircuitSwitch
-from drivers.registry import open_device
 from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
 from orchestrator.circuits import settings as settings_of
 from orchestrator.confirming import Confirmations
@@ -33,7 +32,7 @@ from orchestrator.reports import Json
 from orchestrator.reroute import Mover, Watched
 from orchestrator.rules import Macs
 from orchestrator.scope import reach
-from orchestrator.session import Session, key_of, load_lab, open_session, slice_of, with_secret
+from orchestrator.session import Session, key_of, load_lab, open_session, opened, slice_of
 from orchestrator.settings import Settings
 from orchestrator.store import CurrentPlan, Store
 from orchestrator.target import short, sort_key, stored_circuits, stored_links
@@ -319,7 +318,7 @@ class Guard:
     @asynccontextmanager
     async def _devices(self, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
         """Drivers for one look: many devices allow few sessions, and an `up` needs them."""
-        devices = {name: open_device(with_secret(self.lab, self.lab.devices[name])) for name in names}
+        devices = {name: opened(self.lab, name) for name in names}
         try:
             yield devices
         finally:

@@ -14,6 +14,8 @@ from orchestrator.lab import Lab
 from orchestrator.lightpath import Glass, Held, Trace
 from orchestrator.tagouts import Place, Tagout, Tagouts, place_of
 
+GLARE_HINT = "weaken the light, or correct max_input_dbm in devices.yml and tx_dbm in fibres.yml"
+
 
 @dataclass(frozen=True, slots=True)
 class Moves:
@@ -187,5 +189,7 @@ class Interlocks:
     async def check(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> None:
         """Raises: Interlock - a tag hangs where light, or traffic over packet switches, would come or go, or too much light would
         enter a device; all are named."""
-        if lines := [*self.tags(changes, switched), *await self.light(changes)]:
-            raise Interlock("\n".join(lines), hint="nothing overrides this; testbed tagout list; max_input_dbm in devices.yml")
+        tags, light = self.tags(changes, switched), await self.light(changes)
+        if tags or light:
+            ways = [*(["testbed tagout remove, when hands are away"] if tags else []), *([GLARE_HINT] if light else [])]
+            raise Interlock("\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(ways)}")

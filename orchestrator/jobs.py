@@ -21,6 +21,7 @@ from orchestrator.hosts import Hosts, JobState, job_name
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.launch import backend
 from orchestrator.jobargs import identity
+from orchestrator.keepjob import is_same
 from orchestrator.lab import Lab
 from orchestrator.plan import Job, Traffic
 from orchestrator.recorder import Recorder
@@ -49,10 +50,6 @@ RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
     """What the store keeps of a launched job; `wanted` alone decides whether another job is the same."""
     return {"wanted": to_json(job), "on_hosts": job_name(job.name, run), "backend": backend(job, lab)}
-
-
-def _wanted(record: JobRecord | None) -> Any:
-    return record.spec.get("wanted") if record is not None and isinstance(record.spec, dict) else None
 
 
 def _facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
@@ -293,7 +290,7 @@ async def bring(
     runs = old is not None and old.state in ("starting", "running")
     if job is None or not launch:
         return old if runs else None
-    same = {"traffic": None, "predicted": {}} | (_wanted(record) or {}) == to_json(job)
+    same = record is not None and is_same(record, job)
     if record is not None and old is not None and same and (runs or (old.state == "finished" and not changed)):
         return old
     if runs:

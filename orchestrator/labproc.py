@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
+from optics.plain import reason
+from orchestrator.inventories import absent
 from orchestrator.telemetry.progress import counted
 from orchestrator.trust import believed, require_own
 
@@ -47,11 +49,15 @@ def state_dir(inventory: Path) -> Path:
     """
     from orchestrator.filepos import read_yaml
 
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
     path = inventory.resolve() / "hosts.yml"
     try:
         content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
     except (OSError, UnicodeDecodeError, BadFile) as error:
-        raise BadFile([f"{path}: {error}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
+        raise BadFile(
+            [f"{path}: {reason(error)}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml"
+        ) from error
     key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
     return (inventory.resolve() / Path(key).expanduser()).parent
 
@@ -100,6 +106,33 @@ def cables(status: Mapping[str, Any]) -> dict[str, str]:
     return found | switches
 
 
+def running() -> list[tuple[int, Path]]:
+    """The emulated labs that run on this machine, whoever started them: the first process of each, and its inventory."""
+    found = {pid: (parent, at) for pid, parent, words in processes() if (at := inventory_of(words)) is not None}
+    return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
+
+
+def processes() -> Iterator[tuple[int, int, list[str]]]:
+    """Every process of this machine that may be seen: its number, its parent's, and the words of its command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), words  # proc(5): the name may hold anything
+
+
+def inventory_of(words: Sequence[str]) -> Path | None:
+    """The inventory of an emulated lab's process, by its command line; None: it is no such process."""
+    at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
+    if at is None or words[at + 1 : at + 2] != ["emulators"]:
+        return None
+    folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
+    return Path(folder) if folder.startswith("/") else None
+
+
 def is_running(inventory: Path) -> bool:
     """Whether the lab answers on its control socket."""
     try:
@@ -126,6 +159,8 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
     Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's own words.
     """
     inventory = inventory.resolve()
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
     if not is_emulated(inventory):
         raise Missing(
             f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"

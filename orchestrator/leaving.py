@@ -113,7 +113,7 @@ class Leaving:
             try:
                 with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", {"hosts": following}):
                     await session.hosts.clear(following)
-                    phase.detail = f"cleared on {len(following)} hosts"
+                    phase.detail = f"cleared on {counted(len(following), 'host')}"
             except TestbedError as error:
                 restored -= len(following)
                 left += str(error).splitlines()
@@ -125,7 +125,7 @@ class Leaving:
                 told = await tell_devices(context, change.changes, "switch", together=False)
                 writes = sum(o.writes for o in told.outcomes.values())
                 left += [line for problem in told.problems for line in problem.splitlines()]
-                phase.detail = f"{sum(map(len, change.removed.values()))} circuits taken down"
+                phase.detail = f"{counted(sum(map(len, change.removed.values())), 'circuit')} taken down"
         self._forget(left)
         return DownReport(
             context.run.id,

@@ -17,6 +17,7 @@ from orchestrator.filepos import Path, Problems, did_you_mean, read_json, summar
 from orchestrator.jobargs import check_program
 from orchestrator.lab import Lab
 from orchestrator.labelling import alike, difference
+from orchestrator.otherlab import refuse_another_labs
 from orchestrator.paths import ring_steps
 from orchestrator.plan import Acceptance, FixedRoute, Job, LinkEnd, Plan, Traffic, TransitionPolicy, WantedLink, host_of
 from orchestrator.planedges import GroupEdge, JobEdge, LinkEdge, PlanEdge, RouteEdge, SegmentEdge, json_schema
@@ -31,6 +32,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     Raises: BadFile - everything wrong with it, in the order of the file.
     """
     document = read_json(text, filename)
+    refuse_another_labs(document, lab)
     problems, notes = Problems(document), Problems(document)
     edge = check(PlanEdge, document.value, problems)
     raw: Mapping[str, Any] = document.value if isinstance(document.value, Mapping) else {}

@@ -223,6 +223,8 @@ class PlanReport(_Counts):
     relabel: RelabelReport | None = None
     segments: tuple[str, ...] = ()
     """Packet switches that carry links of the plan, each as it prints."""
+    job_change: str = ""
+    """What becomes of the job that runs, in words; empty if none does."""
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 
@@ -411,6 +413,8 @@ class DeviceStatus:
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     error: str = ""
+    code: str = ""
+    """Of the error: E-MISSING where it was not asked because its password is not there."""
     time_scale: float = 1.0
     """How much faster than a real one it runs; 1: it is one, or as fast as one."""
     prewired: tuple[str, ...] = ()
@@ -526,6 +530,7 @@ class DeviceView:
     min_dbm: float | None = None
     max_dbm: float | None = None
     error: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

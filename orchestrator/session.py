@@ -6,30 +6,45 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drivers.api import CircuitSwitch
 from drivers.registry import driver_class, driver_traits, open_device
-from optics import BadFile, DeviceName, HostName, Setting, TestbedError, Traits, Unreachable
+from optics import BadFile, DeviceName, HostName, Missing, Setting, TestbedError, Traits, Unreachable
 from orchestrator.credentials import with_known_hosts, with_secret
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import rehearse
+from orchestrator.inventories import FILES, absent
 from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
 from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
+from orchestrator.unopened import Unopened
 
-__all__ = ["Observation", "Session", "deadline", "key_of", "load_lab", "load_plan", "open_session", "slice_of", "with_secret"]
+__all__ = [
+    "Observation",
+    "Session",
+    "deadline",
+    "key_of",
+    "load_lab",
+    "load_plan",
+    "open_session",
+    "opened",
+    "slice_of",
+    "with_secret",
+]
 
 
 def load_lab(inventory: Path) -> Lab:
     """Read the three files of an inventory directory. Raises: BadFile - all problems of all files at once."""
-    names = tuple(str(inventory / n) for n in ("hosts.yml", "devices.yml", "fibres.yml"))
+    if (error := absent(inventory)) is not None:
+        raise error
+    names = tuple(str(inventory / n) for n in FILES)
     texts = [_text(Path(n)) for n in names]
-    if missing := [f"{n}: {t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
+    if missing := [f"{n}: {t.strerror or t}" for n, t in zip(names, texts, strict=True) if isinstance(t, OSError)]:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
@@ -106,6 +121,11 @@ class Observation:
             raise type(first)(words, hint=hint)
         raise Unreachable(words, hint=hint)
 
+    def needing(self, names: Collection[str]) -> list[str]:
+        """Who does not answer and is not needed, in words. Raises: as `complete`, of those in `names`."""
+        replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
+        return [f"{n} does not answer and is not needed: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
+
 
 @dataclass
 class Session:
@@ -146,14 +166,25 @@ async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
     return {}
 
 
+def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
+    """The driver of a device; where its password is not there, one that answers every question with that. Raises: BadFile."""
+    try:
+        return open_device(with_secret(lab, lab.devices[name]))
+    except Missing as error:
+        return Unopened(name, lab.traits_of(name), error)
+
+
 @asynccontextmanager
 async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
-    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes."""
+    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes.
+
+    A device whose password is not there answers every question with that error. Raises: BadFile - all problems of devices.yml.
+    """
     devices: dict[DeviceName, CircuitSwitch] = {}
     problems: list[str] = []
-    for name, config in lab.devices.items():
+    for name in lab.devices:
         try:
-            devices[name] = open_device(with_secret(lab, config))
+            devices[name] = opened(lab, name)
         except BadFile as error:
             problems += [p if p.startswith("devices.yml") else f"{inventory / 'devices.yml'}: {p}" for p in error.problems]
     if problems:

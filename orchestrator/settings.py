@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from optics.errors import BadFile
+from optics.plain import reason
 from orchestrator.lablock import SHARED
 from orchestrator.trust import believed, read_own, require_own_folder, require_own_inventory
 
@@ -254,7 +255,7 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{path}: cannot be read: {error}")
+        problems.append(f"{path}: cannot be read: {reason(error)}")
         return {}
     import tomllib
 

@@ -209,7 +209,10 @@ def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
 def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
     config = lab.devices[name]
     if name in seen.errors:
-        return DeviceStatus(name, config.driver, config.address, False, error=str(seen.errors[name]), time_scale=config.time_scale)
+        error = seen.errors[name]
+        return DeviceStatus(
+            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+        )
     none: frozenset[Setting] = frozenset()
     held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
     foreign, missing = held - among(held, ours | goal), goal - among(goal, held)
@@ -264,10 +267,14 @@ def _drift(
     dark: tuple[str, ...] = (),
     guard: GuardState | None = None,
 ) -> list[str]:
-    found = [f"{d.name}: {len(d.missing)} planned cross-connects missing: {', '.join(d.missing[:6])}" for d in devices if d.missing]
+    found = [
+        f"{d.name}: {counted(len(d.missing), 'planned cross-connect')} missing: {', '.join(d.missing[:6])}"
+        for d in devices
+        if d.missing
+    ]
     found += dark
     if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
-        found += [f"{d.name}: {left} cross-connects of ours" for d in devices if (left := d.ours - len(d.prewired))]
+        found += [f"{d.name}: {counted(left, 'cross-connect')} of ours" for d in devices if (left := d.ours - len(d.prewired))]
         found += [
             f"{h.name}: runs generation {h.generation}, of a run that died or of somebody else"
             for h in hosts

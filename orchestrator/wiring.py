@@ -36,7 +36,7 @@ class Wiring:
             seen = self.seen
             late = {d: c for d, c in goal.late.changes.items() if self.lab.slow(d)}
             count = sum(len(c.add) for c in goal.early.values())
-            phase.detail = f"{count} cross-connects to make in the dark"
+            phase.detail = f"{counted(count, 'cross-connect')} to make in the dark"
         report = PrewireReport(
             context.run.id,
             self.plan.name,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from optics.errors import Missing, TestbedError, TimedOut, Unreachable
+from optics.errors import HandsNeeded, Missing, TestbedError, TimedOut, Unreachable
 from optics.plain import printable
 from orchestrator.cli.tones import coloured
 
@@ -32,6 +34,12 @@ T = TypeVar("T")
 API = "testbed/v1"
 GRACE_S = 15.0
 """The engine keeps its own deadline; this much later (s) the command line stops it from outside."""
+_LAB_VERBS = (
+    "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|restore|resume|rollback|shell|status|"
+    "tagout|ui|unlock|up|verify|watch"
+)
+_COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\n])*)")
+"""A command in a text, up to where it may end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,34 @@ class Result:
     message: str = ""
     hint: str = ""
     ok: bool = True
+    verbatim: bool = False
+    """Whether lines of `text` that are longer than the terminal is wide must not be broken: a file, somebody's log."""
+
+
+def _one_stream() -> bool:
+    """Whether stdout and stderr are the same file or pipe."""
+    try:
+        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
+    except (OSError, ValueError):  # closed, or no file at all
+        return False
+
+
+def silent_words(names: Sequence[str]) -> str:
+    """Who does not answer: `1 does not answer: ocs1`."""
+    return f"{len(names)} {'does' if len(names) == 1 else 'do'} not answer: {', '.join(names[:8])}"
+
+
+def unanswered(data: Mapping[str, Json], text: str, silent: Mapping[str, str], hint: str) -> Result | None:
+    """The result of a verb that asked everybody, where somebody did not answer; `silent`: each one's name and error code."""
+    lacking = [name for name, code in silent.items() if code == Missing.code]
+    if not silent:
+        return None
+    words = f"no password for {', '.join(lacking)}" if lacking else ""
+    if len(lacking) == len(silent):
+        return Result(data, text, Missing.code, Missing.exit_code, words, "testbed doctor", ok=False)
+    told = silent_words([name for name in silent if name not in lacking])
+    words = f"{told}; {words}" if words else told
+    return Result(data, text, Unreachable.code, Unreachable.exit_code, words, hint, ok=False)
 
 
 class Usage(TestbedError):
@@ -68,6 +104,8 @@ class Call:
     wait: str | None = None
     started: PhaseTime | None = None
     """How long the emulated lab took to start, if this call started it."""
+    said: Container[str] = frozenset()
+    """Phases and notes that were printed while the engine worked to where the report will be printed too (`2>&1`)."""
 
     @cached_property
     def settings(self) -> Settings:
@@ -93,10 +131,27 @@ class Call:
             yield store
 
     def progress(self, expected: Mapping[str, float] | None = None) -> Progress:
-        from orchestrator.telemetry.progress import progress_for
+        from orchestrator.telemetry.progress import Lines, progress_for
 
         colour = not self.no_color and not os.environ.get("NO_COLOR")
-        return progress_for(sys.stderr, json=self.json, colour=colour, expected=expected)
+        progress = progress_for(sys.stderr, json=self.json, colour=colour, expected=expected, reworded=self.here)
+        if isinstance(progress, Lines) and _one_stream():
+            self.said = progress.said
+        return progress
+
+    def here(self, text: str) -> str:
+        """The text with its commands made for the lab and owner that this command line chose, where it chose them by options.
+
+        What an environment variable or a settings file chose, the next command finds there as well.
+        """
+
+        def chosen(found: re.Match[str]) -> str:
+            rest = found[1]
+            options = ((self.inventory, "--inventory", r"(?<!\S)(?:--inventory|-i)\b"), (self.owner, "--as", r"--as\b"))
+            added = [f"{name} {shlex.quote(value)} " for value, name, there in options if value and not re.search(there, rest)]
+            return f"testbed {''.join(added)}{rest}"
+
+        return _COMMAND.sub(chosen, text)
 
     def note(self, text: str) -> None:
         """Tell the operator something on stderr, unless a program is listening."""
@@ -243,13 +298,23 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 }
 
 
+HELP_COLUMNS = 76
+"""Of an example in a help text, which is set in by four more and fits a terminal of 80 columns."""
+
+
+def _example(line: str) -> str:
+    """A command and what it is for, below each other where they do not fit beside each other."""
+    command, _, purpose = re.sub(r"\s{3,}", "\0", line, count=1).partition("\0")
+    return f"  {line}" if len(line) <= HELP_COLUMNS or not purpose else f"  {command}\n      {purpose}"
+
+
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
     Without a name it is what the group `app` itself does when no verb of it is named.
     The help text shows the examples first, one command a line.
     """
-    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    lines = "\n".join(_example(line) for line in examples.strip().splitlines())
     help_text = f"{short}\n\n\b\nExamples:\n{lines}" + (f"\n\n{more.strip()}" if more else "")
 
     def register(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -263,7 +328,14 @@ def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = 
                 return None
             for option in COMMON:
                 setattr(call, option, given.pop(option) or root.get(option) or getattr(call, option))
-            return function(call, **given)
+            try:
+                result = function(call, **given)
+            except TestbedError as error:
+                error.hint = call.here(error.hint)
+                if isinstance(error, HandsNeeded):
+                    error.args, error.left = (call.here(str(error)),), tuple(map(call.here, error.left))
+                raise
+            return replace(result, hint=call.here(result.hint))
 
         parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
         parameters += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

@@ -8,18 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
-
-
-def _plans(incomplete: str) -> list[str]:
-    folder = Path(incomplete).parent if "/" in incomplete else Path()
-    found = [*folder.glob("*.json"), *(Path("examples").glob("*.json") if not incomplete or folder == Path() else [])]
-    folders = [f"{p}/" for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")] if folder.is_dir() else []
-    return sorted(p for p in [*map(str, found), *folders] if p.startswith(incomplete))
-
+from orchestrator.cli.completing import avoidable, plans, saved_plans
 
 Topology = Annotated[
     Path | None,
-    typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", show_default=False, autocompletion=_plans),
+    typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", show_default=False, autocompletion=plans),
+]
+PlanFile = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="The same as --topology.", show_default=False, autocompletion=plans)
 ]
 
 
@@ -34,7 +30,11 @@ def _unwatch(call: Call) -> None:
         call.note(f"guard of {there.plan} ended (pid {there.pid})")
 
 
-def _wanted(path: Path | None, call: Call) -> Path:
+def _wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
+    """The plan file that is meant: of --topology, or `file`, which stands alone. Raises: Usage, BadFile."""
+    if path is not None and file is not None:
+        raise Usage(f"{call.verb}: two plans are given, {path} and {file}", hint=f"testbed {call.verb} --help")
+    path = path or file
     if path is None:
         raise Usage(f"{call.verb}: no plan given", hint=f"testbed {call.verb} --topology examples/ring-12.json")
     if not path.is_file():
@@ -42,14 +42,14 @@ def _wanted(path: Path | None, call: Call) -> Path:
 
         from optics.errors import BadFile
 
-        near = get_close_matches(str(path), _plans(f"{path.parent}/" if path.parent != Path() else ""), 1)
+        near = get_close_matches(str(path), plans(f"{path.parent}/" if path.parent != Path() else ""), 1)
         raise BadFile([f"{path}: no such file" + (f"; did you mean {near[0]}?" if near else "")])
     return path
 
 
-def _startable(path: Path | None, call: Call) -> Path:
-    """As `_wanted`; no lab is started for a plan that could not be brought up on it. Raises: BadFile."""
-    path = _wanted(path, call)
+def _startable(path: Path | None, call: Call, file: Path | None = None) -> Path:
+    """As `_wanted`; no lab is started for a plan that could not be brought up on it. Raises: Usage, BadFile."""
+    path = _wanted(path, call, file)
     if is_stopped_lab(call.settings.inventory):
         from orchestrator.session import load_lab, load_plan
 
@@ -64,6 +64,7 @@ Avoid = Annotated[
         metavar="WHAT",
         help="Do without a host port, device port, fibre, trunk or device; links move to spare ports. May be repeated.",
         show_default=False,
+        autocompletion=avoidable,
     ),
 ]
 
@@ -134,8 +135,10 @@ def register(root: typer.Typer) -> None:
         "Bring a plan up: switch, link, route, verify, launch its job.",
         examples="""
 testbed up --topology examples/ring-12.json
+testbed up examples/ring-12.json                    the same
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
 testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
+testbed up -t examples/ring-12.json --keep-job      training goes on over the change
 testbed up --plan saved.json                        exactly the saved plan, or refuse
 testbed up -t examples/ring-12.json --no-rollback   leave a change that fails as it is
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
@@ -148,12 +151,19 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
     )
     def up(
         call: Call,
+        file: PlanFile = None,
         topology: Topology = None,
         plan: Annotated[
-            Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False)
+            Path | None,
+            typer.Option(
+                "--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False, autocompletion=saved_plans
+            ),
         ] = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
         job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
+        keep_job: Annotated[
+            bool, typer.Option("--keep-job", help="Let a job that runs go on, instead of stopping it for the plan's.")
+        ] = False,
         avoid: Avoid = None,
         relabel: Relabel = False,
         adopt: Adopt = None,
@@ -175,12 +185,12 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         from orchestrator.cli import render, saved
 
         call.wait = wait
-        if plan is not None and topology is not None:
+        if plan is not None and (topology or file) is not None:
             raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
         if plan is not None and relabel:
             raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
-        path = _startable(kept.topology if kept else topology, call)
+        path = _startable(kept.topology if kept else topology, call, file)
         more = (
             _avoided(avoid)
             | _relabelled(relabel)
@@ -188,9 +198,10 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             | ({"expected": kept.fingerprint} if kept else {})
             | ({} if rollback else {"rollback": False})
             | _within(confirm_within)
+            | ({"keep_job": True} if keep_job else {})
         )
         report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
-        text = render.up(report, call.colour, call.started)
+        text = render.up(report, call.colour, call.started, call.here, call.said)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
     @verb(
@@ -198,7 +209,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
         "plan",
         "Show what `up` would change, port by port. Never writes.",
         examples="""
-testbed plan --topology examples/torus-3x4.json
+testbed plan examples/torus-3x4.json
 testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
 testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
 testbed plan -t examples/ring-12.json --avoid gpu03:p1
@@ -207,6 +218,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
     )
     def plan(
         call: Call,
+        file: PlanFile = None,
         topology: Topology = None,
         avoid: Avoid = None,
         relabel: Relabel = False,
@@ -218,7 +230,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
     ) -> Result:
         from orchestrator.cli import render, saved
 
-        path = _wanted(topology, call)
+        path = _wanted(topology, call, file)
         report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
         hint = ""
         if out is not None:
@@ -239,12 +251,13 @@ testbed up --topology next.json         milliseconds, after the minutes of prewi
 """,
         more="Nothing that is lit is touched and no host sees any of it. What labs can do this: docs/how-to/look-ahead.md.",
     )
-    def prewire(call: Call, topology: Topology = None, relabel: Relabel = False) -> Result:
+    def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
         from orchestrator.cli import render
 
-        report = call.work(engine().prewire, _startable(topology, call), lab=True, **_relabelled(relabel))
-        hint = f"testbed up --topology {topology}" + (" --relabel" if relabel else "")
-        return Result(report.to_json(), render.prewire(report, call.colour), hint=hint)
+        path = _startable(topology, call, file)
+        report = call.work(engine().prewire, path, lab=True, **_relabelled(relabel))
+        hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
+        return Result(report.to_json(), render.prewire(report, call.colour, call.said), hint=hint)
 
     @verb(
         root,
@@ -263,8 +276,10 @@ testbed down --yes      do not ask (needed without a terminal)
         call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
         _unwatch(call)
         report = call.work(engine().down)
-        text = render.down(report, call.colour)
+        text = render.down(report, call.colour, call.here, call.said)
         if report.left:
-            words = f"{len(report.left)} things are left for hands"
+            from orchestrator.cli.text import left_words
+
+            words = left_words(len(report.left))
             return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)
         return Result(report.to_json(), text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.completing import workloads
 
 if TYPE_CHECKING:
     from orchestrator.designing import Design
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 Workload = Annotated[
     Path | None,
-    typer.Option("--workload", "-w", metavar="FILE", help="What the job moves, a YAML file or a task graph.", show_default=False),
+    typer.Option(
+        "--workload",
+        "-w",
+        metavar="FILE",
+        help="What the job moves, a YAML file or a task graph.",
+        show_default=False,
+        autocompletion=workloads,
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan here.", show_default=False)]
 LabDir = Annotated[

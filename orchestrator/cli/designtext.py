@@ -11,6 +11,7 @@ from orchestrator.designing import Design
 from orchestrator.profiling import Profile, Versus
 from orchestrator.replanning import Degraded, Rewiring
 from orchestrator.reports import to_json
+from orchestrator.telemetry.progress import counted
 from planner.predict import Prediction
 
 
@@ -43,9 +44,9 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
     shape, workload = found.shape, found.read.workload
     tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
     names = ", ".join(name for name, _ in found.found.segments)
-    what = f"packet switches {names} for" if names else f"{len(shape.cables)} links on"
+    what = f"packet switches {names} for" if names else f"{counted(len(shape.cables), 'link')} on"
     lines = [
-        f"  topology   {what} {shape.n} hosts, {shape.degree} port{'s' if shape.degree > 1 else ''} each: "
+        f"  topology   {what} {counted(shape.n, 'host')}, {counted(shape.degree, 'port')} each: "
         f"diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops{tax}"
     ]
     for group in found.read.demand.groups[:8]:
@@ -102,7 +103,9 @@ def versus(report: Versus) -> str:
         lines.append(f"  {report.limit}")
     if report.time_scale != 1:
         lines.append(f"  times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links")
-    return "\n".join([*lines, f"Compared: {report.plan}, job {report.job}, {report.iterations} iterations, run {report.run}"])
+    return "\n".join(
+        [*lines, f"Compared: {report.plan}, job {report.job}, {counted(report.iterations, 'iteration')}, run {report.run}"]
+    )
 
 
 def _figure(value: float | None, unit: str) -> str:
@@ -117,13 +120,13 @@ def profile(report: Profile) -> str:
     total = sum(link.bytes for link in report.links)
     tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links for each that is sent"
     took = "" if report.iteration_ms is None else f", iteration {ms_text(report.iteration_ms)}"
-    words = f"{report.job}, {report.iterations} iterations{took}: {_bytes(total)} an iteration{tax}"
+    words = f"{report.job}, {counted(report.iterations, 'iteration')}{took}: {_bytes(total)} an iteration{tax}"
     return "\n".join([*lines, f"Measured: {words}   run {report.run}"])
 
 
 def rewire(report: Rewiring) -> str:
     """Dark time against gain."""
-    settings = f"{report.removed} settings broken, {report.made} made"
+    settings = f"{counted(report.removed, 'setting')} broken, {report.made} made"
     faster = f"{report.after_s / report.before_s - 1:+.1%}"
     lines = [
         f"  change     {report.up} -> {report.plan}: {settings}, dark {_seconds(report.dark_s)}",
@@ -143,7 +146,11 @@ def replan(found: Degraded) -> str:
     lines = [f"  before     iteration {_seconds(options.before_s)}"]
     for one in (options.reroute, options.rewire, *options.others):
         if one is not None:
-            moves = f", dark {_seconds(one.dark_s)} for {one.moves} links" if one.moves or one.dark_s else ", nothing goes dark"
+            moves = (
+                f", dark {_seconds(one.dark_s)} for {counted(one.moves, 'link')}"
+                if one.moves or one.dark_s
+                else ", nothing goes dark"
+            )
             slower = f" ({one.iteration_s / options.before_s - 1:+.1%})"
             lines.append(f"  {one.name}: iteration {_seconds(one.iteration_s)}{slower}{moves}")
     if options.why_not:

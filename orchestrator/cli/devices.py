@@ -33,6 +33,7 @@ def register(root: typer.Typer) -> None:
         examples="testbed devices\ntestbed devices --json | jq '.data.devices[].abilities'\ntestbed devices power",
     )
     def devices(call: Call) -> Result:
+        from orchestrator.cli.call import unanswered
         from orchestrator.cli.text import columns, seconds_text
 
         report = call.work(engine().devices)
@@ -50,10 +51,7 @@ def register(root: typer.Typer) -> None:
             ports = f"{len(d.ingress)}x{len(d.egress)}"
             rows.append((d.name, "ok", d.driver, ports, str(d.settings), settles, light, ", ".join(d.abilities) or "-", d.identity))
         data, text = report.to_json(), "\n".join(columns(rows))
-        if silent := [d.name for d in report.devices if not d.ok]:
-            message = f"{len(silent)} do not answer: {', '.join(silent[:8])}"
-            return Result(data, text, "E-UNREACHABLE", 5, message, "testbed doctor", ok=False)
-        return Result(data, text)
+        return unanswered(data, text, {d.name: d.code for d in report.devices if not d.ok}, "testbed doctor") or Result(data, text)
 
     @verb(
         app,

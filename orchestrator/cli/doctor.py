@@ -35,6 +35,7 @@ Nothing is written to a device or a host. --recover keeps the damaged file under
         from orchestrator import doctor
         from orchestrator.cli.text import listed, paint
         from orchestrator.reports import to_json
+        from orchestrator.telemetry.progress import counted
 
         if recover and not store:
             raise Usage("--recover goes with --store", hint="testbed doctor --store --recover")
@@ -61,7 +62,7 @@ Nothing is written to a device or a host. --recover keeps the damaged file under
         text = "\n".join(lines)
         if store:
             return Result(data, text, "E-STORE", 2, failed[0].detail, failed[0].fix, ok=False)
-        message = f"{len(failed)} checks failed: {listed([c.name for c in failed])}"
+        message = f"{counted(len(failed), 'check')} failed: {listed([c.name for c in failed])}"
         if any(c.area in ("machine", "store") for c in failed):
             return Result(data, text, "E-MISSING", 2, message, "mend what `fix:` says", ok=False)
         if any(c.area == "inventory" for c in failed):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optics.errors import BadFile, Interlock, Missing, Unreachable
+from optics.plain import reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.telemetry.progress import counted
 
 if TYPE_CHECKING:
     from conformance.run import Report
@@ -251,7 +253,7 @@ def _result(call: Call, report: Report, *, part: bool = False) -> Result:
         return Result(data, "\n".join(lines))
     first = report.failed[0]
     lines += ["", *(f"FAIL {found.check.name}: {found.check.sentence}\n     {found.words}" for found in report.failed)]
-    words = f"{len(report.failed)} of {len(report.results)} checks failed"
+    words = f"{len(report.failed)} of {counted(len(report.results), 'check')} failed"
     again = f"testbed driver conform {report.driver} --only {first.check.name}"
     return Result(data, "\n".join(lines), "E-NOT-VERIFIED", 7, words, again, ok=False)
 
@@ -271,7 +273,7 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
         text = page.read_text(encoding="utf-8")
         new = replaced(text, tables)
     except (OSError, NoMarkers) as error:
-        raise BadFile([f"{page}: {error}"]) from error
+        raise BadFile([f"{page}: {reason(error)}"]) from error
     if new != text:
         _write(page, new)
     return Result({"page": str(page), "changed": new != text}, f"{page}: {'written' if new != text else 'was so already'}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.cli.completing import hosts
 from orchestrator.reports import JobStatus
 
 
@@ -41,12 +42,14 @@ def register(root: typer.Typer) -> None:
     def logs(
         call: Call,
         lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
-        host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", show_default=False)] = None,
+        host: Annotated[
+            str | None, typer.Option("--host", help="Only ranks of this host.", show_default=False, autocompletion=hosts)
+        ] = None,
     ) -> Result:
         from orchestrator.cli import render
 
         report = call.work(engine().job_logs, lines=lines, host=host)
-        return Result(report.to_json(), render.logs(report))
+        return Result(report.to_json(), render.logs(report), verbatim=True)
 
     @verb(app, "stop", "Stop the job.", examples="testbed job stop")
     def stop(call: Call) -> Result:

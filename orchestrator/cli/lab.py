@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.call import Call, Result, verb
+from orchestrator.cli.completing import cables, devices
+
+if TYPE_CHECKING:
+    from orchestrator.reports import Json
 
 Driver = Annotated[
     str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
 ]
+Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.", autocompletion=cables)]
 Hosts = Annotated[
     int | None,
     typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.", show_default=False),
@@ -45,7 +51,6 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         from orchestrator.cli.call import Usage
         from orchestrator.cli.text import path_text, seconds_text
         from orchestrator.familylab import PLAN, family_lab
-        from orchestrator.reports import Json
 
         if hosts is not None and not driver:
             raise Usage("--hosts is for a lab of one family", hint="add --driver NAME")
@@ -64,6 +69,7 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
         if not driver:
             return Result(data, text)
+        call.inventory = str(inventory)  # the next command is for this lab
         export = f"export TESTBED_INVENTORY={inventory}"
         if not about["hosts"]:
             return Result(
@@ -88,16 +94,28 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         "status",
         "Show the emulated lab: what it serves and which light is on.",
         examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
+        more="Without --inventory and --driver it also lists the other emulated labs that run on this machine.",
     )
     def status(call: Call, driver: Driver = None) -> Result:
         from orchestrator import labproc
         from orchestrator.cli.text import columns, listed
+        from orchestrator.inventories import absent
 
         inventory = _lab_of(call, driver)
+        if (wrong := absent(inventory)) is not None:
+            raise wrong
+        named = bool(driver or call.inventory)
+        others = [] if named else [lab for lab in labproc.running() if lab[1].resolve() != inventory.resolve()]
+        listed_too: dict[str, Json] = {} if named else {"others": [{"pid": pid, "inventory": str(at)} for pid, at in others]}
+        also = [f"also     {at}, pid {pid}" for pid, at in others]
         if not labproc.is_emulated(inventory):
-            return Result({"running": False, "emulated": False}, f"lab      {inventory} is not an emulated lab")
+            text = "\n".join([f"lab      {inventory} is not an emulated lab", *also])
+            return Result({"running": False, "emulated": False} | listed_too, text)
         if not labproc.is_running(inventory):
-            return Result({"running": False, "emulated": True}, "lab      not running", hint="testbed lab start")
+            text = "\n".join([f"lab      {inventory.name} is not running" if also else "lab      not running", *also])
+            again = f"testbed lab start --driver {driver}" if driver else "testbed lab start"
+            hint = f"testbed lab status --inventory {shlex.quote(str(others[0][1]))}" if others else again
+            return Result({"running": False, "emulated": True} | listed_too, text, hint=hint)
         about = labproc.ask(inventory, "status")
         glass = labproc.ask(inventory, "glass")
         about.pop("ok", None)
@@ -112,7 +130,8 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
         if cut:
             lines.append(f"  cut      {listed(cut)}")
-        return Result({"running": True, "emulated": True, "lab": about, "glass": lit}, "\n".join(lines))
+        data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
+        return Result(data | listed_too, "\n".join([*lines, *also]))
 
     _faults(app)
     _fibres(app)
@@ -146,8 +165,11 @@ def _emulated(call: Call) -> Path:
     """Return the inventory. Raises: Missing - it is one of hardware, which nobody spoils by command."""
     from optics.errors import Missing
     from orchestrator import labproc
+    from orchestrator.inventories import absent
 
     inventory = call.settings.inventory
+    if (wrong := absent(inventory)) is not None:
+        raise wrong
     if not labproc.is_emulated(inventory):
         raise Missing(
             f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
@@ -184,7 +206,7 @@ def _faults(lab: typer.Typer) -> None:
     )
     def add(
         call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
         kind: Annotated[str, typer.Argument(metavar="FAULT", help="Its name.")],
         match: Annotated[str | None, _option("--match", "Only commands in which this regular expression is found.")] = None,
         on: Annotated[str | None, _option("--on", "Only commands that write, or that read.", metavar="write|read")] = None,
@@ -241,7 +263,7 @@ def _faults(lab: typer.Typer) -> None:
     @verb(app, "remove", "Disarm a fault by its number.", examples="testbed lab fault remove ocs1 1")
     def remove(
         call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.")],
+        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
         number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `list` shows it.")],
     ) -> Result:
         from orchestrator import labproc
@@ -263,11 +285,11 @@ def _fibres(lab: typer.Typer) -> None:
         return Result({"name": name, "cut": left}, f"{name} is {'cut: dark both ways' if cut else 'whole'}")
 
     @verb(app, "cut", "Cut a cable: dark both ways.", examples="testbed lab fibre cut f-gpu03-p2")
-    def cut(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+    def cut(call: Call, name: Cable) -> Result:
         return severed(call, name, True)
 
     @verb(app, "splice", "Mend a cable that was cut.", examples="testbed lab fibre splice f-gpu03-p2")
-    def splice(call: Call, name: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")]) -> Result:
+    def splice(call: Call, name: Cable) -> Result:
         return severed(call, name, False)
 
     @verb(
@@ -278,8 +300,8 @@ def _fibres(lab: typer.Typer) -> None:
     )
     def swap(
         call: Call,
-        one: Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.")],
-        other: Annotated[str, typer.Argument(metavar="FIBRE", help="Another one.")],
+        one: Cable,
+        other: Cable,
         ends: Annotated[str, _option("--ends", "Both plugs of each, or only one.", metavar="both|enters|leaves")] = "both",
     ) -> Result:
         from orchestrator import labproc

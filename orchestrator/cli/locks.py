@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.completing import taggable
 
 if TYPE_CHECKING:
     from orchestrator.lab import Lab
@@ -32,6 +33,8 @@ Reason = Annotated[
 ]
 Steal = Annotated[bool, typer.Option("--steal", help="Somebody else's: by its exact id, with a reason; kept in the audit.")]
 Names = list[str] | None
+AUDITED = 20
+"""So many records of the audit are shown unless more are asked for; it grows with every lock."""
 
 
 @contextmanager
@@ -99,7 +102,8 @@ testbed lock                                               who holds and who wai
 testbed lock --hosts gpu01,gpu02 --for 2h --reason "demo"
 testbed lock --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
 testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, once that lock ends
-testbed lock audit                                         who locked, stole, tagged, adopted
+testbed lock audit                                         who locked, stole, tagged, adopted: the newest 20
+testbed lock audit --last 200
 """,
         more="A reservation keeps others out until it expires or is unlocked; your own commands work inside it.",
     )
@@ -113,12 +117,17 @@ testbed lock audit                                         who locked, stole, ta
         reason: Reason = "",
         after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
         queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
+        last: Annotated[
+            int | None, typer.Option("--last", metavar="N", min=1, max=10_000, help="With audit: so many records; 20 unless said.")
+        ] = None,
     ) -> Result:
+        if last is not None and what != "audit":
+            raise Usage("lock: --last goes with audit", hint="testbed lock audit --last 200")
         named = bool(hosts or ports or device or for_ or reason or after or queue)
         if what not in ("", "list", "audit") or (what and named):
             raise Usage(f"lock: {what!r} goes with nothing else", hint="testbed lock --help")
         if not named:
-            return _audit(call) if what == "audit" else _listed(call)
+            return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
         if not for_ or not reason:
             raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
         return _reserve(call, hosts, ports, device, for_, reason, after, queue)
@@ -177,17 +186,19 @@ refuse every run of this store as older than one they know will take the next; a
         "tagout",
         "Tag out a fibre, port, device or host: no light moves there.",
         examples="""
-testbed tagout f17 --reason "hands in rack"        a fibre, by its name in fibres.yml
+testbed tagout f-gpu03-p2 --reason "hands in rack"   a fibre, by its name in fibres.yml
 testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
 testbed tagout                                     what is tagged out, by whom
-testbed tagout remove f17                          your own tags there
+testbed tagout remove f-gpu03-p2                   your own tags there
 testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its id
 """,
         more="Nothing overrides a tag, --yes neither: a change that would make or break light there is refused with exit 9.",
     )
     def tagout(
         call: Call,
-        subject: Annotated[str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False)] = "",
+        subject: Annotated[
+            str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False, autocompletion=taggable)
+        ] = "",
         name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
         reason: Reason = "",
         steal: Steal = False,
@@ -224,15 +235,19 @@ def _listed(call: Call) -> Result:
     return Result({"locks": cast("Json", [_data(one) for one in live])}, _table(live))
 
 
-def _audit(call: Call) -> Result:
+def _audit(call: Call, last: int) -> Result:
     from orchestrator.audit import audit
     from orchestrator.cli.text import columns, when
     from orchestrator.reports import to_json
 
     with _locks(call) as (_, locks):
-        records = audit(locks.store, locks.lab, 200)
-    rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records]
-    return Result({"audit": to_json(records)}, "\n".join(columns(rows)) or "Nothing yet")
+        records = audit(locks.store, locks.lab, last + 1)
+    older = len(records) > last
+    rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records[:last]]
+    text = "\n".join(columns(rows)) or "Nothing yet"
+    hint = f"testbed lock audit --last {10 * last}" if older else ""
+    data: dict[str, Json] = {"audit": to_json(records[:last]), "older": older}
+    return Result(data, f"{text}\nOlder records are left out" if older else text, hint=hint)
 
 
 def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, reason: str, after: str, queue: bool) -> Result:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, verb
+from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
+from orchestrator.cli.completing import rungs
 
 
 def register(root: typer.Typer) -> None:
@@ -26,11 +27,11 @@ testbed status --json | jq .data.drift
         from orchestrator.cli import render
 
         report = call.work(engine().status)
-        data, text = report.to_json(), render.status(report, call.colour)
-        silent = [d.name for d in report.devices if not d.ok] + [h.name for h in report.hosts if not h.ok]
-        if silent:
-            hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
-            return Result(data, text, "E-UNREACHABLE", 5, f"{len(silent)} do not answer: {', '.join(silent[:8])}", hint, ok=False)
+        data, text = report.to_json(), render.status(report, call.colour, call.here)
+        silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
+        hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+        if (refused := unanswered(data, text, silent, hint)) is not None:
+            return refused
         if report.drift and exit_code:
             return Result(data, text, "DIFFERENCES", 8)
         return Result(data, text)
@@ -56,7 +57,9 @@ anything else is not as planned.
         call: Call,
         rung: Annotated[
             list[str] | None,
-            typer.Option("--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False),
+            typer.Option(
+                "--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False, autocompletion=rungs
+            ),
         ] = None,
         qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
         collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
@@ -74,7 +77,7 @@ anything else is not as planned.
         failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
         words = f"not verified: {', '.join(failed)}"
         if report.silent:
-            words += f"; {len(report.silent)} do not answer: {', '.join(list(report.silent)[:8])}"
+            words += f"; {silent_words(list(report.silent))}"
             hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
             return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
         return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)

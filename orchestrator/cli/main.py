@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import typer
 from typer.main import get_command
@@ -33,6 +35,8 @@ EXIT_CODES = {
 
 COMPLETING = "_TESTBED_COMPLETE"
 """Set by a shell that wants to know how a word may go on."""
+LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to stdout or stderr fails with when the disk or device behind it takes no more."""
 TAKE_A_VALUE = ("--inventory", "-i", "--timeout", "--as")
 
 _HELP = """Run a reconfigurable optical GPU lab: plan, switch the light, commit host routes, train.
@@ -61,6 +65,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "driver": ("driver",),
     "design": ("design",),
     "job": ("job",),
+    "onhost": ("exec", "shell"),
     "runs": ("history", "show"),
     "watch": ("watch",),
     "ui": ("ui",),
@@ -185,21 +190,62 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, OSError) and not isinstance(error, TestbedError) and error.errno in LOST_OUTPUT and not error.filename:
+            raise
         result = failure(error)
-    if as_json:
-        print(envelope(result))
-    else:
-        if result.text:
-            print(coloured(result.text))
-        sys.stdout.flush()
-        if result.message:
-            mark = "" if result.ok else f"{result.code} "
-            message = printable(result.message) if "problems" in result.data else indented(result.message)
-            print(f"{mark}{message}", file=sys.stderr)
-        if result.hint:
-            print(f"next: {indented(result.hint)}", file=sys.stderr)
-    sys.stdout.flush()
+    try:
+        _show(result, as_json)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        lost = _unwritable(error)
+        return result.exit_code or lost
     return result.exit_code
+
+
+def _show(result: Result, as_json: bool) -> None:
+    """Print a result: on a terminal no word is broken at its edge."""
+    if as_json:
+        print(envelope(result), flush=True)
+        return
+    if result.text:
+        text = coloured(result.text)
+        print(text if result.verbatim else _fitted(text, sys.stdout), flush=True)
+    if result.message:
+        mark = "" if result.ok else f"{result.code} "
+        message = printable(result.message) if "problems" in result.data else indented(result.message)
+        print(_fitted(f"{mark}{message}", sys.stderr), file=sys.stderr)
+    if result.hint:
+        print(f"next: {indented(result.hint)}", file=sys.stderr)
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    if not stream.isatty():
+        return text
+    import shutil
+
+    from orchestrator.cli.text import wrapped
+
+    return wrapped(text, shutil.get_terminal_size().columns)
+
+
+def _drop_output() -> None:
+    """What is still to be printed goes nowhere, so that the end of the process does not try again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+
+
+def _unwritable(error: OSError) -> int:
+    """Say that output was lost, where that can be said; return the exit code."""
+    _drop_output()
+    with suppress(OSError):
+        words = f"E-OUTPUT the output cannot be written: {error.strerror}; what the command did is done"
+        print(f"{words}\nnext: testbed status", file=sys.stderr, flush=True)
+    return 1
 
 
 def main() -> None:
@@ -212,8 +258,10 @@ def main() -> None:
     try:
         code = run(sys.argv[1:])
     except BrokenPipeError:  # `testbed history | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 0
+    except OSError as error:
+        code = _unwritable(error)
     gc.freeze()  # the last rounds of a process that ends take a tenth of a second and give nothing back
     sys.exit(code)
 

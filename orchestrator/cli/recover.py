@@ -19,12 +19,14 @@ def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result
     from orchestrator.reports import PrewireReport, UpReport
 
     if isinstance(report, PrewireReport):
-        return Result(report.to_json(), render.prewire(report, call.colour))
+        return Result(report.to_json(), render.prewire(report, call.colour, call.said))
     if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started))
-    text = render.down(report, call.colour)
+        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.said))
+    text = render.down(report, call.colour, call.here, call.said)
     if report.left:
-        words, hint = f"{len(report.left)} things are left for hands", f"when they are mended: testbed resume {report.run}"
+        from orchestrator.cli.text import left_words
+
+        words, hint = left_words(len(report.left)), f"when they are mended: testbed resume {report.run}"
         return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
     return Result(report.to_json(), text)
 
@@ -97,7 +99,8 @@ back by themselves.
             return Result(seen.to_json(), f"Run {seen.of} {how}")
         report = call.work(engine().confirm, run)
         already = ", as before" if report.already else ""
-        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: testbed rollback {report.of}"]
+        undo = call.here(f"testbed rollback {report.of}")
+        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
         return Result(report.to_json(), "\n".join(text))
 
     @verb(

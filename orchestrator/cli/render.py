@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from orchestrator.cli.text import (
     columns,
@@ -30,13 +30,14 @@ from orchestrator.reports import (
     UpReport,
     VerifyReport,
 )
+from orchestrator.telemetry.progress import counted
 
 _DETAIL, _LONG = 55, 80
 """Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""
 
 
-def _phases(phases: Iterable[PhaseTime]) -> list[str]:
-    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases]
+def _phases(phases: Iterable[PhaseTime], said: Container[str]) -> list[str]:
+    rows = [(p.name, p.detail if p.ok else f"FAILED {p.detail}", p.seconds) for p in phases if not p.ok or p.name not in said]
     width = max([_DETAIL, *(len(detail) for _, detail, _ in rows if len(detail) <= _LONG)])
     return [phase_line(name, detail, seconds, width) for name, detail, seconds in rows]
 
@@ -69,9 +70,20 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
     return [f"  segments   {', '.join(report.segments)}"] if report.segments else []
 
 
-def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
-    """The phase table and the last line of `up`. started: the lab's own start, if `up` had to."""
-    lines = [*_phases([*([started] if started else []), *report.phases]), *_segments(report), *report.notes]
+def up(
+    report: UpReport,
+    colour: bool,
+    started: PhaseTime | None = None,
+    here: Callable[[str], str] = str,
+    said: Container[str] = (),
+) -> str:
+    """The phase table and the last line of `up`.
+
+    started: the lab's own start, if `up` had to. here: makes the commands in a text those of the chosen lab. said: phases and notes
+    that the reader has seen already.
+    """
+    lines = _phases([*([started] if started else []), *report.phases], said)
+    lines += [*_segments(report), *(here(note) for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
@@ -94,13 +106,25 @@ def up(report: UpReport, colour: bool, started: PhaseTime | None = None) -> str:
         lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
     if report.job is not None:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
+    if pause := _pause(report.phases):
+        lines.append(f"  training   {pause}")
     if report.journal:
         lines.append(f"  journal    {path_text(report.journal)}")
     if report.confirm is not None:
-        lines.append(f"  confirm    {awaiting(report.confirm)}")
-    undo = f"   undo: {report.undo}" if report.undo else ""
+        lines.append(f"  confirm    {here(awaiting(report.confirm))}")
+    undo = f"   undo: {here(report.undo)}" if report.undo else ""
     word = {"rollback": "Rolled back", "restore": "Restored"}.get(report.verb, "Up")
     return page([*lines, f"{paint(word, 'green', colour)}: {report.plan}   run {report.run}{undo}"])
+
+
+def _pause(phases: Iterable[PhaseTime]) -> str:
+    """How long nothing was trained because the job was stopped and another launched; empty where none was."""
+    stopped = next((p for p in phases if p.name == "job" and p.detail.startswith("stopped ")), None)
+    resumed = next((p for p in phases if p.name == "resume"), None)
+    if stopped is None or resumed is None:
+        return ""
+    seconds = resumed.begin_s + resumed.seconds - stopped.begin_s
+    return f"paused for {seconds_text(seconds)}: the job was stopped and launched anew (up --keep-job lets it run on)"
 
 
 def plan(report: PlanReport, colour: bool) -> str:
@@ -110,56 +134,58 @@ def plan(report: PlanReport, colour: bool) -> str:
         worst = max(report.circuits, key=lambda c: c.loss_db)
         lines.append(f"  loss       at most {worst.loss_db:.1f} dB expected ({worst.circuit})")
     if report.routes:
-        lines.append(f"  routes     {report.routes} on {report.hosts} hosts")
-    if report.jobs_affected:
+        lines.append(f"  routes     {report.routes} on {counted(report.hosts, 'host')}")
+    if report.job_change:
+        lines.append(f"  job        {report.job_change}")
+    elif report.jobs_affected:
         lines.append(f"  jobs       affected: {listed(report.jobs_affected)}")
     lines += [f"  note       {note}" for note in report.notes]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.nothing_to_do and report.segments:
-        return page([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({report.kept} circuits kept)"])
+        return page([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({counted(report.kept, 'circuit')} kept)"])
     if report.nothing_to_do:
-        return page([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({report.kept} circuits)"])
+        return page([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({counted(report.kept, 'circuit')})"])
     dark = ""
     if report.dark_ms_expected is not None:
         dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     return page([*lines, f"Plan: {report.plan} on {report.lab}: {_counts(report)}{dark}"])
 
 
-def prewire(report: PrewireReport, colour: bool) -> str:
-    """What is wired, and what the change itself is left with."""
-    lines = [*_phases(report.phases), *_diff(report.diff, colour), *report.notes]
+def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> str:
+    """What is wired, and what the change itself is left with. said: as of `up`."""
+    lines = [*_phases(report.phases, said), *_diff(report.diff, colour), *(note for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
-    left = f"{report.flips} settings to make" if report.flips else "nothing to make"
+    left = f"{counted(report.flips, 'setting')} to make" if report.flips else "nothing to make"
     if report.dark_ms_expected is not None:
         left += f", dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     lines.append(f"  up         {left}")
     if report.waiting:
-        lines.append(f"  waits      {report.waiting} moves of robots: their ports carry light until `up`")
+        lines.append(f"  waits      {counted(report.waiting, 'move')} of robots: their ports carry light until `up`")
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
-    done = f"{report.made} cross-connects, {report.removed} taken out"
+    done = f"{counted(report.made, 'cross-connect')}, {report.removed} taken out"
     return page([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
-def down(report: DownReport, colour: bool) -> str:
-    """What was taken away and what is left."""
-    lines = [*_phases(report.phases), *report.notes]
+def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
+    """What was taken away and what is left. here, said: as of `up`."""
+    lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
     if report.job_stopped:
         lines.append(f"  job        {report.job_stopped} stopped")
     if report.left:
-        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {what}" for i, what in enumerate(report.left, 1))]
+        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {here(what)}" for i, what in enumerate(report.left, 1))]
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
     word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
-    return page([*lines, f"{word}: {report.removed} circuits taken down{foreign}, {hosts}   run {report.run}"])
+    return page([*lines, f"{word}: {counted(report.removed, 'circuit')} taken down{foreign}, {hosts}   run {report.run}"])
 
 
-def status(report: StatusReport, colour: bool) -> str:
-    """Devices, hosts, job and what differs from the plan."""
+def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str) -> str:
+    """Devices, hosts, job and what differs from the plan. here: makes the commands in a text those of the chosen lab."""
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
     if report.loose:
         shown = listed(tuple(name.removeprefix(f"{report.inventory}/") for name in report.loose))
@@ -167,7 +193,9 @@ def status(report: StatusReport, colour: bool) -> str:
         lines.append(paint(words, "yellow", colour))
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
-        lines.append(f"plan     {report.plan}, {report.links} links, generation {report.generation}, run {report.run}{since}")
+        lines.append(
+            f"plan     {report.plan}, {counted(report.links, 'link')}, generation {report.generation}, run {report.run}{since}"
+        )
         lines += [f"segment  {segment}" for segment in report.segments]
     else:
         lines.append("plan     nothing is up")
@@ -177,7 +205,7 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.guard:
         lines.append(f"guard    {report.guard}")
     if report.confirm is not None:
-        lines.append(paint(f"confirm  {awaiting(report.confirm)}", "yellow", colour))
+        lines.append(paint(f"confirm  {here(awaiting(report.confirm))}", "yellow", colour))
     devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
@@ -198,7 +226,8 @@ def status(report: StatusReport, colour: bool) -> str:
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:
-        lines += [paint(line, "yellow", colour) if n == 0 else line for n, line in enumerate(run.lines())]
+        first, *rest = run.lines()
+        lines += [paint(first, "yellow", colour), *map(here, rest)]
     if report.drift:
         words = "Differs from the plan:" if report.plan else "Though no plan is up:"
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
@@ -242,11 +271,12 @@ def job(report: JobStatus) -> str:
         return "job        none"
     words = [f"{report.name}: {report.state}"]
     if report.ranks:
-        words.append(f"{report.ranks} ranks")
+        words.append(counted(report.ranks, "rank"))
     words += [word for word in (report.workload, report.backend) if word]
     line = f"job        {', '.join(words)}"
     if report.iterations:
-        line += f"   {report.iterations} iterations" + (f" after iteration {report.resumed_from}" if report.resumed_from else "")
+        line += f"   {counted(report.iterations, 'iteration')}"
+        line += f" after iteration {report.resumed_from}" if report.resumed_from else ""
     if report.iteration_ms is not None:
         line += f"   iteration {ms_text(report.iteration_ms)}"
         if report.iteration_expected_ms:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optics.errors import BadFile
+from optics.plain import reason
 from orchestrator.labelling import relabelled_text
 from orchestrator.reports import PlanReport
 from orchestrator.settings import private_dir
@@ -45,7 +46,7 @@ def load(file: Path, cache: Path) -> Saved:
             raise ValueError(f"schema is {body['schema']!r}, wanted {FORMAT!r}")
         text, name, fingerprint = str(body["topology"]), Path(str(body["topology_name"])).name, str(body["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadFile([f"{file}: not a saved plan: {error}"], hint=f"testbed plan --topology PLAN -o {file}") from error
+        raise BadFile([f"{file}: not a saved plan: {reason(error)}"], hint=f"testbed plan --topology PLAN -o {file}") from error
     folder = private_dir(cache / "plans" / hashlib.sha256(text.encode()).hexdigest()[:12])
     copy = folder / (name or "plan.json")
     write_whole(copy, text)

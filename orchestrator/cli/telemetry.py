@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.runs import _runs
+from orchestrator.telemetry.progress import counted
 
 if TYPE_CHECKING:
     from orchestrator.reports import Json
@@ -145,7 +146,9 @@ def _register_sink(group: typer.Typer) -> None:
         if target is None:
             raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
         state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
-        return Result({"points": state.points, "refused": state.refused}, f"{state.points} points sent, {state.refused} refused")
+        return Result(
+            {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
+        )
 
     @verb(
         group,
@@ -179,7 +182,7 @@ def _status(call: Call) -> Result:
     runs = settings.state_dir / "runs"
     kept = [path for path in sorted(runs.iterdir()) if parts(path)] if runs.is_dir() else []
     size = sum(part.stat().st_size for path in kept for part in parts(path))
-    lines = [f"journals  {len(kept)} runs, {size / 1e6:.1f} MB in {path_text(runs)}"]
+    lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
     data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
     if target is None:
         return Result(data, "\n".join([*lines, "influx    none wanted (telemetry.influx.url)"]))
@@ -203,7 +206,7 @@ def _status(call: Call) -> Result:
         f"database  {target.db}",
         f"sink      {f'runs, pid {state.pid}' if running else 'does not run; the next command starts it'}"
         + (f", last sent {when(state.last)}" if state.last else ""),
-        f"sent      {sent} points, {behind} bytes to go" + (f", {refused} points refused" if refused else ""),
+        f"sent      {counted(sent, 'point')}, {behind} bytes to go" + (f", {counted(refused, 'point')} refused" if refused else ""),
     ]
     if refused:
         lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
@@ -230,7 +233,7 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     for folder in folders:
         points, more = sink.send(target, folder, timeout_s=call.settings.timeout_s)
         total, written = total + points, written + more
-    text = f"{total} points of {len(folders)} run{'s' * (len(folders) != 1)} written to {target.url}, database {target.db}"
+    text = f"{counted(total, 'point')} of {counted(len(folders), 'run')} written to {target.url}, database {target.db}"
     data: dict[str, Json] = {"points": total, "runs": len(folders), "refused": written.refused, "url": target.url, "db": target.db}
     if written.refused:
         words = f"{written.refused} points were refused and stay in the journal only; the first: {written.words}"
@@ -270,7 +273,8 @@ testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY h
         report = call.work(work, hz=rate, seconds=seconds)
         missed = f", {report.missed} missed by busy hosts" if report.missed else ""
         more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
-        text = f"{report.samples} samples of {report.ports} ports on {report.hosts} hosts in {report.seconds:.1f} s{missed}"
+        size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
+        text = f"{size} in {report.seconds:.1f} s{missed}"
         lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
         return Result(report.to_json(), "\n".join(lines))
 

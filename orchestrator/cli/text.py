@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 
@@ -73,6 +74,39 @@ def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
     table = [[flat(cell) for cell in row] for row in rows]
     width = [max((len(row[i]) for row in table if i < len(row)), default=0) for i in range(max(map(len, table), default=0))]
     return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
+
+
+def left_words(number: int) -> str:
+    """How many things a change left for hands."""
+    return "1 thing is left for hands" if number == 1 else f"{number} things are left for hands"
+
+
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+_LABEL = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?\S+\s{2,}")
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with lines longer than `width` (columns) broken between words, the rest set in below what follows their first word.
+
+    A word longer than a line stays whole, so that paths and commands can be copied.
+    """
+    return "\n".join(_wrapped(line, width) if len(line) > width else line for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    label = _LABEL.match(line)
+    column = len(_SGR.sub("", label[0])) if label else len(line) - len(line.lstrip()) + 4
+    column = min(column, width // 3)
+    lines, length = [""], 0
+    for blanks, word in re.findall(r"( *)([^ ]+)", line):
+        size = len(_SGR.sub("", word))
+        if length > column and length + len(blanks) + size > width:
+            lines.append(" " * column + word)
+            length = column + size
+        else:
+            lines[-1] += blanks + word
+            length += len(blanks) + size
+    return "\n".join(lines)
 
 
 def listed(items: Sequence[str], most: int = 8) -> str:

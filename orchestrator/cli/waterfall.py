@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator.bars import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
 from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.telemetry.progress import counted
 
 __all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "phase_totals", "reconfig_lines"]
 
@@ -46,8 +47,8 @@ def reconfig_lines(points: Iterable[Point]) -> list[str]:
 def iteration_lines(found: Iterable[Iterations]) -> list[str]:
     """One line per job and operation."""
     return [
-        f"  job {i.job} ({i.what}): {i.count} iterations, median {i.median_ms:.1f} ms, p99 {i.p99_ms:.1f} ms, max {i.max_ms:.1f} ms"
-        + (f", busbw {i.busbw_gbps:.3f} Gb/s" if i.busbw_gbps is not None else "")
+        f"  job {i.job} ({i.what}): {counted(i.count, 'iteration')}, median {i.median_ms:.1f} ms, "
+        f"p99 {i.p99_ms:.1f} ms, max {i.max_ms:.1f} ms" + (f", busbw {i.busbw_gbps:.3f} Gb/s" if i.busbw_gbps is not None else "")
         for i in found
     ]
 

@@ -27,7 +27,7 @@ def register(root: typer.Typer) -> None:
         from orchestrator.reports import Json
 
         found = cast(dict[str, Json], json_schema())
-        return Result(found, json.dumps(found, indent=2, ensure_ascii=False))
+        return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
 
     @verb(root, "version", "Print the versions of testbed and of what it stands on.", examples="testbed version --json")
     def version(call: Call) -> Result:

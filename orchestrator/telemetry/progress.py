@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -83,9 +83,12 @@ class Silent:
 class Lines(Silent):
     """One plain line per finished phase or note; of a phase that takes longer than 5 s also where it is, when that has changed."""
 
-    def __init__(self, stream: TextIO, every_s: float = 5.0) -> None:
+    def __init__(self, stream: TextIO, every_s: float = 5.0, reworded: Callable[[str], str] = str) -> None:
         self._stream = stream
+        self._reworded = reworded
         self._every_s = every_s
+        self.said: set[str] = set()
+        """The phases that ended, by name, and the notes."""
         self._began: dict[str, float] = {}
         self._where = ""
         self._said = time.monotonic()
@@ -104,10 +107,12 @@ class Lines(Silent):
         if seconds is None:
             seconds = time.monotonic() - self._began.get(name, time.monotonic())
         self._began.pop(name, None)
+        self.said.add(name)
         self._say(f"{name:<10} {detail:<55} {seconds_text(seconds)}")
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self.said.add(text)
+        self._say(self._reworded(text))
 
     def _say(self, text: str) -> None:
         self._said = time.monotonic()
@@ -155,11 +160,19 @@ class _Rows:
 class LiveTable(Silent):
     """A live table of phases with elapsed time and, from history, the usual time; it vanishes when the report is printed."""
 
-    def __init__(self, stream: TextIO, *, colour: bool = True, expected: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        colour: bool = True,
+        expected: Mapping[str, float] | None = None,
+        reworded: Callable[[str], str] = str,
+    ) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._rows = _Rows(expected or {})
+        self._reworded = reworded
         self._console = Console(file=stream, no_color=not colour, highlight=False)
         # Four a second: painting costs milliseconds of the interpreter, which the dark window would feel.
         self._live: Live = Live(self._rows, console=self._console, refresh_per_second=4, transient=True)
@@ -185,15 +198,23 @@ class LiveTable(Silent):
         row.seconds = seconds if seconds is not None else time.monotonic() - row.began
 
     def note(self, text: str) -> None:
-        self._console.print(indented(text), markup=False, soft_wrap=True)
+        self._console.print(indented(self._reworded(text)), markup=False, soft_wrap=True)
 
 
 def progress_for(
-    stream: TextIO, *, json: bool = False, colour: bool = True, expected: Mapping[str, float] | None = None
+    stream: TextIO,
+    *,
+    json: bool = False,
+    colour: bool = True,
+    expected: Mapping[str, float] | None = None,
+    reworded: Callable[[str], str] = str,
 ) -> Progress:
-    """The way to report progress that suits `stream`. `expected`: usual seconds per phase, from the runs before."""
+    """The way to report progress that suits `stream`.
+
+    expected: usual seconds per phase, from the runs before. reworded: what is done to a note before it is shown.
+    """
     if json:
         return Silent()
     if stream.isatty():
-        return LiveTable(stream, colour=colour, expected=expected)
-    return Lines(stream)
+        return LiveTable(stream, colour=colour, expected=expected, reworded=reworded)
+    return Lines(stream, reworded=reworded)

@@ -40,7 +40,7 @@ def test_options_before_the_second_verb_count(cli: Any) -> None:
 def test_a_device_that_does_not_answer_ends_with_5(cli: Any) -> None:
     cli.answers["devices"] = DevicesReport("x", (DeviceView("ocs1", "polatis-scpi", "tcp://h:1", False, error="ocs1: gone\nwhy"),))
     said = cli("devices")
-    assert said.code == 5 and "ocs1: gone" in said.out and "1 do not answer: ocs1" in said.err
+    assert said.code == 5 and "ocs1: gone" in said.out and "1 does not answer: ocs1" in said.err
 
 
 def test_power_compares_with_expectation_and_draws_it(cli: Any, golden: Callable[[str, str], None]) -> None:

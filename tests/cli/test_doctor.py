@@ -64,7 +64,7 @@ def test_a_failure_is_told_with_fix_and_exit_code(
 ) -> None:
     only(monkeypatch, check, Check("ocs2", "ok", "tcp://", area="reach"))
     said = cli("doctor")
-    assert said.code == exit_code and f"{word} 1 checks failed: {check.name}" in said.err
+    assert said.code == exit_code and f"{word} 1 check failed: {check.name}" in said.err
     assert f"  fail {check.name}" in said.out and f"fix: {check.fix}" in said.out and f"still works: {check.works}" in said.out
     assert cli("doctor", "--json").json["code"] == word
 

@@ -209,7 +209,7 @@ def test_a_device_that_does_not_answer_makes_status_five(cli: Any) -> None:
     status: StatusReport = cli.answers["status"]
     cli.answers["status"] = replace(status, devices=(replace(status.devices[0], ok=False, error="ocs1: refused"),))
     said = cli("status", "--json")
-    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"] == "1 do not answer: ocs1"
+    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"] == "1 does not answer: ocs1"
     assert said.json["data"]["devices"][0]["error"] == "ocs1: refused"
 
 
@@ -228,7 +228,7 @@ def test_verify_of_a_plan_whose_host_is_silent_is_five_and_names_it(cli: Any) ->
     rungs = (Rung("link", False, "47/48", 2.0, ("gpu03: ssh: connection refused",), "E-LINK"),)
     cli.answers["verify"] = VerifyReport("emulated", "ring-12", rungs, silent={"gpu03": "ssh: connection refused"})
     said = cli("verify", "--json")
-    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"].endswith("1 do not answer: gpu03")
+    assert said.code == 5 and said.json["code"] == "E-UNREACHABLE" and said.json["message"].endswith("1 does not answer: gpu03")
     assert said.json["data"]["rungs"][0]["code"] == "E-LINK"
 
 

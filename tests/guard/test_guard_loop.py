@@ -131,7 +131,7 @@ class Bench:
         glass = Glass(HERE)
         for device, held in settings_of(circuits(LINKS, HERE)).items():
             glass.devices[device].held = held
-        monkeypatch.setattr(guarding, "open_device", lambda config: glass.devices[config.name])
+        monkeypatch.setattr(guarding, "opened", lambda lab, name: glass.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
         while self.store.next_generation(self.key, self.settings.owner, self.run.id) < PLANNED:

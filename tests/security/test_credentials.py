@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optics import BadFile, DeviceConfig
+from optics import BadFile, DeviceConfig, Missing
 from orchestrator.credentials import unvault, with_known_hosts, with_secret, withheld
 from orchestrator.lab import Lab, read_lab
 
@@ -58,7 +58,7 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert opened(lab).password == PASSWORD and withheld(lab) == {"OCS1_WORD"}
     assert PASSWORD not in repr(opened(lab)) and lab.devices["ocs1"].password == ""
     monkeypatch.delenv("OCS1_WORD")
-    with pytest.raises(BadFile, match="OCS1_WORD is not set"):
+    with pytest.raises(Missing, match="OCS1_WORD is not set"):
         opened(lab)
 
 
@@ -125,7 +125,7 @@ def test_a_vault_that_does_not_open_says_why(vault: Path, monkeypatch: pytest.Mo
     with pytest.raises(BadFile, match="damaged"):
         opened(lab_with(text[:-3] + "z\n"))
     monkeypatch.delenv("ANSIBLE_VAULT_PASSWORD_FILE")
-    with pytest.raises(BadFile, match="ANSIBLE_VAULT_PASSWORD_FILE is not set"):
+    with pytest.raises(Missing, match="ANSIBLE_VAULT_PASSWORD_FILE is not set"):
         opened(lab)
     with pytest.raises(BadFile, match="no vault format"):
         unvault("$ANSIBLE_VAULT;9.9;ROT13\n00", "x")

@@ -1,0 +1,92 @@
+"""How words of a command line may go on, as shells ask: names of the chosen inventory, files. Silent where something is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.lab import Lab
+
+Completion = Callable[[typer.Context, str], list[str]]
+
+
+def _named(names: Callable[[Lab], Iterable[str]]) -> Completion:
+    """A completion by names of the lab that the command line chooses with --inventory, or the settings."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from orchestrator.session import load_lab
+        from orchestrator.settings import load
+
+        try:
+            chosen = ctx.params.get("inventory") or ctx.find_root().params.get("inventory")
+            found = set(names(load_lab(load({"inventory": chosen}).inventory)))
+        except Exception:  # a completion that fails must stay silent
+            return []
+        return sorted(name for name in found if name.startswith(incomplete))
+
+    return complete
+
+
+def _fibres_of(lab: Lab) -> set[str]:
+    return {fibre.name for fibre in lab.fibres.values()} | {trunk.name for trunk in lab.trunks}
+
+
+def _ports_of(lab: Lab) -> set[str]:
+    ends = {str(port) for fibre in lab.fibres.values() for port in (fibre.enters, fibre.leaves)}
+    return ends | {str(port) for trunk in lab.trunks for port in (trunk.start, trunk.end)}
+
+
+hosts = _named(lambda lab: lab.hosts)
+devices = _named(lambda lab: lab.devices)
+cables = _named(lambda lab: _fibres_of(lab) | {name for segment in lab.segments.values() for name in segment.cables})
+avoidable = _named(lambda lab: {*map(str, lab.fibres), *_fibres_of(lab), *_ports_of(lab), *lab.devices})
+taggable = _named(
+    lambda lab: {
+        *_fibres_of(lab),
+        *_ports_of(lab),
+        *lab.devices,
+        *lab.hosts,
+        *map(str, lab.fibres),
+        *lab.segments,
+        "list",
+        "remove",
+    }
+)
+
+
+def rungs(incomplete: str) -> list[str]:
+    """Rungs of the verification ladder."""
+    from orchestrator.rung import RUNGS
+
+    return [name for name in RUNGS if name.startswith(incomplete)]
+
+
+def _files(incomplete: str, *patterns: str, also: str = "") -> list[str]:
+    """Files below the directory that is typed so far, and directories to go on into; from `also` too as long as none is typed."""
+    folder = Path(incomplete).parent if "/" in incomplete else Path()
+    places = [folder, *([Path(also)] if also and folder == Path() else [])]
+    try:
+        found = {str(file) for place in places for pattern in patterns for file in place.glob(pattern)}
+        found |= {f"{path}/" for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    except OSError:
+        return []
+    return sorted(path for path in found if path.startswith(incomplete))
+
+
+def plans(incomplete: str) -> list[str]:
+    """Plan files, those of the examples first found without typing their directory."""
+    return _files(incomplete, "*.json", also="examples")
+
+
+def saved_plans(incomplete: str) -> list[str]:
+    """Files that `plan -o` may have written."""
+    return _files(incomplete, "*.json")
+
+
+def workloads(incomplete: str) -> list[str]:
+    """Workload files."""
+    return _files(incomplete, "*.yaml", "*.yml", also="examples/workloads")

@@ -1,0 +1,75 @@
+"""OpenSSH's own client with the parameters of the inventory, for operators who want to be on a host. Commands go there as typed."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from optics import HostName, Missing, TimedOut
+from orchestrator.hosts import ssh
+from orchestrator.lab import Host
+
+CONNECT_S = 10.0
+"""How long the host may take to take the connection."""
+FAILED = 255
+"""What ssh(1) ends with when it, and not the remote command, failed; a remote command may end with it as well."""
+
+
+def arguments(host: Host) -> list[str]:
+    """The words that reach the host as Ansible does: its address, port, user, key, and the `-o` options of its SSH arguments."""
+    target = host.ssh
+    options = {"BatchMode": "yes", "ConnectTimeout": f"{CONNECT_S:.0f}", "StrictHostKeyChecking": "yes", **target.options}
+    if target.known_hosts:
+        options["UserKnownHostsFile"] = f'"{Path(target.known_hosts).expanduser()}"'
+    words = ["ssh", "-p", str(target.port)]
+    if target.user:
+        words += ["-l", target.user]
+    if target.key_file:
+        words += ["-i", str(Path(target.key_file).expanduser())]
+        options.setdefault("IdentitiesOnly", "yes")
+    for name, value in options.items():
+        words += ["-o", f"{name}={value}"]
+    return [*words, target.address]
+
+
+def remote(command: Sequence[str]) -> str:
+    """The command line for the host's shell: one word is taken as it is, several stay the words they are."""
+    return command[0] if len(command) == 1 else shlex.join(command)
+
+
+def run(host: Host, command: Sequence[str], *, capture: bool = False, timeout_s: float | None = None) -> tuple[int, str, str]:
+    """Run a command on the host, or with none its login shell; return its exit code and, if captured, what it printed.
+
+    Raises: Missing - there is no ssh here. Unreachable - nothing was run. TimedOut - not finished after `timeout_s` (s), perhaps
+    still running there.
+    """
+    words = [*arguments(host), *(["--", remote(command)] if command else [])]
+    try:
+        ended = subprocess.run(words, capture_output=capture, timeout=timeout_s, check=False)
+    except FileNotFoundError:
+        raise Missing("the program ssh is not installed", hint="apt-get install openssh-client") from None
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"{host.name}: not finished after {timeout_s:g} s; it may still run there") from None
+    if ended.returncode == FAILED:
+        reach(host)
+    code = ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+    out, err = ((piece or b"").decode("utf-8", "replace") for piece in (ended.stdout, ended.stderr))
+    return code, out, err
+
+
+def reach(host: Host) -> None:
+    """Log in and out. Raises: Unreachable - why that cannot be, and what to do."""
+    transport = ssh.connect(host.name, host.ssh, CONNECT_S)
+    transport.close()
+    transport.join(1.0)
+
+
+def find(name: str, hosts: dict[HostName, Host]) -> Host:
+    """The host of this name. Raises: Missing - the inventory has none, with the nearest one."""
+    from orchestrator.filepos import did_you_mean, summary
+
+    if name not in hosts:
+        raise Missing(f"{name} is no host of this lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}", hint="testbed status")
+    return hosts[name]

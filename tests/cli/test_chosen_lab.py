@@ -1,0 +1,92 @@
+"""What a command says to do next is for the lab it worked on, and labs that run are found without being named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import HandsNeeded, Unreachable
+from orchestrator import labproc
+from orchestrator.cli.call import Call
+from orchestrator.reports import Awaiting, Unfinished
+from tests.cli.test_lab import inventory
+
+__all__ = ["inventory"]
+
+
+def test_the_next_command_of_an_error_is_for_the_chosen_lab_and_owner(cli: Any) -> None:
+    (cli.home / "my lab").mkdir()
+    hint = "testbed doctor says what is wrong; then: testbed status"
+    cli.answers["status"] = Unreachable("ocs1: no answer", hint=hint)
+    assert cli("status").err.splitlines()[-1] == f"next: {hint}"
+    said = cli("status", "-i", "my lab", "--as", "ann")
+    options = "--inventory 'my lab' --as ann"
+    assert said.err.splitlines()[-1] == f"next: testbed {options} doctor says what is wrong; then: testbed {options} status"
+    cli.answers["status"] = Unreachable("ocs1: no answer", hint=hint)
+    assert cli("status", "-i", "my lab", "--json").json["hint"].startswith("testbed --inventory 'my lab' doctor")
+
+
+def test_the_undo_of_a_change_is_for_the_chosen_lab(cli: Any) -> None:
+    cli.answers["up"] = replace(cli.answers["up"], confirm=Awaiting("2026-11-21-0007", "topoopt-12", "ring-12", 1.8e9, 192.4))
+    out = cli("up", "-t", "plan.json", "-i", "inventory/emulated").out
+    assert "undo: testbed --inventory inventory/emulated rollback\n" in out
+    assert "else back to ring-12: testbed --inventory inventory/emulated confirm\n" in out
+    confirmed = cli("confirm", "-i", "inventory/emulated").out
+    assert "undo: testbed --inventory inventory/emulated rollback 2026-11-21-0007\n" in confirmed
+
+
+def test_what_is_left_for_hands_names_commands_for_the_chosen_lab(cli: Any) -> None:
+    cli.answers["up"] = HandsNeeded("left:", ("ocs1: when it answers, testbed rollback 0007",), hint="testbed status")
+    said = cli("up", "-t", "plan.json", "-i", "inventory/emulated", "--json").json
+    assert said["data"]["left"] == ["ocs1: when it answers, testbed --inventory inventory/emulated rollback 0007"]
+    assert "testbed --inventory inventory/emulated rollback 0007" in said["message"]
+
+
+def test_both_ways_on_from_a_run_that_died_are_for_the_chosen_lab(cli: Any) -> None:
+    died = Unfinished("0007", "up ring-12", "died", 0.0, resume="testbed resume 0007", undo="testbed rollback 0007")
+    cli.answers["status"] = replace(cli.answers["status"], unfinished=(died,))
+    at = "testbed --inventory inventory/emulated"
+    assert f"continue: {at} resume 0007   take it back: {at} rollback 0007\n" in cli("status", "-i", "inventory/emulated").out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "testbed up --inventory other --topology plan.json",
+        "testbed history",
+        "see testbed-crash.txt",
+        "this is a fault of testbed; please report it",
+    ],
+)
+def test_commands_that_name_a_lab_and_those_that_use_none_stay_as_they_are(text: str) -> None:
+    assert Call(inventory="lab").here(text) == text
+
+
+def test_lab_status_lists_all_labs_that_run(cli: Any, inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("lab", "start").code == 0
+    (pid,) = [pid for pid, at in labproc.running() if at == inventory.resolve()]
+    (cli.home / "other").mkdir()
+    (cli.home / "other" / "emulator.yml").write_text("hosts: false\n")
+    (cli.home / "other" / "hosts.yml").write_text(f"all: {{vars: {{ansible_ssh_private_key_file: {cli.home}/none/key}}}}\n")
+    monkeypatch.setenv("TESTBED_INVENTORY", str(cli.home / "other"))
+    said = cli("lab", "status")
+    assert "lab      other is not running\n" in said.out and f"also     {inventory.resolve()}, pid {pid}\n" in said.out
+    assert "next: testbed lab status --inventory " in said.err
+    data = cli("lab", "status", "--json").json["data"]
+    assert {"pid": pid, "inventory": str(inventory.resolve())} in data["others"] and data["running"] is False
+    assert f"pid {pid}" not in cli("lab", "status", "-i", "other").out
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_lab_of_one_family_is_followed_by_commands_for_it(cli: Any) -> None:
+    try:
+        started = cli("lab", "start", "--driver", "polatis-scpi", "--hosts", "0")
+        assert started.code == 0, started.err
+        folder = cli.home / "state" / "labs" / "polatis-scpi"
+        assert started.err.splitlines()[-1].startswith(f"next: testbed --inventory {folder} driver conform polatis-scpi --device ")
+    finally:
+        cli("lab", "stop", "--driver", "polatis-scpi")
+    assert cli("lab", "status", "--driver", "polatis-scpi").err == "next: testbed lab start --driver polatis-scpi\n"
