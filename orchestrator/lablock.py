@@ -185,10 +185,9 @@ def _open(path: Path) -> int:
     """
     folder = _folder(path.parent)
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(path.name, flags, 0o660, dir_fd=folder)
-        found, around = os.fstat(fd), os.fstat(folder)
-        shared = bool(around.st_mode & stat.S_IWGRP)
+        shared = bool(os.fstat(folder).st_mode & stat.S_IWGRP)
+        fd = _made(path.name, folder, 10 if shared else 1)
+        found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or (found.st_uid not in (0, os.geteuid()) and not shared):
             os.close(fd)
             raise Untrusted(f"{path}: is no lock file of this program's making", hint=f"see what it is, then: rm {path}")
@@ -201,6 +200,18 @@ def _open(path: Path) -> int:
         raise _closed(path, error) from error
     finally:
         os.close(folder)
+
+
+def _made(name: str, folder: int, tries: int) -> int:
+    """Open the file. tries: a member of the group may have made it this moment and not given it to the group yet."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:
+            return os.open(name, flags, 0o660, dir_fd=folder)
+        except PermissionError:
+            if (tries := tries - 1) <= 0:
+                raise
+            time.sleep(0.01)
 
 
 def _folder(path: Path) -> int:

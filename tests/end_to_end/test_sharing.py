@@ -336,7 +336,8 @@ class Users:
         os.chown(self.store, 0, GROUP)
         self.store.chmod(0o2770)
         (folder / "locks").mkdir()
-        (folder / "locks").chmod(0o1777)
+        os.chown(folder / "locks", 0, GROUP)
+        (folder / "locks").chmod(0o2770)
         users = [f"{name}:x:{uid}:{uid}::{folder / name}:/bin/sh\n" for name, uid in UIDS.items()]
         (folder / "passwd").write_text(Path("/etc/passwd").read_text() + "".join(users))
         (folder / "group").write_text(Path("/etc/group").read_text() + f"optics:x:{GROUP}:\n")
