@@ -18,6 +18,7 @@ from optics import BadFile
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
 TEAR = "\0"  # between the parts of what passed
+MAX_CHARACTERS = 64_000_000  # of a transcript; a dump of 320 ports has a tenth of a million
 PAUSE_S = 0.05  # shorter silences are not worth a line
 
 
@@ -57,7 +58,13 @@ def read_transcript(path: Path) -> Transcript:
     greeting: list[str] = []
     last = ""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            raise OSError(f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read")
+        lines = text.splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile([f"{path}: {error}"], hint="a transcript is made by: testbed driver record") from error
     for number, line in enumerate(lines, 1):

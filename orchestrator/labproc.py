@@ -45,10 +45,11 @@ def state_dir(inventory: Path) -> Path:
     Raises: BadFile - hosts.yml cannot be read.
     """
     from orchestrator.filepos import read_yaml
+    from orchestrator.reading import text_of
 
     path = inventory.resolve() / "hosts.yml"
     try:
-        content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
+        content = read_yaml(text_of(path), path.name).value
     except (OSError, UnicodeDecodeError, BadFile) as error:
         raise BadFile([f"{path}: {error}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml") from error
     key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"

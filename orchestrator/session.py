@@ -18,6 +18,7 @@ from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
+from orchestrator.reading import attentive, text_of
 from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
 
@@ -32,7 +33,8 @@ def load_lab(inventory: Path) -> Lab:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
-    lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+    with attentive(str(inventory)):
+        lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 
@@ -63,7 +65,8 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
     text = _text(path)
     if isinstance(text, OSError):
         raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
-    return read_plan(text, str(path), lab), text
+    with attentive(str(path)):
+        return read_plan(text, str(path), lab), text
 
 
 def key_of(lab: Lab) -> str:
@@ -165,7 +168,8 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
 
 def _text(path: Path) -> str | OSError:
     try:
-        return path.read_text(encoding="utf-8")
+        with attentive(str(path)):
+            return text_of(path)
     except OSError as error:
         return error
     except UnicodeDecodeError as error:

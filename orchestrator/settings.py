@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from optics.errors import BadFile
+from orchestrator.reading import text_of
 
 PROJECT_FILE = "testbed.toml"
 
@@ -221,7 +222,7 @@ def private_dir(path: Path) -> Path:
 
 def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -231,8 +232,8 @@ def _from_file(path: Path, problems: list[str]) -> dict[str, str]:
 
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"{path}: {error}")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problems.append(f"{path}: {'nested too deep' if isinstance(error, RecursionError) else error}")
         return {}
     values: dict[str, str] = {}
     for key, value in _flat(table):

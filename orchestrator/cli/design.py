@@ -167,7 +167,7 @@ def _there(path: Path, lab: Lab) -> Plan:
     """A plan that is beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
     from orchestrator.session import load_plan
 
-    if not path.is_file():
+    if not path.exists():
         raise Usage(f"--beside {path}: no such file", hint="--beside first.json: a plan of this lab")
     return load_plan(path, lab)[0]
 
