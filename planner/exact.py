@@ -22,7 +22,7 @@ from planner.hamilton import decompose
 from planner.planes import check
 from planner.score import Score, allreduce_bound_s, allreduce_s, moore, mp_s, score, survives, worst_diameter
 from planner.shape import Lab, Ring, Shape
-from planner.topofinder import BASE, find
+from planner.topofinder import connection, find
 from planner.totient import ring
 
 LARGEST = 16
@@ -293,7 +293,7 @@ def _scored(name: str, links: Links, demand: Demand, lab: Lab, schedules: bool, 
     shape = replace(bare, degree=lab.degree)
     rings = _strides(demand.n, links, lab.duplex) or decompose(bare)
     if rings is not None:
-        group = next((group.id for group in demand.groups if len(group.members) == demand.n), BASE)
+        group = next((group.id for group in demand.groups if len(group.members) == demand.n), connection(demand.groups))
         orders, left = rings
         strides = [order[1] if order == _by_stride(order) else None for order in orders]
         named = tuple(Ring(group, order, stride) for order, stride in zip(orders, strides, strict=True))
