@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -80,9 +80,10 @@ def attentive(what: str) -> Iterator[None]:
     def late(number: int, frame: FrameType | None) -> None:
         raise TimedOut(f"{what}: not read after {allowed_s:g} s", hint="nothing was changed; --timeout 10m allows more")
 
-    wanted = {signal.SIGINT: stop, signal.SIGTERM: stop}
-    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):
+    wanted: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
+    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # nobody else's timer is running
         wanted[signal.SIGALRM] = late
+    wanted |= {signal.SIGINT: stop, signal.SIGTERM: stop}
     before = {number: signal.getsignal(number) for number in wanted}
     try:
         for number, handler in wanted.items():
@@ -94,6 +95,6 @@ def attentive(what: str) -> Iterator[None]:
     finally:
         if signal.SIGALRM in wanted:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in reversed(before.items()):
             if handler is not None:
                 signal.signal(number, handler)

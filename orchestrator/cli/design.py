@@ -67,7 +67,7 @@ Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration 
 
 SHORT = {
     "topoopt": "TopoOpt: rings of small diameter for sums, matched pairs for the rest.",
-    "exact": "Search small clusters exactly: circulants, other Cayley graphs, graphs near them.",
+    "exact": "The best found for up to 16 hosts: circulants, other Cayley graphs, known graphs, graphs near them.",
     "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
     "torus": "The squarest torus: takes no notice of traffic.",
