@@ -262,7 +262,7 @@ def _check_depth(text: str) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
-            raise yaml.MarkedYAMLError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+            raise yaml.YAMLError(f"nested deeper than {MAX_DEPTH} levels, from{event.start_mark}")
 
 
 def _hosts(group: Mapping[str, Any], inherited: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -19,10 +19,11 @@ def read_prices(path: Path | None = None) -> Prices:
     """The prices of a file, None: those that came along. Raises: BadFile."""
     given = path or Path(planner.__path__[0]) / "prices.yml"
     try:
-        with attentive(str(given)):
-            document = read_yaml(text_of(given), str(given))
+        text = text_of(given)
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile([f"{given}: {reason(error)}"]) from error
+    with attentive(str(given)):
+        document = read_yaml(text, str(given))
     problems = Problems(document)
     found = check(Prices, document.value, problems)
     if found is None:

@@ -332,7 +332,8 @@ def _within_limits(text: str, name: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH or count > 2 * MAX_NODES:  # a collection has two events
             what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
-            raise BadFile([f"{name}:{event.start_mark.line + 1}:{event.start_mark.column + 1}: {what}"])
+            line, col = (mark.line + 1, mark.column + 1) if (mark := event.start_mark) else (1, 1)
+            raise BadFile([f"{name}:{line}:{col}: {what}"])
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:

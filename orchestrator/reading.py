@@ -95,6 +95,6 @@ def attentive(what: str) -> Iterator[None]:
     finally:
         if signal.SIGALRM in wanted:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in reversed(before.items()):
-            if handler is not None:
-                signal.signal(number, handler)
+        for number, earlier in reversed(before.items()):
+            if earlier is not None:
+                signal.signal(number, earlier)

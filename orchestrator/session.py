@@ -168,8 +168,7 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
 
 def _text(path: Path) -> str | OSError:
     try:
-        with attentive(str(path)):
-            return text_of(path)
+        return text_of(path)
     except OSError as error:
         return error
     except UnicodeDecodeError as error:
