@@ -37,7 +37,7 @@ from planner.topofinder import find
 __all__ = ["scipy"]  # loaded ahead: the figures are of planning, not of importing
 FASTER_THAN_NETWORKX = 20.0
 LIMITS_S = {
-    "exact search, n = 12, d = 4": 0.5,
+    "search of small clusters, n = 12, d = 4": 0.5,
     "TopoOpt, n = 128, d = 4": 0.5,
     "TopoOpt, n = 432, d = 8": 3.0,
     "TopoOpt, n = 4096, d = 8": 90.0,
@@ -113,7 +113,7 @@ def main() -> int:
     lab, demand = Lab(12, 4, planes=True), alike(12)
     strides = find(demand, lab).shape
     times = {
-        "exact search, n = 12, d = 4": seconds(lambda: search(demand, lab), 5),
+        "search of small clusters, n = 12, d = 4": seconds(lambda: search(demand, lab), 5),
         "TopoOpt, n = 128, d = 4": seconds(lambda: topoopt(128, 4), 5),
         "TopoOpt, n = 432, d = 8": seconds(lambda: topoopt(432, 8), 3),
         "all-to-all LP, n = 12": seconds(lambda: flow.fullest(strides, demand.mp), 9),

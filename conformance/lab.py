@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import optical_testbed
 from conformance.truth import Truth
 from drivers.registry import driver_class
 from optics import DeviceConfig, Missing
@@ -188,6 +189,7 @@ def _running(inventory: Path, *options: str) -> Iterator[None]:
             stderr=subprocess.STDOUT,
             pass_fds=(there,),
             start_new_session=True,
+            env=optical_testbed.environment(),
         )
         os.close(there)
         try:
@@ -222,7 +224,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-P", *words], capture_output=True, text=True, check=False, timeout=START_S)
+    done = subprocess.run(
+        [sys.executable, "-P", *words],
+        env=optical_testbed.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=START_S,
+    )
     if done.returncode:
         raise Missing(f"{' '.join(words[:3])}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'failed'}")
     return done

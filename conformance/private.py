@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import optical_testbed
 from conformance.lab import Lab, devices_lab, hosts_lab
 
 COMMAND_S = 300.0
@@ -61,7 +62,7 @@ class CommandLine:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env={**os.environ, **own},
+            env={**optical_testbed.environment(), **own},
             timeout=timeout_s,
             check=False,
         )

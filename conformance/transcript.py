@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optics import BadFile
-from optics.plain import reason
 
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
 TEAR = "\0"  # between the parts of what passed
+MAX_CHARACTERS = 64_000_000  # of a transcript; a dump of 320 ports has a tenth of a million
 PAUSE_S = 0.05  # shorter silences are not worth a line
 
 
@@ -52,16 +52,29 @@ class Transcript:
 
 
 def read_transcript(path: Path) -> Transcript:
-    """Read a transcript file. Raises: BadFile - with file:line: what is not in the format; no source or grade; nothing asked."""
+    """Read a transcript file. Raises: BadFile - it cannot be read, is not a regular file, is too large; or as `transcript_of`."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError("not a regular file")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        if len(text) > MAX_CHARACTERS:
+            raise OSError(f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {error}"], hint="a transcript is made by: testbed driver record") from error
+    return transcript_of(text, path)
+
+
+def transcript_of(content: str, path: Path) -> Transcript:
+    """The transcript that `content` is; `path`: where it stands, for complaints.
+
+    Raises: BadFile - with file:line: what is not in the format; no source or grade; nothing asked.
+    """
     header: dict[str, str] = {}
     exchanges: list[Exchange] = []
     greeting: list[str] = []
     last = ""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed driver record") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(content.splitlines(), 1):
         marker, text = line[:1], line[2:]
         if not line or marker not in "#><~" or line[1:2].strip():
             raise BadFile([f"{path}:{number}: wanted a line that starts with '# ', '> ', '< ' or '~ ', got {line[:40]!r}"])

@@ -29,6 +29,8 @@ from emulators.transports.pty import Line
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
 TRACES = ("control.sock", "lab.pid")
+FAILED = "lab.failed"
+"""Beside the log, after a start that failed: why. `testbed doctor` reads it."""
 
 
 class CannotStart(Exception):
@@ -83,6 +85,7 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
         mend = "chmod 700 it" if found.st_mode & 0o022 else f"it belongs to user {found.st_uid}: take it away"
         raise CannotStart(f"{config.state}: {what}; {mend}, or give the lab a folder of its own", EXIT_MISSING)
     lock = _lock(config.state)
+    (config.state / FAILED).unlink(missing_ok=True)
     folder = os.open(config.state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         devices = {name: _open(device) for name, device in config.devices.items()}
@@ -229,7 +232,9 @@ def _wait(pipe: int, config: LabConfig) -> None:
         return
     log = config.state / "lab.log"
     last = [line for line in log.read_text(errors="replace").splitlines() if line][-3:]
-    raise CannotStart(f"the lab did not start; {log} ends with:\n  " + "\n  ".join(last), EXIT_MISSING)
+    words = f"{log} ends with:\n  " + "\n  ".join(last)
+    (config.state / FAILED).write_text(words + "\n")
+    raise CannotStart(f"the lab did not start; {words}", EXIT_MISSING)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ class Lab:
         for server in self.servers.values():
             await server.start()
         control = Control(self)
-        listener = await asyncio.start_unix_server(control.talk, sock=self.doors.control)
+        # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of the process that bound it.
+        listener = await asyncio.start_server(control.talk, sock=self.doors.control)
         if self.fabric:
             await self._wait_for_banners()
             for host in self.hosts.values():

@@ -32,6 +32,8 @@ def json_safe(text: str) -> str:
 
 def reason(error: Exception) -> str:
     """Why something failed, in words: of an error of the system without its number and the file's name, which stand beside it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 

@@ -8,8 +8,10 @@ from typing import get_args
 
 import planner
 from optics import BadFile, Infeasible
+from optics.plain import reason
 from orchestrator.filecheck import check
 from orchestrator.filepos import Problems, read_yaml
+from orchestrator.reading import attentive, text_of
 from orchestrator.reports import Report
 from planner.cost import TIERS, Fabric, Prices
 
@@ -18,9 +20,11 @@ def read_prices(path: Path | None = None) -> Prices:
     """The prices of a file, None: those that came along. Raises: BadFile."""
     given = path or Path(planner.__path__[0]) / "prices.yml"
     try:
-        document = read_yaml(given.read_text(encoding="utf-8"), str(given))
+        text = text_of(given)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{given}: {error.strerror if isinstance(error, OSError) else 'not a text file'}"]) from error
+        raise BadFile([f"{given}: {reason(error)}"]) from error
+    with attentive(str(given)):
+        document = read_yaml(text, str(given))
     problems = Problems(document)
     found = check(Prices, document.value, problems)
     if found is None:

@@ -17,12 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from optics import BadFile, DeviceConfig, DeviceName, Missing
+from optics.plain import reason
 from orchestrator.lab import VAULT_HEADER, Lab, Secret
+from orchestrator.reading import read_whole
 
 VAULT_PASSWORD = "ANSIBLE_VAULT_PASSWORD_FILE"
 KNOWN_HOSTS = "known_hosts"
 """A file of this name in the inventory's folder holds the host keys of the lab's hosts and devices."""
 _ROUNDS = 10_000
+_MAX_SECRET_BYTES = 1 << 20
 
 
 def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
@@ -78,15 +81,16 @@ def _read(device: DeviceName, secret: Secret) -> str:
 def private_text(path: Path, what: str) -> str:
     """The text of a file that only its owner can read, and that is ours. Raises: BadFile - it is not, or cannot be read."""
     try:
-        with path.open(encoding="utf-8") as file:
+        # O_NONBLOCK: opening a FIFO to which nobody writes would wait for ever
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             found = os.fstat(file.fileno())  # of what was opened: a name may point elsewhere a moment later
             if found.st_mode & 0o077:
                 raise BadFile([f"{what}: {path} can be read by others"], hint=f"chmod 600 {path}")
             if found.st_uid not in (os.geteuid(), 0):
                 raise BadFile([f"{what}: {path} belongs to somebody else"], hint=f"chown {os.geteuid()} {path}")
-            return file.read(1 << 20)
+            return read_whole(file.fileno(), _MAX_SECRET_BYTES).decode("utf-8")
     except OSError as error:
-        raise BadFile([f"{what}: {path}: {error.strerror}"]) from error
+        raise BadFile([f"{what}: {path}: {reason(error)}"]) from error
     except UnicodeDecodeError:
         raise BadFile([f"{what}: {path}: not UTF-8 text"]) from None
 

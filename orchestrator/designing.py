@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from optics import BadFile, HostName, Infeasible, Link, LinkKind
+from optics.plain import reason
 from orchestrator import electrical
 from orchestrator.beside import chosen_hosts
 from orchestrator.circuits import assign_ports
@@ -24,6 +25,7 @@ from orchestrator.lab import Lab
 from orchestrator.methods import METHODS, Found, Wanted
 from orchestrator.paths import NextHops, follow, lanes_of, next_hops, ring_steps
 from orchestrator.plan import WantedLink
+from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
 from planner.alternating import Watch
 from planner.backend import orders
 from planner.bfb import Send
@@ -121,12 +123,13 @@ def read_workload(path: Path) -> Read:
     if path.suffix == ".fbuf":
         return _read_graph(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {error.strerror if isinstance(error, OSError) else 'not a text file'}"]) from error
-    document = read_yaml(text, str(path))
-    problems = Problems(document)
-    found = check(Workload, document.value, problems)
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        document = read_yaml(text, str(path))
+        problems = Problems(document)
+        found = check(Workload, document.value, problems)
     if found is None:
         raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
     return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
@@ -136,10 +139,11 @@ def _read_graph(path: Path) -> Read:
     from planner.importers import taskgraph
 
     try:
-        data = path.read_bytes()
+        data = bytes_of(path, MAX_GRAPH_BYTES)
     except OSError as error:
-        raise BadFile([f"{path}: {error.strerror}"]) from error
-    found = taskgraph.demand(data)
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        found = taskgraph.demand(data)
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
     given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
     return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import optical_testbed
 from optics.errors import TestbedError
 from orchestrator.doctorlab import lab_checks
 from orchestrator.finding import Check
@@ -26,6 +27,8 @@ from orchestrator.telemetry.progress import counted
 __all__ = ["Check", "examine"]
 
 ANSIBLE = ((2, 17), (2, 20))  # as pyproject.toml has it
+TRIED = (3, 13)
+"""The newest Python on which a lab was started; pyproject.toml lists them all."""
 SERVICE_S = 2.0
 _TELEMETRY = {"influxd": ("influxd", "version"), "grafana": ("grafana", "server", "-v")}
 _DISTRIBUTION = "optical-testbed"
@@ -71,11 +74,26 @@ def examine(settings: Settings) -> list[Check]:
 
 def _python() -> list[Check]:
     # An older one than 3.11 cannot import this module.
+    found = f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+    python = Check("python", "ok", found)
+    if sys.version_info[:2] > TRIED:
+        fix = f"python{_dotted(TRIED)} -m venv .venv, and install it there, if something fails"
+        python = Check("python", "warn", f"{found}: not tried with this version, only up to {_dotted(TRIED)}", fix, "perhaps all")
     return [
         Check("testbed", "ok", _version(_DISTRIBUTION) or "runs from its source, not installed"),
-        Check("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"),
+        python,
+        _names(),
         Check("kernel release", "ok", f"{platform.system()} {platform.release()}"),
     ]
+
+
+def _names() -> Check:
+    """Whether packages of others hide ours, whose names are ordinary words."""
+    if hidden := optical_testbed.shadowed():
+        words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
+        fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
+        return Check("package names", "fail", f"others have our names: {words}", fix, "nothing safely")
+    return Check("package names", "ok", f"ours are in {optical_testbed.HOME}")
 
 
 def _version(package: str) -> str:

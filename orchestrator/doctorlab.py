@@ -56,7 +56,7 @@ def lab_checks(settings: Settings) -> list[Check]:
     checks += holders(lab, settings)
     if labproc.is_emulated(folder):
         checks.append(emulated(folder))
-        if checks[-1].detail.startswith("not running"):
+        if checks[-1].detail.startswith(("not running", "did not start")):
             return [*checks, ports_taken(lab)]
     return [*checks, *reach(lab, busy(lab, settings), upcoming(lab, settings))]
 
@@ -201,6 +201,8 @@ def emulated(folder: Path) -> Check:
             if left:
                 fix = f"kill {' '.join(map(str, left))}"
                 return Check("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
+            if why := labproc.why_not_started(folder):
+                return Check("emulated lab", "fail", f"did not start: {why}", "mend that, then testbed lab start", other, "reach")
             return Check("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
         about = labproc.ask(folder, "status")
     except TestbedError as error:

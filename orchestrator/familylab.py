@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optical_testbed
 from optics.errors import Missing
 from orchestrator import labproc
 
@@ -74,6 +75,7 @@ def _generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
         words += ["--hosts", str(hosts)]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "emulators.generate", *words],
+        env=optical_testbed.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

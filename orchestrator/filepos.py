@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -19,7 +20,11 @@ Spot: TypeAlias = tuple[int, int]
 """Line and column, both counted from 1; the column counts characters, as editors do."""
 
 MAX_DEPTH = 64  # no file of ours nests deeper than 8; the limit keeps a hostile one from exhausting the stack
-MAX_NODES = 1_000_000  # YAML aliases can multiply ("billion laughs"); the largest real inventory here has about 10 000 nodes
+MAX_NODES = 500_000  # a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000 nodes
+MAX_NUMBER = 64  # characters of a number in YAML: one in base 60 takes quadratic time to read
+_WORD_LENGTH = 256  # characters of a word compared with the known ones
+MAX_LINES = 100  # of complaints about one file
+_OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is asked for its better words
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,11 @@ class Problems:
 
     def lines(self) -> list[str]:
         found = sorted(dict.fromkeys(self._found))
-        return [f"{self.document.name}:{line}:{col}: {what}" for (line, col), what in found]
+        lines = [f"{self.document.name}:{line}:{col}: {what}" for (line, col), what in found[:MAX_LINES]]
+        if len(found) > MAX_LINES:
+            line, col = found[MAX_LINES][0]
+            lines.append(f"{self.document.name}:{line}:{col}: and {len(found) - MAX_LINES} more mistakes from here on")
+        return lines
 
 
 def spell(path: Path) -> str:
@@ -77,14 +86,20 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
     Labels that end in digits are near to all their siblings; among equally near ones the longest common ending decides.
     """
-    text = str(word)
+    text = str(word)[:_WORD_LENGTH]
+    matcher = SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(text)  # what it finds out about its second word it keeps
 
-    def nearness(candidate: str) -> tuple[float, int]:
+    best: tuple[tuple[float, int], str] | None = None
+    for candidate in sorted(known):
+        matcher.set_seq1(candidate)
+        least = max(0.6, best[0][0] if best else 0.0)
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or (ratio := matcher.ratio()) < least:
+            continue
         ending = next((at for at, (a, b) in enumerate(zip(reversed(text), reversed(candidate), strict=False)) if a != b), len(text))
-        return SequenceMatcher(None, text, candidate).ratio(), ending
-
-    best = max(sorted(known), key=nearness, default=None)
-    return f"; did you mean {best}?" if best is not None and nearness(best)[0] >= 0.6 else ""
+        if best is None or (ratio, ending) > best[0]:
+            best = (ratio, ending), candidate
+    return f"; did you mean {best[1]}?" if best else ""
 
 
 def summary(names: Iterable[str], noun: str) -> str:
@@ -107,6 +122,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
 _WORD = re.compile(r'[A-Za-z_+-][A-Za-z0-9_+-]*|"[^"\n]{1,18}"|.', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
@@ -132,6 +148,7 @@ class _JsonReader:
         self.name, self.at = name, 0
         self.values: dict[Path, Spot] = {}
         self.keys: dict[Path, Spot] = {}
+        self.count = 0
         self.duplicates: list[tuple[Path, Spot, Spot]] = []
         self.starts = [0] + [found.end() for found in re.finditer("\n", text)]
 
@@ -147,8 +164,11 @@ class _JsonReader:
     def value(self, path: Path) -> Any:
         self.space()
         self.values[path] = self.spot()
+        self.count += 1
         if len(path) > MAX_DEPTH:
             self.fail(f"nested deeper than {MAX_DEPTH} levels")
+        if self.count > MAX_NODES:
+            self.fail(f"more than {MAX_NODES} values")
         match self.peek():
             case "{":
                 return self.mapping(path)
@@ -227,8 +247,10 @@ class _JsonReader:
                 else "a control character inside a string; write it as \\u00XX"
             )
         self.at = found.end() + 1
-        value = str(json.loads(self.text[start : self.at]))
-        if any("\ud800" <= char <= "\udfff" for char in value):
+        value = found.group()[1:]
+        if "\\" in value:
+            value = str(json.loads(self.text[start : self.at]))
+        if _SURROGATE.search(value):
             self.at = start
             self.fail("half of a surrogate pair is not a character")
         return value
@@ -264,11 +286,8 @@ class _JsonReader:
         return found.group() if found.group().startswith('"') else f"'{found.group()[:20]}'"
 
     def spot(self) -> Spot:
-        low, high = 0, len(self.starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.starts[middle] <= self.at else (low, middle)
-        return low + 1, self.at - self.starts[low] + 1
+        line = bisect_right(self.starts, self.at)
+        return line, self.at - self.starts[line - 1] + 1
 
     def fail(self, what: str) -> NoReturn:
         line, col = self.spot()
@@ -281,10 +300,12 @@ class _JsonReader:
 def read_yaml(text: str, name: str) -> Document:
     """Parse one YAML document with the safe subset of tags; unknown tags (`!vault`) become their plain text.
 
-    Raises: BadFile - not YAML, or a key that stands twice in one mapping.
+    Raises: BadFile - not YAML, nested too deep, too large, or a key that stands twice in one mapping.
     """
     try:
-        root = _compose(text)
+        root = _compose(text, name)
+    except BadFile:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, col = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -298,13 +319,31 @@ def read_yaml(text: str, name: str) -> Document:
     return Document(name, value, reader.values, reader.keys)
 
 
-def _compose(text: str) -> yaml.Node | None:
+def _within_limits(text: str, name: str) -> None:
+    """Refuse what is too deep or too large before nodes are made of it: libyaml's composer calls itself and has no limit.
+
+    Raises: BadFile. yaml.YAMLError - the text is not YAML; what stands before that place is neither too deep nor too large.
+    """
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH or count > 2 * MAX_NODES:  # a collection has two events
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
+            line, col = (mark.line + 1, mark.column + 1) if (mark := event.start_mark) else (1, 1)
+            raise BadFile([f"{name}:{line}:{col}: {what}"])
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
     """Compose with libyaml where PyYAML has it, ten times as fast; what it refuses is left to PyYAML's own parser and its words."""
-    if hasattr(yaml, "CSafeLoader"):
-        try:
-            return yaml.compose(text, Loader=yaml.CSafeLoader)
-        except yaml.YAMLError:
-            pass
+    try:
+        _within_limits(text, name)
+        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        if len(text) > _OWN_WORDS:
+            raise
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
@@ -320,9 +359,7 @@ class _YamlReader:
         self.count += 1
         spot = (node.start_mark.line + 1, node.start_mark.column + 1)
         if len(path) > MAX_DEPTH or self.count > MAX_NODES:
-            raise BadFile(
-                [f"{self.name}:{spot[0]}:{spot[1]}: {spell(path[:4])}: nested too deep or too large; an alias of itself?"]
-            )
+            self.too_large(node, path)
         self.values[path] = spot
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
@@ -330,7 +367,14 @@ class _YamlReader:
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         return self.scalar(node, path)
 
+    def too_large(self, node: yaml.Node, path: Path) -> NoReturn:
+        spot = f"{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        raise BadFile([f"{self.name}:{spot}: {spell(path[:4])}: nested too deep or too large; an alias of itself?"])
+
     def scalar(self, node: yaml.Node, path: Path) -> Any:
+        if len(node.value) > MAX_NUMBER and node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+            self.complain(node, f"{spell(path)}: the number {node.value[:8]}... of {len(node.value)} characters is too large")
+            return None
         try:
             value = self.scalars.construct_object(node)
         except yaml.constructor.ConstructorError:
@@ -347,6 +391,9 @@ class _YamlReader:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 for source in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
                     if isinstance(source, yaml.MappingNode):
+                        self.count += len(source.value) + len(merged)
+                        if self.count > MAX_NODES:
+                            self.too_large(key_node, path)
                         merged = {self.scalar(k, path): v for k, v in source.value if isinstance(k, yaml.ScalarNode)} | merged
                 continue
             key = self.scalar(key_node, path) if isinstance(key_node, yaml.ScalarNode) else None

@@ -51,7 +51,7 @@ class SshTarget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A GPU server. `host_id` (1..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
+    """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
 
     link_mbps: what a port carries each way (Mb/s, as the link counts them); predictions reckon with it, nothing else does.
     job_user: whom jobs run as. job_env: what plans may set for their jobs beyond what `orchestrator.jobenv` allows.

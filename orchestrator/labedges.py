@@ -36,7 +36,7 @@ class PortEdge(Edge):
 class HostEdge(Edge):
     """The `testbed_` variables of a host, without the prefix."""
 
-    host_id: Annotated[int, Field(ge=1, le=250)]
+    host_id: Annotated[int, Field(ge=0, le=250)]
     ports: Annotated[dict[Annotated[int, Field(ge=1, le=64)], PortEdge], Field(min_length=1)]
     forwarding: Forwarding = "kernel"
     node_prefix: str = "10.255"

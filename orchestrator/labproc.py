@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import optical_testbed
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import reason
 from orchestrator.inventories import absent
@@ -45,15 +46,20 @@ def is_emulated(inventory: Path) -> bool:
 def state_dir(inventory: Path) -> Path:
     """Where the lab of this inventory keeps its key, log and control socket: the directory of the hosts' SSH key.
 
-    Raises: BadFile - hosts.yml cannot be read.
+    Raises: BadFile - hosts.yml cannot be read. TimedOut - not in the time allowed.
     """
     from orchestrator.filepos import read_yaml
+    from orchestrator.reading import attentive, text_of
 
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
         raise wrong
     path = inventory.resolve() / "hosts.yml"
     try:
-        content = read_yaml(path.read_text(encoding="utf-8"), path.name).value
+        text = text_of(path)
+        with attentive(str(path)):
+            content = read_yaml(text, path.name).value
+    except TimedOut:
+        raise
     except (OSError, UnicodeDecodeError, BadFile) as error:
         raise BadFile(
             [f"{path}: {reason(error)}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml"
@@ -146,6 +152,14 @@ def is_running(inventory: Path) -> bool:
     return True
 
 
+def why_not_started(inventory: Path) -> str:
+    """Why the last attempt to start the lab failed, in its own words; empty if it did not. Raises: BadFile."""
+    try:
+        return (state_dir(inventory) / "lab.failed").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def about(status: Mapping[str, Any]) -> str:
     """A lab's size in words, from its answer to `status`."""
     size = ", ".join(counted(len(status.get(f"{what}s", ())), what) for what in ("host", "device", "fibre"))
@@ -177,6 +191,7 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
             text=True,
             errors="replace",
             start_new_session=True,
+            env=optical_testbed.environment(),
             timeout=timeout_s,
             check=False,
         )

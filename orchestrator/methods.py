@@ -73,11 +73,12 @@ def topoopt(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
 
 
 def exact(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
-    """The Pareto list of the exact search, the fastest first."""
+    """The Pareto list of the search of small clusters, the fastest first."""
     from planner.exact import search
 
     found = search(demand, lab, seed=wanted.seed, schedules=wanted.backend == "msccl")
     counted = ", ".join(f"{count} {kind}s" if kind != "exchanged" else f"{count} by exchanges" for kind, count in found.counts)
+    counted += "; another graph may still be better"
     least = f"no graph of this degree has a diameter below {found.moore[0]} or fewer mean hops than {found.moore[1]:.3f}"
     answers = []
     for one in found.best[:TRIED]:

@@ -20,6 +20,7 @@ from orchestrator.lab import Lab, read_lab
 from orchestrator.patience import deadline
 from orchestrator.plan import Plan
 from orchestrator.planfile import read_plan
+from orchestrator.reading import attentive, text_of
 from orchestrator.settings import Settings
 from orchestrator.store import lab_key, slice_key
 from orchestrator.unopened import Unopened
@@ -48,7 +49,8 @@ def load_lab(inventory: Path) -> Lab:
         raise BadFile(
             missing, hint="an inventory is a directory with hosts.yml, devices.yml and fibres.yml; see inventory/example-lab"
         )
-    lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
+    with attentive(str(inventory)):
+        lab = read_lab(*(str(t) for t in texts), names=(names[0], names[1], names[2]))
     return with_known_hosts(lab.with_traits(_traits(lab)), inventory, _options(lab))
 
 
@@ -79,7 +81,8 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
     text = _text(path)
     if isinstance(text, OSError):
         raise BadFile([f"{path}: {text.strerror or text}"], hint="see examples/ for plans to start from")
-    plan = read_plan(text, str(path), lab)
+    with attentive(str(path)):
+        plan = read_plan(text, str(path), lab)
     if plan.job is not None:
         rehearse(plan.job, lab)
     return plan, text
@@ -200,7 +203,7 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
 
 def _text(path: Path) -> str | OSError:
     try:
-        return path.read_text(encoding="utf-8")
+        return text_of(path)
     except OSError as error:
         return error
     except UnicodeDecodeError as error:

@@ -261,8 +261,8 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
 
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"{path}: {error}")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        problems.append(f"{path}: {'nested too deep' if isinstance(error, RecursionError) else error}")
         return {}
     values: dict[str, str] = {}
     for key, value in _flat(table):

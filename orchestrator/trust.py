@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from optics.errors import Untrusted
+from orchestrator.reading import read_whole
 
 TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
 """What an inventory's directory is read for; Ansible takes the last two from beside hosts.yml."""
@@ -63,17 +64,16 @@ def read_own(path: Path, uids: Collection[int]) -> str:
     """
     require_own(path, uids)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
-    with os.fdopen(fd, encoding="utf-8") as file:
+    with os.fdopen(fd):
         found = os.fstat(fd)  # of what was opened: a name may point elsewhere a moment later
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError("not a regular file")
+        text = read_whole(fd, MOST_BYTES).decode()
         if found.st_uid not in uids:
             raise _belongs(path, found.st_uid)
         require_own(path.parent, uids)
         for loose in (path, path.parent):
             if _everybodys(loose):
                 raise Untrusted(f"{loose}: everybody may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
-        return file.read(MOST_BYTES)
+        return text
 
 
 def require_own_inventory(folder: Path, uids: Collection[int]) -> None:

@@ -167,7 +167,7 @@ def pareto(n: int, degree: int, *, duplex: bool = True) -> tuple[Candidate, ...]
     found = _front(_candidates(n, degree, duplex, {}))
     if not found:
         raise Infeasible(
-            f"no known graph of {n} ranks and degree {degree}", f"take degree 2, or {degree * n} ranks, or the exact search"
+            f"no known graph of {n} ranks and degree {degree}", f"take degree 2, or {degree * n} ranks, or the method `exact`"
         )
     return found
 

@@ -1,13 +1,14 @@
-"""The best topologies for up to 16 ranks: every circulant, other Cayley graphs, then exchanges of links; a Pareto list.
+"""The best topologies found for up to 16 ranks: circulants, other Cayley graphs, known graphs, exchanges of links; a Pareto list.
 
-All candidates are regular and, where it can be, divided into rings through all ranks that use every link, so that all-reduce is as
-fast as the ports allow; they differ in what traffic between pairs costs, in hops and in what failures leave. TopologyFinder's own
-answer is always among those compared.
+There are too many regular graphs to look at them all (1544 of 12 ranks and degree 4, millions of 16), so that a better one may
+exist unless a figure is at its bound. All candidates are regular and, where it can be, divided into rings through all ranks that
+use every link, so that all-reduce is as fast as the ports allow; they differ in what traffic between pairs costs, in hops and in
+what failures leave. TopologyFinder's own answer is always among those compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import gcd
@@ -17,20 +18,23 @@ from numpy.typing import NDArray
 
 from planner import bfb
 from planner.demand import Demand, Infeasible
-from planner.direct import graph
+from planner.direct import graph, pareto
 from planner.hamilton import decompose
 from planner.planes import check
+from planner.routing import even_loads
 from planner.score import Score, allreduce_bound_s, allreduce_s, moore, mp_s, score, survives, worst_diameter
 from planner.shape import Lab, Ring, Shape
-from planner.topofinder import BASE, find
+from planner.topofinder import connection, find
 from planner.totient import ring
 
 LARGEST = 16
 """Ranks up to which the search is worth its time."""
 FINALISTS = 4
 """Graphs of each kind that are scored in full, those of fewest hops."""
-RESTARTS = 3
-EXCHANGES = 700
+EXCHANGED_FINALISTS = 8
+"""The same of graphs found by exchanges: of as many hops, their fullest links differ, and only the linear program says how much."""
+RESTARTS = 4
+EXCHANGES = 1500
 """Starts of the search by exchanges, and exchanges tried in each."""
 
 Links = tuple[tuple[int, int], ...]
@@ -84,28 +88,30 @@ def _gain(name: str, was: float, now: float) -> str:
 
 
 def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -> Findings:
-    """Look at all circulants, at other Cayley graphs and at graphs near the best of them; score the best of each kind.
+    """Look at all circulants, at other Cayley graphs, at known graphs and at graphs near the best; score the best of each kind.
 
     schedules: the back-end can run any schedule, so that breadth-first ones count where they are faster than rings.
     Raises: Infeasible - too many ranks, or nothing fits the lab.
     """
     n = demand.n
     if n > LARGEST:
-        raise Infeasible(f"exact search among {n} ranks", f"take at most {LARGEST} ranks, or the rules `paper`")
+        raise Infeasible(f"search of all kinds of graphs among {n} ranks", f"take at most {LARGEST} ranks, or the rules `paper`")
     degree = min(lab.degree, n - 1)
     if lab.duplex and n % 2 and degree % 2:
         degree -= 1
     weights = demand.mp if demand.mp.any() else 1.0 - np.eye(n)
     alike = len(np.unique(weights[~np.eye(n, dtype=bool)])) == 1
     judge = _Judge(n, weights)
-    kinds: dict[str, list[tuple[float, str, Links]]] = {"circulant": [], "Cayley graph": [], "exchanged": []}
+    kinds: dict[str, list[tuple[float, str, Links]]] = {"circulant": [], "Cayley graph": [], "known graph": [], "exchanged": []}
     kinds["circulant"] = list(_circulants(n, degree, lab.duplex, judge, alike))
     if alike:
         kinds["Cayley graph"] = list(_cayley(n, degree, lab.duplex, judge))
+        kinds["known graph"] = list(_known(n, degree, lab.duplex, judge))
     start = min(kinds["circulant"], default=None)
-    kinds["exchanged"] = list(_exchanged(n, degree, lab.duplex, judge, start[2] if start else None, seed))
+    kinds["exchanged"] = list(_exchanged(n, degree, lab.duplex, judge, start[2] if start else None, seed, alike))
     totient = _totient(demand, lab, seed, schedules)
-    finalists = [entry for found in kinds.values() for entry in _distinct(found)]
+    finalists = [entry for kind, found in kinds.items() if kind != "exchanged" for entry in _distinct(found)]
+    finalists += _least_full(kinds["exchanged"], n, lab.duplex, weights)
     candidates: list[Candidate] = []
     for _, name, links in sorted(finalists, key=lambda entry: entry[0]):  # stable: of as few hops, circulants first
         found = _scored(name, links, demand, lab, schedules, candidates)
@@ -221,6 +227,19 @@ def _cayley(n: int, degree: int, duplex: bool, judge: _Judge) -> Iterator[tuple[
                 yield hops, f"Cayley graph of {name} by {tuple(generators)}", links
 
 
+def _known(n: int, degree: int, duplex: bool, judge: _Judge) -> Iterator[tuple[float, str, Links]]:
+    """Graphs of the direct-connect catalogue whose links all join other ranks."""
+    try:
+        catalogue = pareto(n, degree, duplex=duplex)
+    except Infeasible:
+        return
+    for entry in catalogue:
+        links = tuple(sorted({(min(pair), max(pair)) if duplex else (pair[0], pair[1]) for pair in entry.build().cables.tolist()}))
+        regular = len(links) == n * degree // (2 if duplex else 1) and all(a != b for a, b in links)
+        if regular and (hops := judge.hops(_out(n, links, duplex))) < float("inf"):
+            yield hops, entry.name, links
+
+
 def _product_table(a: int, b: int) -> list[list[int]]:
     return [[(x // b + y // b) % a * b + (x + y) % b for y in range(a * b)] for x in range(a * b)]
 
@@ -236,13 +255,18 @@ def _dihedral_table(m: int) -> list[list[int]]:
 
 
 def _exchanged(
-    n: int, degree: int, duplex: bool, judge: _Judge, start: Links | None, seed: int
+    n: int, degree: int, duplex: bool, judge: _Judge, start: Links | None, seed: int, alike: bool
 ) -> Iterator[tuple[float, str, Links]]:
-    """Graphs reached by exchanging the ends of two links, from the best circulant and from random ones, never for worse."""
+    """Graphs reached by exchanging the ends of two links, from the best circulant and from random ones, never for worse.
+
+    Of each start all graphs of its fewest hops that are not alike; where ranks are not alike, all with other links.
+    """
     if start is None or degree < 2:
         return
     rng = np.random.default_rng(seed)
+    seen: set[Hashable] = set()
     for attempt in range(RESTARTS):
+        fewest: list[Links] = []
         links = list(start)
         out = _out(n, links, duplex)
         best = judge.hops(out)
@@ -258,11 +282,44 @@ def _exchanged(
             _swap(out, (a, b), (c, d), duplex)
             now = judge.hops(out)
             if now <= best or (attempt and number < n * degree and now < float("inf")):  # at first anything goes
+                if now < best:
+                    fewest.clear()
                 best = now
                 links[i], links[j] = (a, d), (c, b)
+                fewest.append(tuple(links))
             else:
                 _swap(out, (a, d), (c, b), duplex)
-        yield best, f"search by exchanges, start {attempt + 1}", tuple(links)
+        for found in fewest or [tuple(links)]:
+            mark = _mark(n, found, duplex) if alike else frozenset(found)
+            if mark not in seen:
+                seen.add(mark)
+                yield best, f"search by exchanges, start {attempt + 1}", found
+
+
+def _mark(n: int, links: Links, duplex: bool) -> tuple[object, ...]:
+    """What graphs have in common that differ in the names of ranks only: how many closed walks of each length pass each rank."""
+    walks = bare = graph(n, links, duplex=duplex).adjacency
+    counts = []
+    for _ in range(4):
+        walks = walks @ bare
+        counts.append(np.diag(walks))
+    return tuple(sorted(zip(*(count.tolist() for count in counts), strict=True)))
+
+
+def _least_full(
+    found: list[tuple[float, str, Links]], n: int, duplex: bool, weights: NDArray[np.float64]
+) -> list[tuple[float, str, Links]]:
+    """Graphs of fewest hops, of these the ones whose fullest link carries least where traffic is divided evenly."""
+
+    def fullest(links: Links) -> float:
+        return float(even_loads(graph(n, links, duplex=duplex), weights).max())
+
+    fewest = sorted({round(hops, 9) for hops, _, _ in found})[:2]
+    rated = [
+        (round(hops, 9), round(fullest(links), 9), hops, name, links) for hops, name, links in found if round(hops, 9) in fewest
+    ]
+    rated.sort(key=lambda entry: entry[:2])
+    return [(hops, name, links) for _, _, hops, name, links in rated[:EXCHANGED_FINALISTS] if hops < float("inf")]
 
 
 def _swap(out: list[set[int]], first: tuple[int, int], second: tuple[int, int], duplex: bool) -> None:
@@ -293,7 +350,7 @@ def _scored(name: str, links: Links, demand: Demand, lab: Lab, schedules: bool, 
     shape = replace(bare, degree=lab.degree)
     rings = _strides(demand.n, links, lab.duplex) or decompose(bare)
     if rings is not None:
-        group = next((group.id for group in demand.groups if len(group.members) == demand.n), BASE)
+        group = next((group.id for group in demand.groups if len(group.members) == demand.n), connection(demand.groups))
         orders, left = rings
         strides = [order[1] if order == _by_stride(order) else None for order in orders]
         named = tuple(Ring(group, order, stride) for order, stride in zip(orders, strides, strict=True))

@@ -6,6 +6,7 @@ get rings by traffic; strides are chosen so that few steps lead anywhere; ports 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from math import ceil
@@ -20,7 +21,7 @@ from planner.shape import Lab, Ring, Shape
 from planner.totient import Choice, Coins, Rules, coin_change, ring, select, strides, walecki
 
 BASE = "all"
-"""The group a ring belongs to that is there for connection only."""
+"""The group of a ring that is there for connection only, unless a collective has that name."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> 
             "give hosts 2 ports, or take simplex links",
         )
     groups, merged = _merge(demand.groups)
-    base = Group(BASE, tuple(range(demand.n)), 0)
+    base = Group(connection(demand.groups), tuple(range(demand.n)), 0)
     for with_base in (False, True):
         work = _Work(demand, lab, rules, groups, np.full(demand.n, lab.degree, dtype=np.int64))
         for_allreduce = _share(work) if rules == "paper" else lab.degree
@@ -133,6 +134,14 @@ def find(demand: Demand, lab: Lab, *, rules: Rules = "paper", seed: int = 0) -> 
         demand.allreduce_bytes / wire if wire else 1.0, for_allreduce, lab.degree - for_allreduce, tuple(work.rings.items())
     )
     return Finding(shape, rules, split, tuple(choices), matches, check(shape, lab), merged, tuple(work.notes))
+
+
+def connection(groups: Iterable[Group]) -> str:
+    """A name for rings through all ranks that no collective's rings have."""
+    name, taken = BASE, {group.id for group in groups}
+    while name in taken:
+        name += "-ranks"
+    return name
 
 
 def _merge(groups: tuple[Group, ...]) -> tuple[tuple[Group, ...], tuple[tuple[str, tuple[str, ...]], ...]]:

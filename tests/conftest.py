@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills")
+LAB = ("end_to_end", "hosts", "fabric", "security", "guard", "drills", "installed")
 """Folders whose tests start labs: one after another, begun first since it takes longest."""
 WHOLE = ("conformance", "dashboards", "telemetry")
 """Folders whose modules share a costly beginning."""
+
+
+TERMINAL = {"TERM": "xterm", "LANG": "C.UTF-8"}
+"""What programs under test are told of a terminal; those tests that need another say so."""
+_SAID_OF_OUTPUT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LC_ALL", "PYTHONIOENCODING", "CI")
+
+
+def pytest_configure() -> None:
+    """Tests set their own signals and terminal: `nohup`, a script's `&` and CI runners hand down an ignored SIGINT, TERM=dumb."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
+    for name in _SAID_OF_OUTPUT:
+        os.environ.pop(name, None)
+    os.environ.update(TERMINAL)
 
 
 def _folder(test: str) -> str:

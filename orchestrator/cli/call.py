@@ -109,9 +109,12 @@ class Call:
 
     @cached_property
     def settings(self) -> Settings:
+        from orchestrator.reading import ALLOWED_S
         from orchestrator.settings import load
 
-        return load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait})
+        found = load({"inventory": self.inventory, "timeout": self.timeout, "owner": self.owner, "wait": self.wait})
+        ALLOWED_S.set(found.timeout_s)
+        return found
 
     @property
     def colour(self) -> bool:

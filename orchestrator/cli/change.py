@@ -37,7 +37,7 @@ def _wanted(path: Path | None, call: Call, file: Path | None = None) -> Path:
     path = path or file
     if path is None:
         raise Usage(f"{call.verb}: no plan given", hint=f"testbed {call.verb} --topology examples/ring-12.json")
-    if not path.is_file():
+    if not path.exists():
         from difflib import get_close_matches
 
         from optics.errors import BadFile

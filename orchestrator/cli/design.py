@@ -75,7 +75,7 @@ Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration 
 
 SHORT = {
     "topoopt": "TopoOpt: rings of small diameter for sums, matched pairs for the rest.",
-    "exact": "Search small clusters exactly: circulants, other Cayley graphs, graphs near them.",
+    "exact": "The best found for up to 16 hosts: circulants, other Cayley graphs, known graphs, graphs near them.",
     "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
     "torus": "The squarest torus: takes no notice of traffic.",
@@ -175,7 +175,7 @@ def _there(path: Path, lab: Lab) -> Plan:
     """A plan that is beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
     from orchestrator.session import load_plan
 
-    if not path.is_file():
+    if not path.exists():
         raise Usage(f"--beside {path}: no such file", hint="--beside first.json: a plan of this lab")
     return load_plan(path, lab)[0]
 

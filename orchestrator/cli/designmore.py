@@ -66,13 +66,12 @@ def predicted(call: Call, run: str) -> Result:
 
 
 def _plan(call: Call, path: Path | None) -> Plan:
-    from orchestrator.planfile import read_plan
-    from orchestrator.session import load_lab
+    from orchestrator.session import load_lab, load_plan
 
-    if path is None or not path.is_file():
+    if path is None or not path.exists():
         what = "no plan given" if path is None else f"{path}: no such file"
         raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
-    return read_plan(path.read_text(encoding="utf-8"), str(path), load_lab(call.settings.inventory))
+    return load_plan(path, load_lab(call.settings.inventory))[0]
 
 
 def register(app: typer.Typer) -> None:

@@ -268,9 +268,10 @@ def _abilities(driver: str) -> list[str]:
 def _update(page: Path, tables: dict[str, str]) -> Result:
     """Put tables between their markers in a page. Raises: BadFile."""
     from conformance.present import NoMarkers, replaced
+    from orchestrator.reading import text_of
 
     try:
-        text = page.read_text(encoding="utf-8")
+        text = text_of(page)
         new = replaced(text, tables)
     except (OSError, NoMarkers) as error:
         raise BadFile([f"{page}: {reason(error)}"]) from error

@@ -76,6 +76,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "lab": ("lab",),
     "doctor": ("doctor",),
     "words": ("schema", "version"),
+    "examples": ("examples",),
 }
 """The modules of the verbs, and the names that each registers."""
 

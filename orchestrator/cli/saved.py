@@ -9,12 +9,16 @@ from pathlib import Path
 
 from optics.errors import BadFile
 from optics.plain import reason
+from orchestrator.filepos import read_json
 from orchestrator.labelling import relabelled_text
+from orchestrator.reading import MAX_BYTES, text_of
 from orchestrator.reports import PlanReport
 from orchestrator.settings import private_dir
 from orchestrator.wholefile import write_whole
 
 FORMAT = "testbed.saved-plan/1"
+MAX_SAVED_BYTES = 4 * MAX_BYTES
+"""The largest saved plan (bytes): the plan's text inside a string, and what would change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
     body = {
         "schema": FORMAT,
         "topology_name": topology.name,
-        "topology": relabelled_text(topology.read_text(encoding="utf-8"), report.relabel.labels if report.relabel else {}),
+        "topology": relabelled_text(text_of(topology), report.relabel.labels if report.relabel else {}),
         "fingerprint": report.fingerprint,
         "report": report.to_json(),
     }
@@ -41,7 +45,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
 def load(file: Path, cache: Path) -> Saved:
     """Read a saved plan. Raises: BadFile - not one."""
     try:
-        body = json.loads(file.read_text(encoding="utf-8"))
+        body = read_json(text_of(file, MAX_SAVED_BYTES), str(file)).value
         if body["schema"] != FORMAT:
             raise ValueError(f"schema is {body['schema']!r}, wanted {FORMAT!r}")
         text, name, fingerprint = str(body["topology"]), Path(str(body["topology_name"])).name, str(body["fingerprint"])

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optics.errors import BadFile, Missing, NotVerified
+from optics.plain import reason
+from orchestrator.filepos import read_json
 from orchestrator.lab import Lab
 from orchestrator.plan import Job
 from orchestrator.planfile import read_plan
+from orchestrator.reading import text_of
 from orchestrator.report.gather import campaigns, read_campaign
 from orchestrator.reports import DownReport, JobStatus, UpReport, to_json
 from orchestrator.settings import Settings, private_dir
@@ -265,11 +268,9 @@ def _with_job(path: Path, job: Mapping[str, Any]) -> str:
     """The text of a plan, with this job in place of its own; the rings, which follow the plan's links, stay."""
     if not job:
         try:
-            return path.read_text(encoding="utf-8")
+            return text_of(path)
         except (OSError, UnicodeDecodeError) as error:
-            raise BadFile(
-                [f"{path}: {getattr(error, 'strerror', None) or error}"], hint="see examples/ for plans to start from"
-            ) from error
+            raise BadFile([f"{path}: {reason(error)}"], hint="see examples/ for plans to start from") from error
     plan = _json(path)
     own = plan.get("job")
     rings = {"rings": own["rings"]} if isinstance(own, dict) and "rings" in own else {}
@@ -278,9 +279,9 @@ def _with_job(path: Path, job: Mapping[str, Any]) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFile([f"{path}: {getattr(error, 'strerror', None) or error}"]) from error
+        found = read_json(text_of(path), str(path)).value
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
     if not isinstance(found, dict):
         raise BadFile([f"{path}: wanted a JSON object"])
     return found

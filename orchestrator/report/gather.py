@@ -154,10 +154,11 @@ def _ports(noted: Mapping[str, Any] | None) -> Mapping[str, tuple[str, ...]]:
 
 def _from_inventory(inventory: Path) -> tuple[bool | None, Mapping[str, float] | None]:
     """As the inventory says now, for runs that noted nothing."""
-    import yaml
+    from orchestrator.filepos import read_yaml
+    from orchestrator.reading import text_of
 
     try:
-        devices = yaml.safe_load((inventory / "devices.yml").read_text(encoding="utf-8"))["devices"]
+        devices = read_yaml(text_of(inventory / "devices.yml"), "devices.yml").value["devices"]
         return (inventory / "emulator.yml").is_file(), _scales(devices)
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, TypeError, BadFile):
         return None, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import http.server
+import json
 import os
 import socket
 import socketserver
@@ -112,6 +113,65 @@ def test_a_lab_that_is_left_over_is_named_by_its_process(tmp_path: Path) -> None
         assert doctorlab.leftovers(tmp_path) == []
         fcntl.flock(held, fcntl.LOCK_EX)
         assert doctorlab.leftovers(tmp_path) == [os.getpid()]
+
+
+# The lab's process dies before it is ready, as it did on Python 3.13.
+DIES = """
+import sys
+import emulators.__main__ as program
+def dies(*arguments):
+    raise NotADirectoryError(20, "Not a directory", "control.sock")
+program.serve = dies
+sys.exit(program.main(["--devices-only", sys.argv[1]]))
+"""
+
+
+def test_a_lab_that_could_not_start_is_told_until_it_starts(tmp_path: Path) -> None:
+    inventory, state = tmp_path / "inventory", tmp_path / "state"
+    words = ["--hosts", "2", "--free-ports", "--out", str(inventory), "--state", str(state)]
+    subprocess.run([sys.executable, "-m", "emulators.generate", *words], check=True, stdout=subprocess.DEVNULL)
+    died = subprocess.run([sys.executable, "-c", DIES, str(inventory)], capture_output=True, text=True, timeout=60, check=False)
+    assert died.returncode == 2 and "the lab did not start" in died.stderr
+    told = doctorlab.emulated(inventory)
+    assert told.state == "fail" and told.detail.startswith("did not start: ") and "NotADirectoryError" in told.detail
+    assert any(
+        check.name == "emulated lab" and check.state == "fail"
+        for check in doctorlab.lab_checks(load({"inventory": str(inventory)}))
+    )
+    here, there = os.pipe()
+    with open(here, "rb") as ready:  # noqa: PTH123 - a descriptor
+        running = subprocess.Popen(
+            [sys.executable, "-m", "emulators", "--devices-only", "--foreground", "--ready-fd", str(there), str(inventory)],
+            pass_fds=(there,),
+            stdout=subprocess.DEVNULL,
+        )
+        os.close(there)
+        try:
+            assert ready.readline() == b"ready\n"
+        finally:
+            running.terminate()
+            running.wait(30)
+    assert doctorlab.emulated(inventory).state == "ok"
+
+
+def test_a_python_newer_than_any_tried_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert by_name(doctor._python())["python"].state == "ok"
+    monkeypatch.setattr(doctor, "TRIED", (3, 10))
+    found = by_name(doctor._python())["python"]
+    assert found.state == "warn" and "only up to 3.10" in found.detail and "python3.10" in found.fix
+
+
+def test_packages_of_others_that_have_our_names_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert by_name(doctor._python())["package names"].state == "ok"
+    (tmp_path / "dashboards").mkdir()
+    (tmp_path / "dashboards" / "__init__.py").touch()
+    code = "import optical_testbed, json; print(json.dumps(optical_testbed.shadowed()))"
+    command, path = [sys.executable, "-P", "-c", code], {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {"dashboards": str(tmp_path / "dashboards")}
+    monkeypatch.setattr(doctor.optical_testbed, "shadowed", lambda: {"dashboards": "/elsewhere/dashboards"})
+    found = by_name(doctor._python())["package names"]
+    assert found.state == "fail" and "dashboards is /elsewhere/dashboards" in found.detail
 
 
 def test_a_store_that_is_broken_is_told(cli: Any) -> None:

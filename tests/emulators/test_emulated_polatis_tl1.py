@@ -1,6 +1,5 @@
 """Polatis over TL1: every row of the published commands, sessions, shutters, flaps, attenuators."""
 
-import asyncio
 import re
 
 import pytest

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from conformance.transcript import read_transcript
+from conformance.transcript import transcript_of
 from optics import BadFile
 from orchestrator.lab import Lab, read_lab
 from orchestrator.planfile import read_plan
@@ -15,25 +15,10 @@ from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
 
 
-class _File:
-    """A file that is nowhere."""
-
-    stem = "x"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read_text(self, encoding: str) -> str:
-        return self._data.decode(encoding)
-
-    def __str__(self) -> str:
-        return "x.txt"
-
-
 @target("transcript")
 def transcript(data: bytes) -> None:
-    with suppress(BadFile):
-        found = read_transcript(cast(Path, _File(data)))
+    with suppress(BadFile, UnicodeDecodeError):
+        found = transcript_of(data.decode(), Path("x.txt"))
         assert found.source and found.exchanges and found.kind
 
 

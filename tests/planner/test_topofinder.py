@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.demand import Demand, Group, Infeasible
 from planner.shape import Lab
 from planner.topofinder import BASE, Finding, find
+from planner.totient import Rules
 
 
 def uniform(n: int, total: float) -> np.ndarray:
@@ -52,6 +53,19 @@ def test_traffic_between_pairs_alone_still_gets_a_ring_for_connection() -> None:
     found = find(Demand(12, (), uniform(12, 1e9)), Lab(12, 4))
     assert [ring.group for ring in found.shape.rings] == [BASE] and found.shape.connected
     assert len(found.matches) == 2
+
+
+@pytest.mark.parametrize("rules", ["paper", "artifact"])
+def test_a_collective_may_be_called_all(rules: Rules) -> None:
+    ranks = tuple(range(12))
+    found = find(Demand(12, (Group("all", ranks, 10**9),), np.zeros((12, 12))), Lab(12, 4), rules=rules)
+    assert strides_of(found, "all") == strides_of(find(whole(12), Lab(12, 4), rules=rules))
+
+
+def test_a_collective_of_some_ranks_called_all_is_told_from_the_ring_that_joins_all() -> None:
+    groups = (Group("all", tuple(range(6)), 10**9), Group("rest", tuple(range(6, 12)), 10**9))
+    found = find(Demand(12, groups, uniform(12, 1e6)), Lab(12, 4))
+    assert {ring.group: len(ring.order) for ring in found.shape.rings} == {"all-ranks": 12, "all": 6, "rest": 6}
 
 
 def test_groups_of_all_ranks_divide_the_rings_by_traffic() -> None:

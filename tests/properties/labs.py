@@ -11,7 +11,7 @@ from orchestrator.rules import Macs
 
 
 def inventory(
-    hosts: int = 12, ports: int = 4, *, forwarding: str = "kernel", lanes: int = 4, devices: int | None = None
+    hosts: int = 12, ports: int = 4, *, forwarding: str = "kernel", lanes: int = 4, devices: int | None = None, first_id: int = 1
 ) -> tuple[str, str, str]:
     """Three inventory texts: port p of every host is wired to device 1 + (p - 1) mod devices (default: a device per port)."""
     devices = devices or ports
@@ -20,7 +20,7 @@ def inventory(
     lines += ['    testbed_port_prefix: "10.100"'] if npar else []
     lines += ["  hosts:"]
     for number in range(1, hosts + 1):
-        lines += [f"    gpu{number:02d}:", f"      testbed_host_id: {number}", "      testbed_ports:"]
+        lines += [f"    gpu{number:02d}:", f"      testbed_host_id: {number - 1 + first_id}", "      testbed_ports:"]
         for port in range(1, ports + 1):
             names = f"{{interface: pp{port}rdma, eth: pp{port}eth}}" if npar else f"{{interface: opt{port}}}"
             lines.append(f"        {port}: {names}")
@@ -38,8 +38,10 @@ def inventory(
 
 
 @cache
-def lab(hosts: int = 12, ports: int = 4, *, forwarding: str = "kernel", lanes: int = 4, devices: int | None = None) -> Lab:
-    return read_lab(*inventory(hosts, ports, forwarding=forwarding, lanes=lanes, devices=devices))
+def lab(
+    hosts: int = 12, ports: int = 4, *, forwarding: str = "kernel", lanes: int = 4, devices: int | None = None, first_id: int = 1
+) -> Lab:
+    return read_lab(*inventory(hosts, ports, forwarding=forwarding, lanes=lanes, devices=devices, first_id=first_id))
 
 
 def tangled(hosts: int, ports: int, devices: int, random: Random) -> tuple[Lab, tuple[Link, ...]]:

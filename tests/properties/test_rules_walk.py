@@ -53,9 +53,11 @@ def shortest(links: tuple[Link, ...], source: str) -> dict[str, int]:
         far = grown
 
 
-@given(graphs, modes)
-def test_every_pair_is_reached_in_the_planned_number_of_hops_on_every_lane(links: tuple[Link, ...], mode: str) -> None:
-    here = lab(14, 4, forwarding=mode)
+@given(graphs, modes, st.sampled_from([0, 1, 237]))
+def test_every_pair_is_reached_in_the_planned_number_of_hops_on_every_lane(
+    links: tuple[Link, ...], mode: str, first_id: int
+) -> None:
+    here = lab(14, 4, forwarding=mode, first_id=first_id)
     known = macs(here)
     written, planned = rules(links, here, known), hops(links, here)
     for source in members(links):

@@ -3,7 +3,8 @@
 testbed: runs the command line on a private emulated lab. device: an opened driver in front of its emulator. emulated_lab: a running
 private lab. fault: makes the device misbehave, and mends it after the test. conformance: runs checks.
 
-Nothing is imported and nothing starts before a test asks for one of them.
+Nothing is imported and nothing starts before a test asks for one of them: a repository with a package `conformance` or `drivers` of
+its own runs its tests undisturbed. Where such a package hides ours, the fixtures say so.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def testbed_labs() -> Iterator[Callable[[str, int], Lab]]:
     """Labs by driver and number of hosts, each started when first asked for and stopped at the end of the session."""
+    _check_packages()
     from conformance.private import Labs
 
     with Labs() as labs:
@@ -63,6 +65,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Opened]:
 
     Its questions are coroutines, for an event loop of the test's own or for `device.run`.
     """
+    _check_packages()
     from conformance.device import own_emulator, private
 
     driver = _wanted(request)[0]
@@ -82,6 +85,16 @@ def fault(device: Opened) -> Iterator[Callable[..., int]]:
     truth = device.truth
     yield truth.fault
     truth.mend()
+
+
+def _check_packages() -> None:
+    """End the test where a package of somebody else's has the name of one of ours and comes first on sys.path."""
+    import optical_testbed
+
+    if hidden := optical_testbed.shadowed():
+        words = ", ".join(f"`{name}` is {place}" for name, place in hidden.items())
+        fix = f"rename it, or run these tests from another directory with --import-mode=importlib; wanted {optical_testbed.HOME}"
+        pytest.fail(f"packages of optical-testbed are hidden by others of the same name: {words}; {fix}", pytrace=False)
 
 
 def _wanted(request: pytest.FixtureRequest) -> tuple[str, int]:

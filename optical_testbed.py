@@ -1,0 +1,53 @@
+"""Finds this project's own packages, whose names (`drivers`, `conformance`, ...) others may use too; entry point of `testbed`.
+
+It bears the distribution's name, and imports none of them before it has seen to that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+HOME = Path(__file__).resolve().parent
+"""The folder that holds the packages: the repository, or site-packages."""
+PACKAGES = (
+    "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "playbooks", "inventory", "dashboards",
+)  # fmt: skip
+
+
+class OwnFirst:
+    """A finder for sys.meta_path: our packages are those beside this file, whatever sys.path has before them."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(HOME)]) if path is None and name in PACKAGES else None
+
+
+def environment() -> dict[str, str]:
+    """The environment for a Python process that runs one of our packages with `-m`, in whatever directory it starts."""
+    path = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def shadowed() -> dict[str, str]:
+    """Those of our packages that `import` would find elsewhere, and where."""
+    found = {}
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        places = [Path(place).resolve() for place in (spec.submodule_search_locations or [spec.origin or "?"])] if spec else []
+        if places and HOME / name not in places[:1]:
+            found[name] = str(places[0])
+    return found
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.meta_path.insert(0, OwnFirst)
+    from orchestrator.cli.main import main as command
+
+    command()
