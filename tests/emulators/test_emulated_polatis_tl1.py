@@ -1,12 +1,11 @@
 """Polatis over TL1: every row of the published commands, sessions, shutters, flaps, attenuators."""
 
-import asyncio
 import re
 
 import pytest
 
 from emulators.dialects.polatis_tl1 import PolatisTl1
-from tests.emulators.emulated import Client, Device, Start
+from tests.emulators.emulated import Client, Device, Start, until
 
 
 async def entered(device: Device) -> Client:
@@ -152,7 +151,7 @@ async def test_a_flap_takes_the_light_away_and_brings_it_back_so_often(start: St
     device.glass.clear()
     assert "COMPLD" in await client.ask("OPR-PORT-FLAP::17:123:;")
     assert device.lit() == {("2", "18")}
-    await asyncio.sleep(0.25)
+    await until(lambda: len(device.glass) >= 4)
     assert [("1", "17") in lit for _, lit in device.glass] == [False, True, False, True]
     assert all(("2", "18") in lit for _, lit in device.glass)
 
