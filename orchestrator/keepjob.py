@@ -48,4 +48,5 @@ def consequence(record: JobRecord, job: Job | None, affected: bool, usual: Mappi
         return f"{record.name} runs on" + ("; its links are dark for as long as the light moves" if affected else "")
     known = [usual[name] for name in PAUSE if name in usual]
     pause = f"about {seconds_text(sum(known))}, as in earlier runs" if known else "until the new one has made its first iteration"
-    return f"{record.name} is stopped and {job.name} launched; training pauses {pause} (up --keep-job: {record.name} runs on)"
+    what = "is stopped and launched again as this plan has it" if job.name == record.name else f"is stopped, {job.name} launched"
+    return f"{record.name} {what}; training pauses {pause} (up --keep-job: {record.name} runs on)"

@@ -236,7 +236,8 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     text = f"{counted(total, 'point')} of {counted(len(folders), 'run')} written to {target.url}, database {target.db}"
     data: dict[str, Json] = {"points": total, "runs": len(folders), "refused": written.refused, "url": target.url, "db": target.db}
     if written.refused:
-        words = f"{written.refused} points were refused and stay in the journal only; the first: {written.words}"
+        kept = "it stays" if written.refused == 1 else "they stay"
+        words = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.words}"
         return Result(data, text, "E-REFUSED", 7, words, "another database has no old types: TESTBED_INFLUX_DB=testbed2", ok=False)
     return Result(data, text)
 

@@ -61,7 +61,10 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     assert consequence(running(ring), ring.job, False, usual) == "ddp-mlp runs on"
     assert "dark for as long as the light moves" in consequence(running(ring), ring.job, True, usual)
     told = consequence(running(ring), topoopt.job, True, usual)
-    assert told.startswith("ddp-mlp is stopped and ddp-mlp launched; training pauses about 14.1 s") and "--keep-job" in told
+    assert (
+        told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
+        and "--keep-job" in told
+    )
     assert "until the new one has made its first iteration" in consequence(running(ring), topoopt.job, True, {})
 
 

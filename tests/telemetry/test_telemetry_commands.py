@@ -57,7 +57,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
     fill(typed.runs / "r", 3)
-    assert "1 runs" in typed("status") and "none wanted" in typed("status")
+    assert "1 run," in typed("status") and "none wanted" in typed("status")
     assert "No InfluxDB is wanted" in typed("start", code=2)
     assert "Nothing of this setting was running" in typed("stop")
     assert "--to URL" in typed("replay", "r", code=2)
@@ -108,7 +108,7 @@ def test_replay_sends_a_run_again_and_says_what_was_refused(typed: Typed, target
     with (typed.runs / "2026-11-21-0001" / "telemetry" / "000.lp").open("a") as journal:
         journal.write(f"port,host=h rx_bytes=1.5 {time.time_ns()}\n")
     said = typed("replay", "2026-11-21-0001", "--to", target.url, code=7)
-    assert "1 points were refused" in said and "field type conflict" in said
+    assert "1 point refused, it stays in the journal only" in said and "field type conflict" in said
 
 
 def test_replay_to_a_server_that_is_not_there_names_it(typed: Typed) -> None:
