@@ -135,7 +135,12 @@ def test_no_runs_yet_is_said(cli: Any) -> None:
 def test_a_phase_that_came_twice_stands_once_and_what_overlaps_others_says_so() -> None:
     told = [("switch", 0.0, 100.0), ("resume", 90.0, 700.0), ("job", 100.0, 200.0), ("launch", 300.0, 200.0), ("job", 500.0, 500.0)]
     lines = draw([Bar("run", "", name, begin, ms) for name, begin, ms in told], 70, unicode=False)
-    assert [line.split()[:2] for line in lines[1:]] == [["switch", "100.0"], ["job", "700.0"], ["launch", "200.0"], ["resume", "700.0"]]
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["switch", "100.0"],
+        ["job", "700.0"],
+        ["launch", "200.0"],
+        ["resume", "700.0"],
+    ]
     job, resume = (lines[n].split(maxsplit=2)[2] for n in (2, 4))
     assert job.count("#  ") == 1 and set(resume.removesuffix("overlaps others")) == {"-", " "}
 
