@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from optics import BadFile
+from optics.plain import reason
 
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
@@ -61,7 +62,7 @@ def read_transcript(path: Path) -> Transcript:
         if len(text) > MAX_CHARACTERS:
             raise OSError(f"larger than {MAX_CHARACTERS / 1e6:g} million characters, the most that is read")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {error}"], hint="a transcript is made by: testbed driver record") from error
+        raise BadFile([f"{path}: {reason(error)}"], hint="a transcript is made by: testbed driver record") from error
     return transcript_of(text, path)
 
 
