@@ -18,6 +18,7 @@ import pytest
 from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import facts, fleet, launch, render
 from orchestrator.hosts.failures import one_error
+from orchestrator.jobargs import identity
 from orchestrator.plan import Job
 from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
 from tests.hosts.two_hosts import small_lab
@@ -97,11 +98,12 @@ def test_rules_too_many_for_one_command_are_refused_before_anything_is_sent() ->
 
 
 def test_each_rank_is_told_its_place_and_nothing_is_left_to_discovery() -> None:
+    assert "checkpoints" not in launch.requests(replace(JOB, workload="allreduce", args={}), LAB, "r7")["gpu01"]
     made = launch.requests(JOB, LAB, "r7")
     assert list(made) == ["gpu02", "gpu01"]
     request = made["gpu01"]
     env = request["env"]
-    assert request["name"] == "ddp.r7"
+    assert request["name"] == "ddp.r7" and request["checkpoints"] == f"ddp.{identity(JOB)}"
     assert request["argv"] == ["python3", "-m", "workloads.train", "--iterations", "9", "--bucket-mb", "2.5"]
     assert (env["RANK"], env["WORLD_SIZE"], env["LOCAL_RANK"], env["MASTER_ADDR"]) == ("1", "2", "0", "10.254.0.2")
     assert json.loads(env["TESTBED_RINGS"]) == [[0, 1], [1, 0]]
@@ -135,6 +137,7 @@ def test_facts_change_their_digest_with_anything_that_is_installed(monkeypatch: 
     before = facts.facts(host)
     assert before == facts.facts(host)
     assert facts.facts(replace(host, lanes=2))["sha"] != before["sha"]
+    assert facts.facts(replace(host, job_user="ml"))["sha"] != before["sha"] and before["job_user"] == "testbed-job"
     monkeypatch.setattr(facts, "program_digest", lambda: "another committer")
     assert facts.facts(host)["sha"] != before["sha"]
 
