@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.telemetry import Journal, influxd
-from orchestrator.telemetry.influx import Influx, Target
+from orchestrator.telemetry.influx import Influx
+from orchestrator.telemetry.influx_api import Target
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tail import BATCH_LINES
 

@@ -70,7 +70,7 @@ class Stopwatch:
 def inside() -> None:
     """`testbed` with its arguments, timed; the sums go to the file that the environment names."""
     from orchestrator.cli.main import main as testbed
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
     from orchestrator.telemetry.journal import Journal
 
     store, points = Stopwatch(), Stopwatch()

@@ -22,7 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import spread, undisturbed, verdict
 from orchestrator.settings import load
-from orchestrator.store import Store, slice_key
+from orchestrator.store.keys import slice_key
+from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 
 LIMIT_S = 10.0

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import verdict
-from orchestrator.planfile import read_plan
-from orchestrator.session import key_of, load_lab, slice_of
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.target import target
+from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
-from orchestrator.store import Store
-from orchestrator.target import target
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 
 if TYPE_CHECKING:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+_WORD_LENGTH = 256  # characters of a word compared with the known ones
+
 
 def printable(text: str, *, keep: str = "\n") -> str:
     r"""The text with everything that is neither printable nor in `keep` written as an escape.
@@ -40,3 +46,61 @@ def reason(error: Exception) -> str:
 def _utf16(char: str) -> list[int]:
     data = char.encode("utf-16-be", "surrogatepass")
     return [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """`; did you mean X?` for the nearest known word, or nothing.
+
+    Labels that end in digits are near to all their siblings; among equally near ones the longest common ending decides.
+    """
+    text = str(word)[:_WORD_LENGTH]
+    matcher = SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(text)  # what it finds out about its second word it keeps
+
+    best: tuple[tuple[float, int], str] | None = None
+    for candidate in sorted(known):
+        matcher.set_seq1(candidate)
+        least = max(0.6, best[0][0] if best else 0.0)
+        if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least or (ratio := matcher.ratio()) < least:
+            continue
+        ending = next((at for at, (a, b) in enumerate(zip(reversed(text), reversed(candidate), strict=False)) if a != b), len(text))
+        if best is None or (ratio, ending) > best[0]:
+            best = (ratio, ending), candidate
+    return f"; did you mean {best[1]}?" if best else ""
+
+
+def summary(names: Iterable[str], noun: str) -> str:
+    """`12 hosts, gpu01..gpu12`: enough of a list for the reader to see what there is."""
+    ordered = sorted(names, key=natural)
+    if not ordered:
+        return f"no {noun}s"
+    listed = ", ".join(ordered) if len(ordered) <= 4 else f"{ordered[0]}..{ordered[-1]}"
+    return f"{len(ordered)} {noun}{'s' if len(ordered) != 1 else ''}, {listed}"
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which `gpu2` comes before `gpu10`."""
+    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"[0-9]+|[^0-9]+", text))
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with the unit that suits it: `0.4 ms`, `31 ms`, `2.1 s`, `3 min 05 s`."""
+    if seconds < 0.01:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 device`, `4 devices`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def scaled_text(seconds: float, time_scale: float) -> str:
+    """A time that a device takes: `1.0 s`, and of one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
+    if time_scale == 1:
+        return seconds_text(seconds)
+    return f"{seconds_text(seconds * time_scale)} of device time ({seconds_text(seconds)} here, x{time_scale:g})"

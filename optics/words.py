@@ -254,3 +254,18 @@ class DeviceConfig:
     timeout_s: float = 5.0
     options: Mapping[str, str] = field(default_factory=dict)
     time_scale: float = 1.0
+
+
+def short(setting: Setting) -> str:
+    """A setting without its device: `4->17`, `in->3@191.3250-191.3750THz`."""
+    return str(setting).partition(":")[2]
+
+
+def sort_key(setting: Setting) -> tuple[object, ...]:
+    """Any order that is the same every time, whatever kinds of settings meet."""
+    return setting.ingress, setting.egress, str(setting)
+
+
+def setting_id(setting: Setting) -> str:
+    """The ingress port, and of a spectral route its slot: several share a port."""
+    return f"{setting.ingress.label}@{setting.slot}" if isinstance(setting, SpectralRoute) else setting.ingress.label

@@ -8,22 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
-from drivers.api import CircuitSwitch
+from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, driver_traits, open_device
-from optics import BadFile, DeviceName, HostName, Missing, Setting, TestbedError, Traits, Unreachable
+from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Outcome, Setting, TestbedError, Traits, Unreachable
+from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
+from orchestrator.deadline import deadline
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.hosts.launch import rehearse
-from orchestrator.inventories import FILES, absent
-from orchestrator.lab import Lab, read_lab
-from orchestrator.patience import deadline
-from orchestrator.plan import Plan
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.folders import FILES, absent
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
-from orchestrator.settings import Settings
-from orchestrator.store import lab_key, slice_key
-from orchestrator.unopened import Unopened
+from orchestrator.store.keys import key_of, slice_of
 
 __all__ = [
     "Observation",
@@ -86,16 +85,6 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
     if plan.job is not None:
         rehearse(plan.job, lab)
     return plan, text
-
-
-def key_of(lab: Lab) -> str:
-    """The name under which this lab stands in the store and the lock directory."""
-    return lab_key(lab.name, (d.address for d in lab.devices.values()))
-
-
-def slice_of(lab: Lab, settings: Settings) -> str:
-    """The name under which the chosen owner's plan, circuits and jobs on this lab stand in the store."""
-    return slice_key(key_of(lab), settings.owner or settings.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +197,27 @@ def _text(path: Path) -> str | OSError:
         return error
     except UnicodeDecodeError as error:
         return OSError(f"not UTF-8 text: {error}")
+
+
+@dataclass
+class Unopened:
+    """Stands for the device in a session. Its three verbs raise what stood in the way."""
+
+    name: DeviceName
+    traits: Traits
+    why: Missing
+
+    async def identify(self) -> Identity:
+        self._refuse()
+
+    async def read(self) -> frozenset[Setting]:
+        self._refuse()
+
+    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
+        self._refuse()
+
+    async def close(self) -> None:
+        pass
+
+    def _refuse(self) -> NoReturn:
+        raise Missing(str(self.why), hint=self.why.hint)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from optics.errors import BadFile
 from optics.plain import reason
-from orchestrator.lablock import SHARED
-from orchestrator.trust import believed, read_own, require_own_folder, require_own_inventory
+from orchestrator.trust import SHARED, believed, read_own, require_own_folder, require_own_inventory
 
 PROJECT_FILE = "testbed.toml"
 
@@ -86,7 +85,7 @@ class Settings:
         return self.state_dir / "runs" / run
 
     def lock_path(self, lab: str) -> Path:
-        """The file that says which store keeps a lab, by the key of `orchestrator.store.lab_key`."""
+        """The file that says which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
         return self.lock_dir / f"{lab}.lock"
 
 
@@ -315,3 +314,8 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid{os.getuid()}"
+
+
+def campaigns(settings: Settings) -> Path:
+    """Where `testbed compare` keeps its campaigns, a directory each."""
+    return settings.state_dir / "campaigns"

@@ -15,6 +15,9 @@ from pathlib import Path
 from optics.errors import Untrusted
 from orchestrator.reading import read_whole
 
+SHARED = Path("/run/testbed-locks")
+"""Where all users of a machine who may change its labs lock; in a directory where only root makes anything."""
+
 TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
 """What an inventory's directory is read for; Ansible takes the last two from beside hosts.yml."""
 MOST_FILES = 5000

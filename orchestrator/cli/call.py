@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.cli.engine import Engine
-    from orchestrator.reports import Json, PhaseTime
+    from orchestrator.results import Json, PhaseTime
     from orchestrator.settings import Settings
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
     from orchestrator.telemetry.progress import Progress
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Call:
     @contextmanager
     def store(self) -> Iterator[Store]:
         """Open the run store for the command."""
-        from orchestrator.store import Store
+        from orchestrator.store.store import Store
 
         with Store(self.settings.store_path, shared=self.settings.store is not None) as store:
             yield store
@@ -204,7 +204,7 @@ class Call:
         import asyncio
         import signal
 
-        from orchestrator.patience import OUTER
+        from orchestrator.deadline import OUTER
 
         limit = self.settings.timeout_s + GRACE_S
 
@@ -237,8 +237,8 @@ def copy_journals(settings: Settings) -> None:
 
 def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
     """Start the emulated lab if the inventory is one and it does not run yet; return how long that took."""
-    from orchestrator import labproc
-    from orchestrator.reports import PhaseTime
+    from orchestrator import emulated as labproc
+    from orchestrator.results import PhaseTime
 
     if not is_stopped_lab(settings.inventory):
         return None
@@ -251,7 +251,7 @@ def start_lab(settings: Settings, progress: Progress) -> PhaseTime | None:
 
 def is_stopped_lab(inventory: Path) -> bool:
     """Whether the inventory is one of an emulated lab that does not run now."""
-    from orchestrator import labproc
+    from orchestrator import emulated as labproc
 
     return labproc.is_emulated(inventory) and not labproc.is_running(inventory)
 
@@ -261,7 +261,7 @@ def engine() -> Engine:
     from importlib import import_module
 
     try:
-        return cast("Engine", import_module("orchestrator.engine"))
+        return cast("Engine", import_module("orchestrator.engine.verbs"))
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
             raise  # ours: a fault, nothing the user could install

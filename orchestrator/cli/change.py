@@ -23,8 +23,9 @@ def _unwatch(call: Call) -> None:
     """End the guard of the plan that is to be taken down."""
     if not (call.settings.data_dir / "guard").is_dir():
         return
-    from orchestrator import guardfile
-    from orchestrator.session import load_lab, slice_of
+    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
 
     if (there := guardfile.stop(call.settings, slice_of(load_lab(call.settings.inventory), call.settings))) is not None:
         call.note(f"guard of {there.plan} ended (pid {there.pid})")
@@ -106,8 +107,8 @@ def _within(text: str | None) -> dict[str, Any]:
     """The time to confirm in. Raises: Usage - not a time that hosts can count down."""
     if text is None:
         return {}
-    from orchestrator.confirming import LEAST_S, MOST_S
     from orchestrator.settings import duration
+    from orchestrator.store.confirmations import LEAST_S, MOST_S
 
     try:
         seconds = duration(text)
@@ -120,8 +121,9 @@ def _within(text: str | None) -> dict[str, Any]:
 
 def _watch(call: Call, run: str) -> str:
     """Have a guard for the plan that is up now; return what to say of it."""
-    from orchestrator import guardfile
-    from orchestrator.session import load_lab, slice_of
+    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
 
     settings = call.settings
     there = guardfile.start(settings, slice_of(load_lab(settings.inventory), settings), settings.run_dir(run) / "guard.jsonl")

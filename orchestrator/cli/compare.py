@@ -12,8 +12,8 @@ from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 
 if TYPE_CHECKING:
-    from orchestrator.report.comparison import Comparison
-    from orchestrator.reports import DownReport, JobStatus, UpReport
+    from orchestrator.results import DownReport, JobStatus, UpReport
+    from orchestrator.views.report.comparison import Comparison
 
 
 class Leave(StrEnum):
@@ -98,8 +98,8 @@ lets it make its iterations and stops it. Then the lab is as it was before, or a
             if a is not None or resume is not None:
                 raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
             return designmore.predicted(call, predicted)
-        from orchestrator.report import comparison as c
         from orchestrator.session import load_lab
+        from orchestrator.views.report import comparison as c
 
         within_s = _within(within)
         if resume is not None:
@@ -118,7 +118,7 @@ lets it make its iterations and stops it. Then the lab is as it was before, or a
 
 def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | None) -> Result:
     """Take what is missing, leave the lab as promised, write the report. Raises: as the verbs, with how to go on."""
-    from orchestrator.report import comparison as c
+    from orchestrator.views.report import comparison as c
 
     if not kept.waiting:
         return _result(call, kept, True, str(kept.data["left"]), out)
@@ -155,10 +155,10 @@ def _done(kept: Comparison) -> str:
 
 def _result(call: Call, kept: Comparison, whole: bool, left: str, out: Path | None) -> Result:
     from orchestrator.cli.report import written
-    from orchestrator.report import comparing, questions
-    from orchestrator.report.gather import gather
-    from orchestrator.report.ledger import ledger
-    from orchestrator.reports import path_text, to_json
+    from orchestrator.results import path_text, to_json
+    from orchestrator.views.report import comparing, questions
+    from orchestrator.views.report.gather import gather
+    from orchestrator.views.report.ledger import ledger
 
     with call.store() as store:
         records = [r for slot in kept.slots for run in slot["runs"] if (r := store.get(run)) is not None]
@@ -205,7 +205,8 @@ def _within(text: str | None) -> float | None:
 
 def _ask(call: Call, plans: dict[str, Path], repeats: int) -> None:
     """Ask first where a job runs: every measurement stops what runs. Raises: Usage - no terminal to ask on."""
-    from orchestrator.session import load_lab, slice_of
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
 
     with call.store() as store:
         running = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from orchestrator.lab import Lab
+    from orchestrator.inventory.lab import Lab
 
 Completion = Callable[[typer.Context, str], list[str]]
 
@@ -60,7 +60,7 @@ taggable = _named(
 
 def rungs(incomplete: str) -> list[str]:
     """Rungs of the verification ladder."""
-    from orchestrator.rung import RUNGS
+    from orchestrator.verify.rung import RUNGS
 
     return [name for name in RUNGS if name.startswith(incomplete)]
 

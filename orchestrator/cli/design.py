@@ -11,10 +11,10 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
 
 if TYPE_CHECKING:
-    from orchestrator.designing import Design
-    from orchestrator.lab import Lab
-    from orchestrator.methods import Wanted
-    from orchestrator.plan import Plan
+    from optics.plan import Plan
+    from orchestrator.inventory.lab import Lab
+    from orchestrator.plan.design.design import Design
+    from planner.methods import Wanted
 
 Workload = Annotated[
     Path | None,
@@ -93,7 +93,7 @@ ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
 def one_of(value: str, known: tuple[str, ...], option: str) -> str:
     """Raises: Usage - `value` is not one of these."""
     if value not in known:
-        from orchestrator.filepos import did_you_mean
+        from optics.plain import did_you_mean
 
         raise Usage(f"{option} {value}: not one of {', '.join(known)}{did_you_mean(value, known)}", hint=f"{option} {known[0]}")
     return value
@@ -101,7 +101,7 @@ def one_of(value: str, known: tuple[str, ...], option: str) -> str:
 
 def kept(path: Path, text: str) -> None:
     """Write a file whole. Raises: Usage - it cannot be written there."""
-    from orchestrator.wholefile import write_whole
+    from orchestrator.atomic import write_whole
 
     try:
         write_whole(path, text)
@@ -110,12 +110,12 @@ def kept(path: Path, text: str) -> None:
 
 
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
-    from orchestrator.beside import taken
     from orchestrator.cli.searching import watched
-    from orchestrator.designing import design, read_workload
-    from orchestrator.methods import Wanted
+    from orchestrator.plan.design.design import design, read_workload
+    from orchestrator.plan.design.placement import taken
     from orchestrator.session import load_lab
     from planner.backend import BACKENDS
+    from planner.methods import Wanted
 
     if workload is None:
         raise Usage(
@@ -161,7 +161,7 @@ def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Des
 
 def _fits(call: Call, wanted: Wanted) -> None:
     """Raises: Usage - an option of optical methods with packet switches, or the reverse."""
-    from orchestrator.electrical import KINDS
+    from orchestrator.plan.design.electrical import KINDS
 
     if wanted.method in KINDS:
         for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
@@ -233,11 +233,11 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         import json
         import shlex
 
-        from orchestrator.beside import apart, owner_for, shared
         from orchestrator.cli import designtext
         from orchestrator.cli.explaining import explained
-        from orchestrator.designing import document
-        from orchestrator.planfile import read_plan
+        from orchestrator.plan.design.design import document
+        from orchestrator.plan.design.placement import apart, owner_for, shared
+        from orchestrator.plan.reader import read_plan
         from orchestrator.session import load_lab
 
         if lab and call.inventory and lab != call.inventory:
@@ -287,7 +287,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         if out is not None:
             kept(out, text)
         if svg is not None or export is not None:
-            from orchestrator import exporting
+            from orchestrator.plan.design import export as exporting
 
             if svg is not None:
                 kept(svg, exporting.picture(found, at, plan["name"]))

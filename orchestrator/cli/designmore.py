@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
 
 if TYPE_CHECKING:
-    from orchestrator.plan import Plan
+    from optics.plan import Plan
 
 Topology = Annotated[
     Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.", show_default=False)
@@ -28,9 +28,10 @@ def predicted(call: Call, run: str) -> Result:
     """
     from optics.errors import TestbedError
     from orchestrator.cli import designtext
-    from orchestrator.profiling import count_hops, job_profile, versus
-    from orchestrator.reports import to_json
-    from orchestrator.session import load_lab, slice_of
+    from orchestrator.engine.profile import count_hops, job_profile, versus
+    from orchestrator.results import to_json
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
 
     with call.store() as store:
         job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
@@ -97,9 +98,10 @@ def register(app: typer.Typer) -> None:
     def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
         from optics.errors import Missing
         from orchestrator.cli import designtext
-        from orchestrator.planfile import read_plan
-        from orchestrator.replanning import rewiring
-        from orchestrator.session import load_lab, slice_of
+        from orchestrator.plan.design.replan import rewiring
+        from orchestrator.plan.reader import read_plan
+        from orchestrator.session import load_lab
+        from orchestrator.store.keys import slice_of
 
         wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
         with call.store() as store:
@@ -132,8 +134,8 @@ testbed design replan --topology plan.json --host gpu07
         link_up_s: LinkUp = 0.0,
     ) -> Result:
         from orchestrator.cli import designtext
-        from orchestrator.replanning import degraded
-        from orchestrator.reports import to_json
+        from orchestrator.plan.design.replan import degraded
+        from orchestrator.results import to_json
         from orchestrator.session import load_lab
 
         pairs = [tuple(text.split(":")) for text in link or ()]
@@ -165,7 +167,7 @@ testbed design replan --topology plan.json --host gpu07
         ] = None,
     ) -> Result:
         from orchestrator.cli import designtext
-        from orchestrator.costing import fabrics, read_prices
+        from orchestrator.plan.design.prices import fabrics, read_prices
 
         found = fabrics(read_prices(prices), ports, rate_gbps)
         return Result(found.to_json(), designtext.cost(found))

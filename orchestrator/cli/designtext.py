@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from optics.plain import counted
 from orchestrator.cli.text import columns, ms_text
-from orchestrator.costing import Fabrics
-from orchestrator.designing import Design
-from orchestrator.profiling import Profile, Versus
-from orchestrator.replanning import Degraded, Rewiring
-from orchestrator.reports import to_json
-from orchestrator.telemetry.progress import counted
+from orchestrator.engine.profile import Profile, Versus
+from orchestrator.plan.design.design import Design
+from orchestrator.plan.design.prices import Fabrics
+from orchestrator.plan.design.replan import Degraded, Rewiring
+from orchestrator.results import to_json
 from planner.predict import Prediction
 
 

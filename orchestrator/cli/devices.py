@@ -77,9 +77,9 @@ testbed devices power --svg light.svg     the same as a picture
         svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a picture here.", show_default=False)] = None,
         unicode: Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")] = True,
     ) -> Result:
+        from optics.plain import counted
+        from orchestrator.atomic import write_whole
         from orchestrator.cli import lightpicture
-        from orchestrator.telemetry.progress import counted
-        from orchestrator.wholefile import write_whole
 
         report = call.work(engine().devices_power, device=device, history=history)
         lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)

@@ -32,10 +32,10 @@ Nothing is written to a device or a host. --recover keeps the damaged file under
             bool, typer.Option("--recover", help="With --store: put what can be read of a damaged store into a new file.")
         ] = False,
     ) -> Result:
-        from orchestrator import doctor
+        from optics.plain import counted
         from orchestrator.cli.text import listed, paint
-        from orchestrator.reports import to_json
-        from orchestrator.telemetry.progress import counted
+        from orchestrator.results import to_json
+        from orchestrator.verify import doctor
 
         if recover and not store:
             raise Usage("--recover goes with --store", hint="testbed doctor --store --recover")

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from optics.errors import BadFile, Interlock, Missing, Unreachable
-from optics.plain import reason
+from optics.plain import counted, reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.telemetry.progress import counted
 
 if TYPE_CHECKING:
     from conformance.run import Report
     from conformance.run import Result as Found
     from conformance.subject import Subject
     from optics import DeviceConfig
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
 
 README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
 
@@ -157,10 +156,10 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     from conformance.hardware import run_on_hardware
     from conformance.subject import Subject
     from conformance.truth import Truth
-    from orchestrator import labproc
-    from orchestrator.holding import holding
-    from orchestrator.scope import Scope
+    from orchestrator import emulated as labproc
+    from orchestrator.engine.change.locking import holding
     from orchestrator.session import load_lab
+    from orchestrator.store.scope import Scope
 
     settings = call.settings
     lab = load_lab(settings.inventory)
@@ -281,7 +280,7 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
 
 
 def _write(path: Path, text: str) -> None:
-    from orchestrator.wholefile import write_whole
+    from orchestrator.atomic import write_whole
 
     try:
         write_whole(path, text)

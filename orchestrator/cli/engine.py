@@ -1,4 +1,4 @@
-"""What the command line asks of the engine, as a type: `orchestrator.engine` has these functions.
+"""What the command line asks of the engine, as a type: `orchestrator.engine.verbs` has these functions.
 
 Every function raises an error of `optics.errors`; `timeout_s` bounds the whole call. Cancelling one makes it finish or take
 back the step in hand and then raise.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.reports import (
+from orchestrator.results import (
     ConfirmReport,
     DevicesReport,
     DownReport,
@@ -25,7 +25,7 @@ from orchestrator.reports import (
     WatchReport,
 )
 from orchestrator.settings import Settings
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 
 
@@ -195,6 +195,6 @@ class Engine(Protocol):
 
 
 if TYPE_CHECKING:
-    import orchestrator.engine
+    import orchestrator.engine.verbs
 
-    _checked: Engine = orchestrator.engine
+    _checked: Engine = orchestrator.engine.verbs

@@ -8,9 +8,9 @@ from itertools import permutations
 import numpy as np
 
 from orchestrator.cli.text import ms_text
-from orchestrator.designing import PAYLOAD, Design, routing
-from orchestrator.lab import Lab
-from orchestrator.paths import follow, lanes_of, next_hops
+from orchestrator.fabric.next_hops import follow, lanes_of, next_hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import PAYLOAD, Design, routing
 from planner.flow import fullest
 from planner.periodic import fitted
 from planner.predict import PairFlow, pair_loads

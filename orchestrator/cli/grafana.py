@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
-    from orchestrator.reports import Json
+    from orchestrator.results import Json
     from orchestrator.telemetry.grafana import GrafanaApi
 
 Url = Annotated[

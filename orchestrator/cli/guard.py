@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optics.plain import printable
+from orchestrator.atomic import own_way
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.wholefile import own_way
 
 if TYPE_CHECKING:
-    from orchestrator.reports import Json
+    from orchestrator.results import Json
 
 
 def _seconds(name: str, text: str) -> float:
@@ -89,8 +89,8 @@ testbed guard --stop              end the one in the background
     ) -> Result:
         if stop:
             return _stopped(call)
-        from orchestrator.guard import Manner
-        from orchestrator.guard import guard as work
+        from orchestrator.engine.guard.guard import Manner
+        from orchestrator.engine.guard.guard import guard as work
 
         manner = Manner(_seconds("--look", look), _seconds("--hold", hold), stay, str(log or ""))
         teller = Teller(jsonl, call.json, log)
@@ -103,9 +103,10 @@ testbed guard --stop              end the one in the background
 
 
 def _stopped(call: Call) -> Result:
-    from orchestrator import guardfile
-    from orchestrator.reports import to_json
-    from orchestrator.session import load_lab, slice_of
+    from orchestrator.engine.guard import process as guardfile
+    from orchestrator.results import to_json
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
 
     there = guardfile.stop(call.settings, slice_of(load_lab(call.settings.inventory), call.settings))
     if there is None:

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.completing import hosts
-from orchestrator.reports import JobStatus
+from orchestrator.results import JobStatus
 
 
 def _result(report: JobStatus) -> Result:
@@ -70,7 +70,7 @@ def register(root: typer.Typer) -> None:
         ] = None,
     ) -> Result:
         from orchestrator.cli import designtext
-        from orchestrator.profiling import as_workload, job_profile
+        from orchestrator.engine.profile import as_workload, job_profile
 
         report = call.work(job_profile, iterations=iterations)
         if out is not None:

@@ -61,10 +61,10 @@ def add_to(app: typer.Typer) -> None:
         from conformance.transcript import Recorder
         from drivers.link.tap import listening
         from drivers.registry import open_device
-        from orchestrator import labproc
-        from orchestrator.filepos import did_you_mean
+        from optics.plain import did_you_mean
+        from orchestrator import emulated as labproc
+        from orchestrator.atomic import write_whole
         from orchestrator.session import load_lab, with_secret
-        from orchestrator.wholefile import write_whole
 
         if out.exists():
             raise Usage(f"{out} is there already", hint="name another file, or remove it")

@@ -13,7 +13,7 @@ from orchestrator.cli.call import Call, Result, verb
 from orchestrator.cli.completing import cables, devices
 
 if TYPE_CHECKING:
-    from orchestrator.reports import Json
+    from orchestrator.results import Json
 
 Driver = Annotated[
     str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
@@ -27,7 +27,7 @@ Hosts = Annotated[
 
 def _lab_of(call: Call, driver: str | None) -> Path:
     """The inventory that is meant: the chosen one, or the one made for `driver`."""
-    from orchestrator.familylab import made
+    from orchestrator.emulated import made
 
     return made(call.settings.state_dir, driver) if driver else call.settings.inventory
 
@@ -47,10 +47,10 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
 """,
     )
     def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
         from orchestrator.cli.call import Usage
         from orchestrator.cli.text import path_text, seconds_text
-        from orchestrator.familylab import PLAN, family_lab
+        from orchestrator.emulated import PLAN, family_lab
 
         if hosts is not None and not driver:
             raise Usage("--hosts is for a lab of one family", hint="add --driver NAME")
@@ -84,7 +84,7 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         examples="testbed lab stop\ntestbed lab stop --driver rome-cli",
     )
     def stop(call: Call, driver: Driver = None) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
 
         stopped = labproc.stop(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
         return Result({"stopped": stopped}, "lab      stopped" if stopped else "lab      was not running")
@@ -97,9 +97,9 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
         more="Without --inventory and --driver it also lists the other emulated labs that run on this machine.",
     )
     def status(call: Call, driver: Driver = None) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
         from orchestrator.cli.text import columns, listed
-        from orchestrator.inventories import absent
+        from orchestrator.inventory.folders import absent
 
         inventory = _lab_of(call, driver)
         if (wrong := absent(inventory)) is not None:
@@ -140,7 +140,7 @@ testbed lab start --driver rome-cli --hosts 4       devices of one family, and a
 def lit_words(driver: str, ways: Sequence[object]) -> str:
     """How many ways through a device carry light; a wavelength-selective switch counts each wavelength."""
     from drivers.registry import driver_class, known_drivers
-    from orchestrator.telemetry.progress import counted
+    from optics.plain import counted
 
     spectral = driver in known_drivers() and driver_class(driver).TRAITS.spectral
     return f"{counted(len(ways), 'wavelength' if spectral else 'cross-connect')} lit"
@@ -149,9 +149,9 @@ def lit_words(driver: str, ways: Sequence[object]) -> str:
 def _cables(inventory: Path, *names: str, swapped: bool = False) -> None:
     """Look whether the lab has these cables. swapped: whether only a fibre will do. Raises: Missing; Usage - it is no fibre."""
     from optics.errors import Missing
-    from orchestrator import labproc
+    from optics.plain import did_you_mean
+    from orchestrator import emulated as labproc
     from orchestrator.cli.call import Usage
-    from orchestrator.filepos import did_you_mean
 
     known = labproc.cables(labproc.ask(inventory, "status"))
     for name in names:
@@ -164,8 +164,8 @@ def _cables(inventory: Path, *names: str, swapped: bool = False) -> None:
 def _emulated(call: Call) -> Path:
     """Return the inventory. Raises: Missing - it is one of hardware, which nobody spoils by command."""
     from optics.errors import Missing
-    from orchestrator import labproc
-    from orchestrator.inventories import absent
+    from orchestrator import emulated as labproc
+    from orchestrator.inventory.folders import absent
 
     inventory = call.settings.inventory
     if (wrong := absent(inventory)) is not None:
@@ -223,7 +223,7 @@ def _faults(lab: typer.Typer) -> None:
         at_s: Annotated[float | None, _option("--at", "Seconds from now until it begins.", min=0.0)] = None,
         for_s: Annotated[float | None, _option("--for", "Seconds it then lasts.", min=0.0)] = None,
     ) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
 
         given = {
             "match": match, "on": on, "after": after, "count": count, "probability": probability, "seconds": seconds,
@@ -242,9 +242,9 @@ def _faults(lab: typer.Typer) -> None:
         examples="testbed lab fault list\ntestbed lab fault list --json | jq .data.faults.ocs1",
     )
     def list_(call: Call) -> Result:
-        from orchestrator import labproc
+        from optics.plain import counted
+        from orchestrator import emulated as labproc
         from orchestrator.cli.text import columns
-        from orchestrator.telemetry.progress import counted
 
         faults = labproc.ask(_emulated(call), "faults.list")["faults"]
         rows = [
@@ -266,7 +266,7 @@ def _faults(lab: typer.Typer) -> None:
         device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
         number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `list` shows it.")],
     ) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
 
         labproc.ask(_emulated(call), "faults.remove", device=device, number=number)
         return Result({"device": device, "number": number}, f"{device:<8} fault {number} is removed")
@@ -277,7 +277,7 @@ def _fibres(lab: typer.Typer) -> None:
     lab.add_typer(app)
 
     def severed(call: Call, name: str, cut: bool) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
 
         inventory = _emulated(call)
         _cables(inventory, name)
@@ -304,7 +304,7 @@ def _fibres(lab: typer.Typer) -> None:
         other: Cable,
         ends: Annotated[str, _option("--ends", "Both plugs of each, or only one.", metavar="both|enters|leaves")] = "both",
     ) -> Result:
-        from orchestrator import labproc
+        from orchestrator import emulated as labproc
 
         inventory = _emulated(call)
         _cables(inventory, one, other, swapped=True)

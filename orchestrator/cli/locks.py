@@ -12,10 +12,10 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import taggable
 
 if TYPE_CHECKING:
-    from orchestrator.lab import Lab
-    from orchestrator.lockqueue import Lock
-    from orchestrator.locks import Locks
-    from orchestrator.reports import Json
+    from orchestrator.inventory.lab import Lab
+    from orchestrator.results import Json
+    from orchestrator.store.lock_queue import Lock
+    from orchestrator.store.locks import Locks
 
 
 def _reason(text: str) -> str:
@@ -39,8 +39,8 @@ AUDITED = 20
 
 @contextmanager
 def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
-    from orchestrator.holding import locks_of
     from orchestrator.session import load_lab
+    from orchestrator.store.locks import locks_of
 
     lab = load_lab(call.settings.inventory)
     with call.store() as store:
@@ -70,7 +70,7 @@ def _data(lock: Lock) -> dict[str, Json]:
 
 def _table(live: Sequence[Lock]) -> str:
     from orchestrator.cli.text import columns, seconds_text
-    from orchestrator.lockqueue import clock
+    from orchestrator.store.lock_queue import clock
 
     if not live:
         return "Nobody holds anything"
@@ -217,7 +217,7 @@ testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its i
 
 
 def _take_hosts(call: Call, reason: str) -> Result:
-    from orchestrator.fencing import take_hosts
+    from orchestrator.engine.fencing import take_hosts
 
     if not reason:
         raise Usage("unlock: --hosts needs a --reason", hint='testbed unlock --hosts --reason "..."')
@@ -236,9 +236,9 @@ def _listed(call: Call) -> Result:
 
 
 def _audit(call: Call, last: int) -> Result:
-    from orchestrator.audit import audit
     from orchestrator.cli.text import columns, when
-    from orchestrator.reports import to_json
+    from orchestrator.results import to_json
+    from orchestrator.store.audit import audit
 
     with _locks(call) as (_, locks):
         records = audit(locks.store, locks.lab, last + 1)
@@ -251,9 +251,9 @@ def _audit(call: Call, last: int) -> Result:
 
 
 def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, reason: str, after: str, queue: bool) -> Result:
-    from orchestrator.lockqueue import clock
-    from orchestrator.scope import read_scope
     from orchestrator.settings import duration
+    from orchestrator.store.lock_queue import clock
+    from orchestrator.store.scope import read_scope
 
     try:
         for_s = duration(for_)
@@ -273,8 +273,8 @@ def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, r
 
 
 def _tags(call: Call) -> Result:
-    from orchestrator.reports import to_json
-    from orchestrator.tagouts import Tagouts
+    from orchestrator.results import to_json
+    from orchestrator.store.tagouts import Tagouts
 
     with _locks(call) as (_, locks):
         tags = Tagouts(locks.store, locks.lab, locks.who).listed()
@@ -282,9 +282,9 @@ def _tags(call: Call) -> Result:
 
 
 def _tag(call: Call, subject: str, reason: str) -> Result:
-    from orchestrator.reports import to_json
-    from orchestrator.scope import Scope, of_ports
-    from orchestrator.tagouts import Tagouts, place_of
+    from orchestrator.results import to_json
+    from orchestrator.store.scope import Scope, of_ports
+    from orchestrator.store.tagouts import Tagouts, place_of
 
     with _locks(call) as (lab, locks):
         place = place_of(subject, lab)
@@ -297,8 +297,8 @@ def _tag(call: Call, subject: str, reason: str) -> Result:
 
 
 def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
-    from orchestrator.reports import to_json
-    from orchestrator.tagouts import Tagouts
+    from orchestrator.results import to_json
+    from orchestrator.store.tagouts import Tagouts
 
     with _locks(call) as (_, locks):
         gone = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)

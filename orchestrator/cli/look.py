@@ -66,7 +66,7 @@ anything else is not as planned.
         beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links although a job runs.")] = False,
     ) -> Result:
         from orchestrator.cli import render
-        from orchestrator.rung import RUNGS
+        from orchestrator.verify.rung import RUNGS
 
         if unknown := [name for name in rung or () if name not in RUNGS]:
             raise Usage(f"no rung is named {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")

@@ -10,8 +10,8 @@ from orchestrator.cli.call import Call, Result, Usage, is_stopped_lab, verb
 from orchestrator.cli.completing import hosts
 
 if TYPE_CHECKING:
-    from orchestrator.lab import Host
-    from orchestrator.reports import Json
+    from orchestrator.inventory.lab import Host
+    from orchestrator.results import Json
 
 Name = Annotated[str, typer.Argument(metavar="HOST", help="Which host.", autocompletion=hosts)]
 

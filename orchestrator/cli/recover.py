@@ -10,13 +10,13 @@ from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.runs import _runs
 
 if TYPE_CHECKING:
-    from orchestrator.reports import DownReport, PrewireReport, UpReport
+    from orchestrator.results import DownReport, PrewireReport, UpReport
 
 
 def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result:
     """A report of any verb that changes the lab, as what it did."""
     from orchestrator.cli import render
-    from orchestrator.reports import PrewireReport, UpReport
+    from orchestrator.results import PrewireReport, UpReport
 
     if isinstance(report, PrewireReport):
         return Result(report.to_json(), render.prewire(report, call.colour, call.said))

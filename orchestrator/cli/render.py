@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from optics.plain import counted
 from orchestrator.cli.text import (
     columns,
     listed,
@@ -17,7 +18,7 @@ from orchestrator.cli.text import (
     seconds_text,
     when,
 )
-from orchestrator.reports import (
+from orchestrator.results import (
     Awaiting,
     DeviceDiff,
     DownReport,
@@ -30,7 +31,6 @@ from orchestrator.reports import (
     UpReport,
     VerifyReport,
 )
-from orchestrator.telemetry.progress import counted
 
 _DETAIL, _LONG = 55, 80
 """Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from orchestrator.atomic import probe, write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.runs import _runs
-from orchestrator.wholefile import probe, write_whole
 
 if TYPE_CHECKING:
-    from orchestrator.records import RunRecord
-    from orchestrator.report.gather import Campaign
-    from orchestrator.report.model import Report
-    from orchestrator.store import Store
+    from orchestrator.store.records import RunRecord
+    from orchestrator.store.store import Store
+    from orchestrator.views.report.gather import Campaign
+    from orchestrator.views.report.model import Report
 
 
 LIGHTING = ("up", "rollback", "restore")
@@ -85,8 +85,8 @@ the page is the answer to an SQL question over the journals, and the page carrie
 
 
 def _made(call: Call, campaign: Campaign) -> Report:
-    from orchestrator.report import page
-    from orchestrator.report.figures import prepare
+    from orchestrator.views.report import page
+    from orchestrator.views.report.figures import prepare
 
     prepare(call.settings.cache_dir)
     with call.progress() as progress:
@@ -110,7 +110,7 @@ def _chosen(
 
     Raises: Usage - there are none; BadFile - a campaign's file is none.
     """
-    from orchestrator.report.gather import CHANGES, campaign_file, gather, read_campaign
+    from orchestrator.views.report.gather import CHANGES, campaign_file, gather, read_campaign
 
     settings = call.settings
     begin, end = _time("--since", since), _time("--until", until)
@@ -148,7 +148,7 @@ def _chosen(
 
 def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
     """The lab's newest run that brought a plan up; else the newest that tried; else the newest. Raises: Usage - there are none."""
-    from orchestrator.report.words import stood
+    from orchestrator.views.report.words import stood
 
     found, others = _of_one_lab(call, store.history(limit=0))
     lighting = [r for r in found if r.verb in LIGHTING]
@@ -160,7 +160,8 @@ def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], st
     from collections import Counter
 
     from optics import TestbedError
-    from orchestrator.session import key_of, load_lab
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import key_of
 
     labs = Counter(r.lab for r in found)
     if len(labs) < 2:
@@ -273,7 +274,7 @@ def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
 def _result(
     campaign: Campaign, made: Report, page_file: Path, drawn: list[Path], tables: list[Path], *, others: str, hint: str
 ) -> Result:
-    from orchestrator.reports import Json, path_text
+    from orchestrator.results import Json, path_text
 
     runs = [source.record.id for source in campaign.sources]
     lines = [f"Report: {path_text(page_file)}   {len(made.html) / 1e3:.0f} kB, {len(runs)} run{'s' * (len(runs) != 1)}"]

@@ -9,13 +9,13 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, verb
 
 if TYPE_CHECKING:
-    from orchestrator.records import RunRecord
+    from orchestrator.store.records import RunRecord
 
 
 def _runs(incomplete: str) -> list[tuple[str, str]]:
     """Complete run ids from the store."""
     from orchestrator.settings import load
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
 
     try:
         settings = load()
@@ -35,12 +35,13 @@ def wall(record: RunRecord) -> float | None:
 
 
 def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
-    from orchestrator import pruning
-    from orchestrator.reports import to_json
-    from orchestrator.telemetry.influx import target_of
-    from orchestrator.telemetry.progress import counted
+    from optics.plain import counted
+    from orchestrator.engine import prune as pruning
+    from orchestrator.results import to_json
+    from orchestrator.store.runs import KEEP
+    from orchestrator.telemetry.influx_api import target_of
 
-    keep = pruning.KEEP if keep is None else keep
+    keep = KEEP if keep is None else keep
     with call.store() as store:
         found = pruning.forgettable(store, call.settings, keep, target_of(call.settings))
         data = {"removed": to_json([r.id for r in found.going]), "stay": to_json(dict(found.staying)), "mb": found.bytes / 1e6}
@@ -82,7 +83,7 @@ would go to, whose journal is not in InfluxDB yet where one is named, or that a 
         dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would go.")] = False,
     ) -> Result:
         from orchestrator.cli.text import columns, seconds_text, when
-        from orchestrator.reports import Json, to_json
+        from orchestrator.results import Json, to_json
 
         if prune:
             return _prune(call, keep, dry_run)
@@ -120,7 +121,7 @@ testbed show 0007 --steps     with every journalled step
 
         from orchestrator.cli import waterfall
         from orchestrator.cli.text import columns, path_text, seconds_text, when
-        from orchestrator.reports import Json, to_json
+        from orchestrator.results import Json, to_json
         from orchestrator.telemetry.reader import read
 
         with call.store() as store:

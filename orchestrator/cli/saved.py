@@ -9,12 +9,12 @@ from pathlib import Path
 
 from optics.errors import BadFile
 from optics.plain import reason
-from orchestrator.filepos import read_json
-from orchestrator.labelling import relabelled_text
+from orchestrator.atomic import write_whole
+from orchestrator.inventory.positions import read_json
+from orchestrator.plan.interchangeable import relabelled_text
 from orchestrator.reading import MAX_BYTES, text_of
-from orchestrator.reports import PlanReport
+from orchestrator.results import PlanReport
 from orchestrator.settings import private_dir
-from orchestrator.wholefile import write_whole
 
 FORMAT = "testbed.saved-plan/1"
 MAX_SAVED_BYTES = 4 * MAX_BYTES

@@ -12,7 +12,7 @@ from orchestrator.cli.call import Call
 from orchestrator.cli.text import ms_text
 
 if TYPE_CHECKING:
-    from orchestrator.designing import Design
+    from orchestrator.plan.design.design import Design
     from planner.alternating import Seen, Watch
 
 EVERY_S = 0.1

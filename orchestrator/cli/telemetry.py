@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.runs import _runs
-from orchestrator.telemetry.progress import counted
 
 if TYPE_CHECKING:
-    from orchestrator.reports import Json
+    from orchestrator.results import Json
     from orchestrator.settings import Settings
-    from orchestrator.telemetry.influx import Target
+    from orchestrator.telemetry.influx_api import Target
 
 _OFF = "No InfluxDB is wanted (telemetry.influx.url is none); the journals are complete without"
 _RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=_runs)
@@ -49,7 +49,7 @@ def _dirs(call: Call, run: str) -> list[Path]:
 
 def _target(call: Call, url: str | None = None) -> Target | None:
     from orchestrator.settings import load
-    from orchestrator.telemetry.influx import target_of
+    from orchestrator.telemetry.influx_api import target_of
 
     if url is not None:
         if url in ("none", "auto"):
@@ -173,9 +173,10 @@ testbed telemetry replay all --to http://db.lab:8086
 
 def _status(call: Call) -> Result:
     from orchestrator.cli.text import when
-    from orchestrator.reports import path_text, to_json
+    from orchestrator.results import path_text, to_json
     from orchestrator.telemetry import influxd, sink, tail
-    from orchestrator.telemetry.influx import Influx, Later
+    from orchestrator.telemetry.influx import Influx
+    from orchestrator.telemetry.influx_api import Later
     from orchestrator.telemetry.reader import parts
 
     settings, target = call.settings, _target(call)
@@ -221,7 +222,7 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     from dataclasses import replace
 
     from orchestrator.telemetry import influxd, sink
-    from orchestrator.telemetry.influx import Written
+    from orchestrator.telemetry.influx_api import Written
 
     target = _target(call, to)
     if target is None:
@@ -261,7 +262,7 @@ testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY h
         ] = None,
         span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
     ) -> Result:
-        from orchestrator.sampling import sample as work
+        from orchestrator.engine.sample import sample as work
         from orchestrator.settings import duration, frequency
 
         try:
@@ -348,7 +349,7 @@ testbed telemetry export all --out paper --format parquet
 
 
 def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:
-    from orchestrator.reports import to_json
+    from orchestrator.results import to_json
     from orchestrator.settings import duration
     from orchestrator.telemetry import retention
 

@@ -6,9 +6,9 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 
+from optics.plain import scaled_text, seconds_text
 from orchestrator.cli.tones import colour, one_line
-from orchestrator.reports import path_text
-from orchestrator.telemetry.progress import scaled_text, seconds_text
+from orchestrator.results import path_text
 
 __all__ = [
     "columns",

@@ -13,7 +13,7 @@ from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
 
 PORT = 8420
 
@@ -89,11 +89,11 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     import signal
 
     from orchestrator.session import load_plan
-    from orchestrator.ui.doors import Keys, Names
-    from orchestrator.ui.safestate import SafeState
-    from orchestrator.ui.server import Page, serve
-    from orchestrator.watching import Watcher
-    from orchestrator.watching.collect import collect
+    from orchestrator.views.live import Watcher
+    from orchestrator.views.live.collect import collect
+    from orchestrator.views.web.doors import Keys, Names
+    from orchestrator.views.web.safestate import SafeState
+    from orchestrator.views.web.server import Page, serve
 
     task = asyncio.current_task()
     assert task is not None

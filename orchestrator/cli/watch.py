@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optics.plain import json_safe, printable
+from orchestrator.atomic import write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.tones import coloured
-from orchestrator.wholefile import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from orchestrator.watching import Event, Watcher
+    from orchestrator.views.live import Event, Watcher
 
 PAINT_S = 0.15
 """The screen is painted at most this often (s), and once a second when nothing happens."""
@@ -76,7 +76,7 @@ carriers, counters and iterations from the hosts (not with --passive). No device
         except ValueError as error:
             raise Usage(f"--for: {error}") from None
         with call.store() as store:
-            from orchestrator.watching import Watcher
+            from orchestrator.views.live import Watcher
 
             with Watcher(call.settings, store) as watcher:
                 looker = _Once(call, watcher, svg) if once else _looker(call, watcher, jsonl)
@@ -190,7 +190,7 @@ class _Once(_Looker):
         self._svg = svg
 
     def close(self) -> None:
-        from orchestrator.reports import path_text
+        from orchestrator.results import path_text
 
         if self._svg is not None:
             drawn = _console(self, SVG_COLUMNS, SVG_ROWS, record=True).export_svg(title="testbed watch")
@@ -246,8 +246,8 @@ async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: boo
     import asyncio
     import signal
 
-    from orchestrator.watching.collect import collect
-    from orchestrator.watching.watcher import LOOK_S
+    from orchestrator.views.live.collect import collect
+    from orchestrator.views.live.watcher import LOOK_S
 
     task = asyncio.current_task()
     assert task is not None

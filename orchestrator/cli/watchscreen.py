@@ -14,12 +14,12 @@ from rich.text import Text
 from optics.plain import printable
 from orchestrator.cli.text import seconds_text
 from orchestrator.cli.waterfall import draw
-from orchestrator.reports import Json
-from orchestrator.watching.colours import phase_colours
-from orchestrator.watching.fabric import DARK, LIT, LOST, MAKING
+from orchestrator.results import Json
+from orchestrator.views.live.colours import phase_colours
+from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING
 
 if TYPE_CHECKING:
-    from orchestrator.watching import Picture
+    from orchestrator.views.live import Picture
 
 _LOOK = {LIT: ("●", "*", "green"), MAKING: ("◌", "+", "bright_black"), DARK: ("○", "o", "magenta"), LOST: ("✗", "X", "bold red")}
 _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from orchestrator.bars import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
+from optics.plain import counted
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.telemetry.progress import counted
+from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
 
 __all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "phase_totals", "reconfig_lines"]
 

@@ -23,8 +23,8 @@ def register(root: typer.Typer) -> None:
         examples="testbed schema plan > plan.schema.json",
     )
     def schema(call: Call, what: Annotated[Schema, typer.Argument(help="Which file.")] = Schema.plan) -> Result:
-        from orchestrator.planfile import json_schema
-        from orchestrator.reports import Json
+        from orchestrator.plan.reader import json_schema
+        from orchestrator.results import Json
 
         found = cast(dict[str, Json], json_schema())
         return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from optics import HostName, HostPort, TestbedError
-from orchestrator.plan import Job
-from orchestrator.rules import Macs, Rules
+from optics.plan import Job
+from orchestrator.fabric.rules import Macs, Rules
 
 
 @dataclass(frozen=True, slots=True)

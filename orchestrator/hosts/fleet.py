@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from optics import Garbled, HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
+from optics.plan import Job
 from orchestrator.credentials import withheld
+from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import facts, launch, render
 from orchestrator.hosts.api import (
     ClockReading,
@@ -34,9 +36,7 @@ from orchestrator.hosts.channel import Channel, hello_of, refusal
 from orchestrator.hosts.counters import port_counters
 from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.runner import Ansible, Play
-from orchestrator.lab import Lab
-from orchestrator.plan import Job
-from orchestrator.rules import Macs, Rules
+from orchestrator.inventory.lab import Lab
 
 T = TypeVar("T")
 

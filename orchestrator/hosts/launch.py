@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 from optics import HostName, Infeasible
+from optics.plan import Job, Traffic
 from orchestrator.hosts import render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
-from orchestrator.jobargs import identity, resumable
-from orchestrator.lab import Host, Lab
-from orchestrator.plan import Job, Traffic
+from orchestrator.inventory.lab import Host, Lab
+from workloads.options import OPTIONS
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next
 MASTER_PORTS = 2000
@@ -130,3 +131,17 @@ def _nccl(host: Host, rings: int) -> dict[str, str]:
             "NCCL_SOCKET_IFNAME": "=" + ",".join(interfaces),
         }
     return env | {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": f"={HOST_DEVICE}"}
+
+
+def resumable(job: Job) -> bool:
+    """Whether the job's program keeps checkpoints."""
+    return any(option.weights for option in OPTIONS[job.workload])
+
+
+def identity(job: Job) -> str:
+    """Which training a job is, in 12 hex digits: program, hosts, and the arguments that decide what the weights become.
+
+    Not its rings, and not which host has which rank: all ranks hold the same weights, and a change of topology ends no training.
+    """
+    deciding = {option.name: job.args.get(option.name, option.default) for option in OPTIONS[job.workload] if option.weights}
+    return hashlib.sha256(json.dumps([job.workload, sorted(job.ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optics import HostName, Missing, TimedOut
 from orchestrator.hosts import ssh
-from orchestrator.lab import Host
+from orchestrator.inventory.lab import Host
 
 CONNECT_S = 10.0
 """How long the host may take to take the connection."""
@@ -68,7 +68,7 @@ def reach(host: Host) -> None:
 
 def find(name: str, hosts: dict[HostName, Host]) -> Host:
     """The host of this name. Raises: Missing - the inventory has none, with the nearest one."""
-    from orchestrator.filepos import did_you_mean, summary
+    from optics.plain import did_you_mean, summary
 
     if name not in hosts:
         raise Missing(f"{name} is no host of this lab ({summary(hosts, 'host')}){did_you_mean(name, hosts)}", hint="testbed status")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optics import HostName, Infeasible
-from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, Rules, TransitFilter
+from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, Rules, TransitFilter
 
 RTO_MIN_MS = 5  # a dark interval of 10 ms then costs a flow about 15 ms; with the kernel's 200 ms it often costs 250
 CONGCTL = "cubic"  # pinned per route, because a namespace or distribution may default to another

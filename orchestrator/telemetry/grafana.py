@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from optics.errors import BadFile, Garbled, Missing, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from orchestrator.reports import Json
+    from orchestrator.results import Json
 
 OLDEST = 10
 """The first Grafana that loads what we send: classic JSON of schemaVersion 42 and the panels in it."""

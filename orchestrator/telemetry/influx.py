@@ -6,86 +6,23 @@ The server is a copy for eyes: whatever it says, the journal keeps the lines, so
 from __future__ import annotations
 
 import base64
-import hashlib
 import http.client
 import json
-import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from optics.errors import Garbled, Refused, TestbedError, Unreachable
+from optics.errors import Garbled, Refused, TestbedError
+from orchestrator.telemetry.influx_api import TOKEN, Denied, Later, Target, Written, _words
 
 if TYPE_CHECKING:
-    from orchestrator.settings import Settings
+    pass
 
-TOKEN = "TESTBED_INFLUX_TOKEN"
 CONNECT_S, ANSWER_S = 3.0, 15.0
-_TRY = "start it, or correct --to or telemetry.influx.url; the journals are complete without"
 _SPLITS = 64
 """How many further requests one batch with bad lines may cost to find them."""
-
-
-class Later(Unreachable):
-    """The server cannot take points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
-
-    after_s = 0.0
-
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint or _TRY)
-
-
-class Denied(Refused):
-    """The server will not take points whatever is sent: wrong token, no such bucket, not an InfluxDB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where points go. `private`: the influxd that this program starts itself, at whatever port. `db` may be `db/policy`."""
-
-    url: str
-    db: str = "testbed"
-    org: str = ""
-    api: str = "auto"
-    gzip: bool = False
-    retention_s: float = 0.0
-    token: str = field(default="", repr=False)
-    private: bool = False
-
-    @property
-    def name(self) -> str:
-        """The same for the same place, whatever the port of a private server: what a checkpoint belongs to."""
-        return " ".join(word for word in ("private" if self.private else self.url, self.org, self.db) if word)
-
-    @property
-    def key(self) -> str:
-        """`name` as part of a file's name."""
-        return hashlib.sha256(self.name.encode()).hexdigest()[:10]
-
-
-def target_of(settings: Settings, url: str | None = None) -> Target | None:
-    """The InfluxDB of the settings, at `url` where given; None where there is to be none."""
-    chosen = settings.influx
-    where = chosen.url if url is None else url.rstrip("/")
-    if where == "none":
-        return None
-    token = "" if where == "auto" else os.environ.get(TOKEN, "")
-    place = "" if where == "auto" else where
-    return Target(place, chosen.db, chosen.org, chosen.api, chosen.gzip, chosen.retention_s, token, private=where == "auto")
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of some lines: how many were refused for what they say, and the server's words for the first of them."""
-
-    refused: int = 0
-    words: str = ""
-
-    def __add__(self, other: Written) -> Written:
-        return Written(self.refused + other.refused, self.words or other.words)
 
 
 class Influx:
@@ -243,17 +180,6 @@ class Influx:
             status, said, after_s = self._writer.post(b"".join(half))
             written += self._judged(b"".join(half), status, said, after_s, budget)
         return written
-
-
-def _words(body: bytes) -> str:
-    """The server's own words, out of its JSON where it is that."""
-    text = body.decode("utf-8", "replace").strip()
-    try:
-        said = json.loads(text)
-        text = str(said.get("error") or said.get("message") or text)
-    except (ValueError, AttributeError):
-        pass
-    return " ".join(text.split())[:300] or "no words"
 
 
 def _reason(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
-from orchestrator.lablock import process_mark
+from orchestrator.processes import process_mark
 
 PORT = 28086
 START_S = 20.0
@@ -47,7 +47,7 @@ bind-address = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """The server as its file says: process, its mark (orchestrator.lablock), port on loopback."""
+    """The server as its file says: process, its mark (orchestrator.store.one_store), port on loopback."""
 
     pid: int
     mark: str

@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
-from orchestrator.telemetry.influx import Denied, Later, Target, _words
+from orchestrator.telemetry.influx_api import Denied, Later, Target, _words
 
 _V1_PRECISION = {"ns": "n", "us": "u", "ms": "ms", "s": "s"}
 

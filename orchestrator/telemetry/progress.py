@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from optics.plain import indented, printable
+from optics.plain import indented, printable, seconds_text
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -33,29 +33,6 @@ class Progress(Protocol):
     def __enter__(self) -> Progress: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration with the unit that suits it: `0.4 ms`, `31 ms`, `2.1 s`, `3 min 05 s`."""
-    if seconds < 0.01:
-        return f"{seconds * 1e3:.1f} ms"
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 device`, `4 devices`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def scaled_text(seconds: float, time_scale: float) -> str:
-    """A time that a device takes: `1.0 s`, and of one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
-    if time_scale == 1:
-        return seconds_text(seconds)
-    return f"{seconds_text(seconds * time_scale)} of device time ({seconds_text(seconds)} here, x{time_scale:g})"
 
 
 class Silent:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import TestbedError
+from orchestrator.atomic import write_whole
 from orchestrator.telemetry.grafana import Grafana
-from orchestrator.wholefile import write_whole
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"
 FOLDER_UID, FOLDER = "testbed", "Testbed"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.telemetry import tail
-from orchestrator.telemetry.influx import Target
+from orchestrator.telemetry.influx_api import Target
 from orchestrator.telemetry.reader import parts
 
 

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optics.errors import Locked, Missing, TestbedError, TimedOut
-from orchestrator.background import LOWLY, spawn
-from orchestrator.lablock import process_mark
+from orchestrator.processes import LOWLY, process_mark, spawn
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
-from orchestrator.telemetry.influx import Denied, Influx, Later, Target, Written, target_of
+from orchestrator.telemetry.influx import Influx
+from orchestrator.telemetry.influx_api import Denied, Later, Target, Written, target_of
 from orchestrator.telemetry.tail import Tail
 
 LOOK_S = 0.1

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from optics.errors import BadFile, Missing
+from orchestrator.atomic import whole
 from orchestrator.telemetry.lineprotocol import INT_MAX, INT_MIN, Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
 from orchestrator.telemetry.reader import read
-from orchestrator.wholefile import whole
 
 _SQL = {"int": "INTEGER", "float": "REAL", "str": "TEXT"}
 _DUCK = {"int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.reports import (
+from orchestrator.results import (
     CircuitLight,
     CircuitRow,
     ConfirmReport,
@@ -297,7 +297,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     (tmp_path / "inventory" / "emulated").mkdir(parents=True)
     (tmp_path / "plan.json").write_text('{"name": "topoopt-12"}')
     bench = Bench(capsys, tmp_path)
-    monkeypatch.setitem(sys.modules, "orchestrator.engine", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**{n: bench.function(n) for n in REPORTS}))  # type: ignore[arg-type]
     return bench
 
 

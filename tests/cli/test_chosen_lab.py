@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from optics import HandsNeeded, Unreachable
-from orchestrator import labproc
+from orchestrator import emulated as labproc
 from orchestrator.cli.call import Call
-from orchestrator.reports import Awaiting, Unfinished
+from orchestrator.results import Awaiting, Unfinished
 from tests.cli.test_lab import inventory
 
 __all__ = ["inventory"]

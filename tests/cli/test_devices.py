@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reports import CircuitPower, DeviceDiff, DevicesReport, DeviceView, EqualiseReport
+from orchestrator.results import CircuitPower, DeviceDiff, DevicesReport, DeviceView, EqualiseReport
 from tests.cli.conftest import REPORTS
 
 

@@ -20,15 +20,16 @@ from typing import Any
 import pytest
 
 from optics import Identity
-from orchestrator import doctor, doctorlab
-from orchestrator.doctor import Check
-from orchestrator.holding import locks_of, who
-from orchestrator.lab import Lab, read_lab
-from orchestrator.scope import Scope
-from orchestrator.session import key_of
+from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.settings import load
-from orchestrator.store import Store
-from orchestrator.tagouts import Tagouts
+from orchestrator.store.keys import key_of
+from orchestrator.store.locks import locks_of, who
+from orchestrator.store.scope import Scope
+from orchestrator.store.store import Store
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.verify import doctor
+from orchestrator.verify import doctor_lab as doctorlab
+from orchestrator.verify.doctor import Check
 from tests.store.test_store_faults import damaged
 
 
@@ -284,7 +285,7 @@ def test_a_run_that_died_is_told_with_both_ways_on(cli: Any) -> None:
     settings = load({})
     assert [c.state for c in doctor._store(settings)] == ["ok"]
     program = (
-        "import os, sys; from pathlib import Path; from orchestrator.store import Store as S\n"
+        "import os, sys; from pathlib import Path; from orchestrator.store.store import Store as S\n"
         "store = S(Path(sys.argv[1])); run = store.new_run('up', 'l', plan_name='ring'); print(run.id, flush=True); os._exit(9)"
     )
     settings.store_path.parent.mkdir(mode=0o700)

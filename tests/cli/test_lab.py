@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from optics import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
-from orchestrator import labproc
+from orchestrator import emulated as labproc
 from orchestrator.cli.lab import lit_words
 
 

@@ -15,17 +15,17 @@ import pytest
 from optics import BadFile, Change, CrossConnect, Interlock, Port
 from orchestrator.cli import main
 from orchestrator.cli.text import wrapped
-from orchestrator.interlock import Interlocks
-from orchestrator.reports import JobStatus
+from orchestrator.engine.change.interlock import Interlocks
+from orchestrator.results import JobStatus
 from orchestrator.session import load_lab, load_plan
-from orchestrator.tagouts import Tagout
+from orchestrator.store.tagouts import Tagout
 from tests.house.repository import ROOT
 
 ONE_STREAM = """
 import sys
 from types import SimpleNamespace
 from orchestrator.cli.main import main
-from orchestrator.reports import PhaseTime, UpReport
+from orchestrator.results import PhaseTime, UpReport
 
 async def up(*arguments, progress, **options):
     progress.note("run 0006 died on its way")
@@ -33,7 +33,7 @@ async def up(*arguments, progress, **options):
     phases = (PhaseTime("plan", 0.05, "24 links"), PhaseTime("verify", 0.4, "pairs 132/132"))
     return UpReport("0007", "ring", "emulated", phases=phases, notes=("run 0006 died on its way", "another note"))
 
-sys.modules["orchestrator.engine"] = SimpleNamespace(up=up)
+sys.modules["orchestrator.engine.verbs"] = SimpleNamespace(up=up)
 sys.argv = ["testbed", "up", "-t", "plan.json"]
 main()
 """

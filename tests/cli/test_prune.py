@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.settings import load
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 from tests.telemetry.conftest import fill
 
 

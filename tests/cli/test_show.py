@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.waterfall import Bar, draw
 from orchestrator.settings import load
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 
 MS = 1_000_000

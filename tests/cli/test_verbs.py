@@ -31,7 +31,7 @@ from optics import (
     Unreachable,
 )
 from orchestrator.cli.main import EXIT_CODES
-from orchestrator.reports import Awaiting, DownReport, JobStatus, PlanReport, Rung, StatusReport, Unfinished, UpReport, VerifyReport
+from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, Rung, StatusReport, Unfinished, UpReport, VerifyReport
 
 ENGINE_VERBS = {
     "up": ("up", "--topology", "plan.json"),
@@ -370,7 +370,7 @@ print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_verbs_and_runs(cli: Any, shell: str) -> None:
     from orchestrator.settings import load
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
 
     with Store(load().store_path) as store:
         run = store.new_run("up", "emulated", plan_name="ring-12").id

@@ -23,12 +23,17 @@ from emulators.dialects.polatis_scpi import PolatisScpi
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import Dbm, Port
-from orchestrator import audit, changes, engine, locks, store, survey, undoing
-from orchestrator.holding import locks_of
-from orchestrator.rules import Rules
-from orchestrator.session import Session, key_of, load_lab, slice_of
+from orchestrator.engine import status as survey
+from orchestrator.engine import verbs as engine
+from orchestrator.engine.change import rollback as undoing
+from orchestrator.engine.change import run as changes
+from orchestrator.fabric.rules import Rules
+from orchestrator.session import Session, load_lab
 from orchestrator.settings import Settings
-from orchestrator.store import Store
+from orchestrator.store import audit, locks, store
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import locks_of
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from tests.engine.fleet import Fleet, Points
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.session import key_of, load_lab
+from orchestrator.session import load_lab
 from orchestrator.settings import load
-from orchestrator.store import RunRecord, Store, slice_key
+from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.store import RunRecord, Store
 from tests.drills.truth import Wanted, routes, wanted_glass, wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab, ring
 

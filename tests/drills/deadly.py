@@ -72,7 +72,7 @@ def wrap(points: Points) -> None:
     from orchestrator.hosts import runner
     from orchestrator.hosts.channel import Channel
     from orchestrator.hosts.fleet import FENCED
-    from orchestrator.store import Store
+    from orchestrator.store.store import Store
 
     transaction, write, send, play = Store.transaction, TcpLink._write, Channel.send, runner.Ansible.play
 

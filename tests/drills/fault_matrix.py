@@ -19,7 +19,7 @@ from typing import Any
 
 from emulators.faults import COMMAND_FAULTS, ON_PORTS, STANDING_FAULTS
 from optics import HandsNeeded, NotVerified, Port, RolledBack, TestbedError
-from orchestrator import engine
+from orchestrator.engine import verbs as engine
 from tests.drills.bench import BOOT_S, DRIVERS, Bench, Pair, Process, opened, plan_text
 
 STAY = (("gpu01:p3", "gpu03:p3"), ("gpu01:p4", "gpu03:p4"))

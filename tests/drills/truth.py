@@ -13,7 +13,7 @@ import yaml
 
 from orchestrator.hosts import Hello
 from orchestrator.session import load_lab, open_session
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 from tests.end_to_end.conftest import Lab
 
 Glass = Mapping[str, set[tuple[str, str]]]

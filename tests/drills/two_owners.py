@@ -27,10 +27,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from emulators.faults import COMMAND_FAULTS
 from optics import HandsNeeded, Interrupted, RolledBack, TestbedError
-from orchestrator import engine
-from orchestrator.holding import locks_of, who
-from orchestrator.scope import Scope
-from orchestrator.tagouts import Tagouts
+from orchestrator.engine import verbs as engine
+from orchestrator.store.locks import locks_of, who
+from orchestrator.store.scope import Scope
+from orchestrator.store.tagouts import Tagouts
 from tests.drills.bench import BOOT_S, Bench, Killed, Pair, Process, labels, opened, plan_text
 from tests.drills.fault_matrix import SECONDS
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.telemetry import MEASUREMENTS, Point, influxd, read
-from orchestrator.telemetry.influx import Influx, Target
+from orchestrator.telemetry.influx import Influx
+from orchestrator.telemetry.influx_api import Target
 from tests.end_to_end.conftest import Lab, ring
 from tests.house.test_names import ELSEWHERE
 from tests.telemetry.servers import needed

@@ -16,20 +16,20 @@ from typing import Any, cast
 
 from drivers.api import Ready, at_once
 from optics import Change, HostName, HostPort, Outcome, Refused, Setting, TestbedError, TimedOut, Unreachable
-from orchestrator.change import Bringing
+from orchestrator.deadline import deadline
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.down import Leaving
+from orchestrator.engine.change.restore import Returning
+from orchestrator.engine.change.snapshot import Before
+from orchestrator.engine.change.up import Bringing
+from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts.api import ClockReading, Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
-from orchestrator.leaving import Leaving
-from orchestrator.patience import deadline
-from orchestrator.planfile import read_plan
-from orchestrator.recorder import Recorder
-from orchestrator.records import RunRecord
-from orchestrator.recovery import Before
-from orchestrator.returning import Returning
-from orchestrator.rules import Macs, Rules
+from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
-from orchestrator.store import Run, Store
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Run, Store
 from orchestrator.telemetry.progress import Silent
-from orchestrator.telling import Context
+from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, Device, Glass, hosts_yml, read
 
 LAB, OWNER = "made-1", "ann"

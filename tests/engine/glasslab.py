@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from drivers.api import Ready, at_once
 from optics import Change, CrossConnect, Dbm, Identity, Outcome, Port, Progress, Setting, Slot, SpectralRoute, Traits, clash
-from orchestrator.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
 
 ROADM = Traits(
     settle_s=0.01,

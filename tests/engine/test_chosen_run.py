@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from optics import Interlock, Missing, Refused, RolledBack
-from orchestrator import engine
+from orchestrator.engine import verbs as engine
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]

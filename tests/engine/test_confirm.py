@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from optics import Interlock, Locked, Missing, NotVerified, Unreachable
-from orchestrator import changes, confirming, engine, overdue
 from orchestrator.cli import render
-from orchestrator.confirming import Awaited, Confirmations
-from orchestrator.holding import who
+from orchestrator.engine import verbs as engine
+from orchestrator.engine.change import expiry as overdue
+from orchestrator.engine.change import run as changes
+from orchestrator.store import confirmations as confirming
+from orchestrator.store.confirmations import Awaited, Confirmations
+from orchestrator.store.locks import who
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
 RING = [("gpu01:p1", "gpu02:p1"), ("gpu02:p2", "gpu03:p2")]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from optics import Change, DeviceName, HostPort, Link, LinkKind, Outcome, Port, SpectralRoute
-from orchestrator.circuits import circuits, settings
-from orchestrator.equalise import ROUNDS, adjusted, equalise
-from orchestrator.light import drifts, keep, measure
-from orchestrator.losses import judge
-from orchestrator.reports import EqualiseReport
-from orchestrator.store import LightPoint, Store
-from orchestrator.verify import check_map, check_power
+from orchestrator.engine.change.equalise import ROUNDS, adjusted, equalise
+from orchestrator.fabric.circuits import circuits, settings
+from orchestrator.results import EqualiseReport
+from orchestrator.store.store import LightPoint, Store
+from orchestrator.verify.ladder import check_map, check_power
+from orchestrator.verify.losses import judge
+from orchestrator.verify.power import drifts, keep, measure
 from tests.engine.glasslab import SWITCH, Glass, joined, roadm, select, with_meters
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from optics import HostName, Locked, Unreachable
-from orchestrator import changes, fencing
-from orchestrator.audit import audit
-from orchestrator.fencing import next_token, take_hosts
+from orchestrator.engine import fencing
+from orchestrator.engine.change import run as changes
+from orchestrator.engine.fencing import take_hosts
 from orchestrator.hosts import Hello
 from orchestrator.hosts.channel import hello_of, refusal
+from orchestrator.store.audit import audit
+from orchestrator.store.locks import next_token
 from tests.drills.bench import Bench, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]

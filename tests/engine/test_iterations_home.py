@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from orchestrator.engine.change.jobs import bring_home
 from orchestrator.hosts import ClockReading, Tail
-from orchestrator.jobs import bring_home
 from orchestrator.session import Session
-from orchestrator.store import JobRecord
+from orchestrator.store.store import JobRecord
 from orchestrator.telemetry import read
 
 TEXT = "".join(json.dumps({"iter": n, "iter_ms": 10.0, "t_wall_ns": n * 10**9}) + "\n" for n in range(1, 51))

@@ -11,18 +11,18 @@ from typing import Any, cast
 import pytest
 
 from optics import Infeasible, NotVerified
-from orchestrator import jobs
+from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli.render import status as shown
+from orchestrator.engine.change import jobs
+from orchestrator.engine.status import _dead
 from orchestrator.hosts.api import ClockReading, JobState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
-from orchestrator.lab import Lab
-from orchestrator.plan import Job, Traffic, Transfer
-from orchestrator.recorder import Recorder
-from orchestrator.reports import JobStatus, StatusReport
+from orchestrator.inventory.lab import Lab
+from orchestrator.results import JobStatus, StatusReport
 from orchestrator.session import Session
-from orchestrator.store import CurrentPlan, Store
-from orchestrator.survey import _dead
+from orchestrator.store.store import CurrentPlan, Store
 from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, hosts_yml, read
 
 KEY = "lab/ann"

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from optics import Infeasible, Setting
+from optics.plan import Plan
 from orchestrator.cli import render
-from orchestrator.keepjob import consequence, fits
-from orchestrator.plan import Plan
-from orchestrator.records import JobRecord
-from orchestrator.reports import PhaseTime, UpReport, to_json
+from orchestrator.engine.change.keep_job import consequence, fits
+from orchestrator.plan.target import Target, target
+from orchestrator.results import PhaseTime, UpReport, to_json
 from orchestrator.session import load_lab, load_plan
-from orchestrator.target import Target, target
+from orchestrator.store.records import JobRecord
 from tests.house.repository import ROOT
 
 LAB = load_lab(ROOT / "inventory" / "emulated")

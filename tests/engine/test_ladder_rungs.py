@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import CrossConnect, HostPort, Link, LinkKind, Port
-from orchestrator.carriers import carriers, speeds
-from orchestrator.circuits import circuits, settings
-from orchestrator.collective import expected, rings_of, size
+from optics.plan import Acceptance, Job, Plan
+from orchestrator.fabric.cabling import Swap, explained, predicted, senders, swaps
+from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.hosts import Hello, HostEvent, HostSide, PortState
-from orchestrator.identity import Swap, explained, predicted, senders, swaps
-from orchestrator.lab import Lab
-from orchestrator.light import measure
-from orchestrator.losses import judge
-from orchestrator.plan import Acceptance, Job, Plan
-from orchestrator.qualify import Direction, batches, compared, directions
-from orchestrator.reports import LinkQuality
-from orchestrator.rung import Finding, rung
-from orchestrator.verify import Surroundings, check_map
+from orchestrator.inventory.lab import Lab
+from orchestrator.results import LinkQuality
+from orchestrator.verify.carriers import carriers, speeds
+from orchestrator.verify.collective import expected, rings_of, size
+from orchestrator.verify.ladder import Surroundings, check_map
+from orchestrator.verify.losses import judge
+from orchestrator.verify.power import measure
+from orchestrator.verify.qualification import Direction, batches, compared, directions
+from orchestrator.verify.rung import Finding, rung
 from tests.engine.glasslab import SWITCH, Glass, hosts_yml, joined, read, with_meters
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
-from orchestrator import undoing
-from orchestrator.records import CurrentPlan
-from orchestrator.recovery import Before, before_of, differences, held_data, held_of, way_back
-from orchestrator.reports import Unfinished
-from orchestrator.returning import as_stored
-from orchestrator.standing import left_behind
-from orchestrator.store import Store
+from orchestrator.engine.change import rollback as undoing
+from orchestrator.engine.change.restore import as_stored
+from orchestrator.engine.change.snapshot import Before, before_of, differences, held_data, held_of, way_back
+from orchestrator.engine.change.unfinished import left_behind
+from orchestrator.results import Unfinished
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text
 from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
 

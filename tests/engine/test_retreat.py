@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from optics import TestbedError, Unreachable
-from orchestrator.change import Bringing
+from orchestrator.engine.change.up import Bringing
 from orchestrator.hosts import Hello
 
 OLD, DRAIN, NEW = 3, 4, 5

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from optics import ChangeFailed, CrossConnect, HandsNeeded, Interrupted, Port, RolledBack, TestbedError, Unreachable
-from orchestrator import undoing
-from orchestrator.recovery import Before, before_of
-from orchestrator.standing import left_behind
-from orchestrator.store import Store
+from orchestrator.engine.change import rollback as undoing
+from orchestrator.engine.change.snapshot import Before, before_of
+from orchestrator.engine.change.unfinished import left_behind
+from orchestrator.store.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
 
 RING = plan_text("ring", *ring(1, 2))

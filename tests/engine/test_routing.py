@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from optics import Circuit, CrossConnect, HostPort, Infeasible, Interlock, Link, LinkKind, Port, Slot, SpectralRoute
-from orchestrator.circuits import assign_ports, circuit, circuits, foreign_ports, live_links, settings
-from orchestrator.lab import Lab
-from orchestrator.plan import Plan, WantedLink
-from orchestrator.target import circuit_rows, path_data, stored_circuits, target
-from orchestrator.transition import describe, transition
+from optics.plan import Plan, WantedLink
+from orchestrator.fabric.circuits import assign_ports, circuit, circuits, foreign_ports, live_links, settings
+from orchestrator.fabric.transition import describe, transition
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import path_data, stored_circuits
+from orchestrator.plan.target import circuit_rows, target
 from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot
 
 
@@ -32,7 +33,7 @@ def cross(device: str, a: str, b: str) -> CrossConnect:
 
 
 def plan(*links: Link) -> Plan:
-    from orchestrator.plan import Acceptance
+    from optics.plan import Acceptance
 
     return Plan("p", tuple(WantedLink(x.a, x.b, x.kind) for x in links), acceptance=Acceptance(max_loss_db=20.0))
 

@@ -10,13 +10,18 @@ from typing import Any, cast
 import pytest
 
 from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack, Unreachable
-from orchestrator import changes, engine, jobs, ownership, survey
-from orchestrator.holding import locks_of
-from orchestrator.ownership import adopt
-from orchestrator.recorder import Recorder
-from orchestrator.scope import Scope
+from orchestrator.engine import status as survey
+from orchestrator.engine import verbs as engine
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change import run as changes
 from orchestrator.session import Session
+from orchestrator.store import ownership
+from orchestrator.store.locks import locks_of
+from orchestrator.store.ownership import adopt
+from orchestrator.store.runs import latest_change
+from orchestrator.store.scope import Scope
 from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]
@@ -204,7 +209,7 @@ async def test_a_run_whose_lock_was_stolen_is_left_half_done_and_is_the_latest_c
                 (lock,) = locks.listed()
                 locks.steal(lock.id, "it hangs")
                 found.extend(run.id for run in store.unfinished(bench.key, "ann"))
-                found.append(changes.latest_change(store, bench.key, "ann").id)
+                found.append(latest_change(store, bench.key, "ann").id)
 
     process.act = steal
     with pytest.raises(Locked):

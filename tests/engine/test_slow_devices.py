@@ -14,16 +14,18 @@ from typing import cast
 import pytest
 
 from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
-from orchestrator.patience import OUTER, deadline
-from orchestrator.recorder import Recorder
+from optics.plain import scaled_text
+from orchestrator.deadline import OUTER, deadline
+from orchestrator.engine.change.apply import move_light, progress_words, undisturbed
+from orchestrator.engine.change.context import Context
+from orchestrator.fabric.transition import transition
+from orchestrator.plan.target import slowest, switching_s
 from orchestrator.session import Session
-from orchestrator.store import Store
-from orchestrator.target import slowest, switching_s
+from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import Lines, Silent, scaled_text
+from orchestrator.telemetry.progress import Lines, Silent
 from orchestrator.telemetry.reader import read as read_journal
-from orchestrator.telling import Context, move_light, progress_words, undisturbed
-from orchestrator.transition import transition
+from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, Glass, Robot, hosts_yml, read
 
 ROBOT = Traits(settle_s=1.0, at_once=1, latching=True)

@@ -12,12 +12,13 @@ import pytest
 
 from drivers.api import Ready, at_once
 from optics import Change, ChangeFailed, CrossConnect, Outcome, Port, Setting, Traits, Unreachable
-from orchestrator.recorder import Recorder
+from orchestrator.engine.change.apply import move_light
+from orchestrator.engine.change.context import Context
+from orchestrator.fabric.transition import Transition, transition
 from orchestrator.session import Session
-from orchestrator.store import Run, Store
+from orchestrator.store.store import Run, Store
 from orchestrator.telemetry.progress import Silent
-from orchestrator.telling import Context, move_light
-from orchestrator.transition import Transition, transition
+from orchestrator.telemetry.recorder import Recorder
 
 LAB = "lab"
 

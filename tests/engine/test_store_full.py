@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from optics import HandsNeeded, StoreFailed
-from orchestrator import engine
-from orchestrator.store import Store
+from orchestrator.engine import verbs as engine
+from orchestrator.store.store import Store
 from tests.drills.bench import Bench, Process, opened, plan_text
 
 ONE = [("gpu01:p1", "gpu02:p1")]

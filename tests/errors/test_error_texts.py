@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.lab import Lab, read_lab
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
 
 HERE = Path(__file__).parent
 PLANS = sorted((HERE / "plans").glob("*.json"))

@@ -17,13 +17,17 @@ import pytest
 from conformance.transcript import read_transcript
 from emulators.config import BadInventory, read_config
 from optics import BadFile
-from orchestrator import costing, designing, labproc, session, settings
+from optics.plain import did_you_mean
+from orchestrator import emulated as labproc
+from orchestrator import session, settings
 from orchestrator.cli import saved
 from orchestrator.credentials import private_text
-from orchestrator.filepos import MAX_LINES, MAX_NODES, did_you_mean, read_json, read_yaml
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
+from orchestrator.plan.design import design as designing
+from orchestrator.plan.design import prices as costing
+from orchestrator.plan.reader import read_plan
 from orchestrator.reading import MAX_BYTES, attentive
-from orchestrator.report import comparison
+from orchestrator.views.report import comparison
 
 EMULATED = Path(__file__).parents[2] / "inventory" / "emulated"
 LAB = ("hosts.yml", "devices.yml", "fibres.yml")

@@ -96,7 +96,7 @@ def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
 
 
 def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
-    from orchestrator.lab import read_lab
+    from orchestrator.inventory.lab import read_lab
 
     words = ["--hosts", "10", "--ports", "2", "--electrical", "fat-tree", "--electrical", "rails:2@40", "--rack", "4"]
     assert main([*words, "--out", str(tmp_path)]) == 0
@@ -128,7 +128,7 @@ def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None
 
 
 def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
-    from orchestrator.lab import read_lab
+    from orchestrator.inventory.lab import read_lab
 
     assert main(["--hosts", "2", "--ports", "2", "--electrical", "ideal", "--electrical", "ideal", "--out", str(tmp_path)]) == 0
     hosts, devices, fibres = (

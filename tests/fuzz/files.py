@@ -9,8 +9,8 @@ from typing import Any
 
 from conformance.transcript import transcript_of
 from optics import BadFile
-from orchestrator.lab import Lab, read_lab
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
 from tests.fuzz.targets import pieces, target
 from tests.properties.labs import lab
 

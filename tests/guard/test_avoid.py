@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from optics import BadFile, HostPort, Infeasible, Link, Port
-from orchestrator.avoid import avoiding, choose, read_avoid, without
-from orchestrator.plan import Avoid, Plan, WantedLink
+from optics.plan import Avoid, Plan, WantedLink
+from orchestrator.plan.avoid import avoiding, choose, read_avoid, without
 from tests.engine.glasslab import joined
 from tests.properties.labs import lab, name
 
@@ -106,7 +106,7 @@ def test_the_plan_says_that_it_avoids_something_and_for_how_long() -> None:
 
 
 def test_light_takes_another_trunk_than_the_one_to_avoid() -> None:
-    from orchestrator.circuits import circuits
+    from orchestrator.fabric.circuits import circuits
 
     here = joined()
     avoid = read_avoid(["we1"], here)

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optics import Circuit, CrossConnect, HostPort, Link, LinkKind, Port
-from orchestrator.detour import Damper, broken, dark_circuits, dead_links, detour, link_text, questions, reaching
-from orchestrator.paths import hops, lanes_of
-from orchestrator.plan import FixedRoute
-from orchestrator.rules import rules
-from orchestrator.walk import Lost, walk
+from optics.plan import FixedRoute
+from orchestrator.fabric.detour import Damper, broken, dark_circuits, dead_links, detour, link_text, questions, reaching
+from orchestrator.fabric.next_hops import hops, lanes_of
+from orchestrator.fabric.rules import rules
+from tests.oracles.walk import Lost, walk
 from tests.properties.labs import lab, macs, name, planes
 
 RING = [name(k) for k in range(6)]

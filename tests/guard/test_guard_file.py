@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, TestbedError
-from orchestrator import guardfile
-from orchestrator.guardfile import GuardFile, GuardState, look
+from orchestrator.engine.guard import process as guardfile
+from orchestrator.engine.guard.process import GuardFile, GuardState, look
 
 
 def state(**more: object) -> GuardState:

@@ -12,21 +12,24 @@ from typing import Any, cast
 import pytest
 
 from optics import HostPort, Link, TestbedError, Unreachable
-from orchestrator import guard as guarding
-from orchestrator.circuits import circuits
-from orchestrator.circuits import settings as settings_of
-from orchestrator.confirming import Confirmations, Confirming
-from orchestrator.guard import Guard, Manner
-from orchestrator.guardfile import GuardFile, guard_path, own_state
-from orchestrator.holding import holding, who
+from orchestrator.engine.change.confirm import Confirming
+from orchestrator.engine.change.locking import holding
+from orchestrator.engine.change.snapshot import Before
+from orchestrator.engine.guard import guard as guarding
+from orchestrator.engine.guard.guard import Guard, Manner
+from orchestrator.engine.guard.process import GuardFile, guard_path, own_state
+from orchestrator.fabric.circuits import circuits
+from orchestrator.fabric.circuits import settings as settings_of
+from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
-from orchestrator.recovery import Before
-from orchestrator.rules import Macs, Rules
-from orchestrator.scope import reach
-from orchestrator.session import Session, key_of, slice_of
+from orchestrator.plan.stored import link_data
+from orchestrator.session import Session
 from orchestrator.settings import Settings, load
-from orchestrator.store import Store
-from orchestrator.target import link_data
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.scope import reach
+from orchestrator.store.store import Store
 from tests.engine.glasslab import Glass
 from tests.properties.labs import lab, macs, name
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engine.change.port_counters import record_gpus
 from orchestrator.hosts import HostEvent
-from orchestrator.samples import record_gpus
 from orchestrator.telemetry import MEASUREMENTS, Journal, read
 from tests.hosts.space import COMMITTER, ENV, Peer, Space, facts
 

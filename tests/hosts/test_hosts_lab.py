@@ -20,11 +20,11 @@ import pytest
 
 from drivers.registry import open_device
 from optics import Change, HostPort, Link, Refused, TestbedError, Unreachable
-from orchestrator.circuits import circuits, settings
+from optics.plan import Job
+from orchestrator.fabric.circuits import circuits, settings
+from orchestrator.fabric.rules import Rules, hops, rules
 from orchestrator.hosts import Committed, Hello, Hosts, HostSide, Probe, job_name
-from orchestrator.lab import Lab, read_lab
-from orchestrator.plan import Job
-from orchestrator.rules import Rules, hops, rules
+from orchestrator.inventory.lab import Lab, read_lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from optics import Infeasible, Refused, TestbedError, TimedOut, Unreachable
+from optics.plan import Job
+from orchestrator.fabric.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
 from orchestrator.hosts import facts, fleet, launch, render
 from orchestrator.hosts.failures import one_error
-from orchestrator.jobargs import identity
-from orchestrator.plan import Job
-from orchestrator.rules import Neighbour, RdmaNeighbour, RdmaRoute, Route, TransitFilter
+from orchestrator.hosts.launch import identity
 from tests.hosts.two_hosts import small_lab
 
 LAB = small_lab()

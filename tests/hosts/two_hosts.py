@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
 
 HOSTS = """
 all:

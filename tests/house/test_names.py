@@ -13,20 +13,20 @@ from pathlib import Path
 import yaml
 
 from optics import Outcome
-from orchestrator.circuits import settings
+from orchestrator.engine.change.port_counters import Counters, record_clocks
+from orchestrator.engine.change.timeline import Times, record_rungs, tell
+from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
-from orchestrator.lab import read_lab
-from orchestrator.light import Point, Reading, keep
-from orchestrator.planfile import read_plan
-from orchestrator.recorder import Recorder
-from orchestrator.reports import Rung
-from orchestrator.samples import Counters, record_clocks
-from orchestrator.store import Store
-from orchestrator.story import Times, record_rungs, tell
-from orchestrator.target import target
+from orchestrator.inventory.lab import read_lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.target import target
+from orchestrator.results import Rung
+from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewritten
+from orchestrator.verify.power import Point, Reading, keep
 from tests.house.repository import ROOT
 
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))

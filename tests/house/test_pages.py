@@ -27,12 +27,8 @@ from emulators.family import PLANT_KEYS
 from emulators.faults import NAMES, Fault
 from emulators.lab import Doors, Lab, build_devices
 from optics import TestbedError, errors
-from orchestrator import planedges
 from orchestrator.cli.main import EXIT_CODES
-from orchestrator.filepos import read_yaml
-from orchestrator.jobenv import ALLOWED
-from orchestrator.lab import read_lab
-from orchestrator.labedges import (
+from orchestrator.inventory.edges import (
     DeviceEdge,
     DevicesEdge,
     FibreEdge,
@@ -47,7 +43,10 @@ from orchestrator.labedges import (
     TrunkEdge,
     TrunkEndEdge,
 )
-from orchestrator.planedges import (
+from orchestrator.inventory.lab import read_lab
+from orchestrator.inventory.positions import read_yaml
+from orchestrator.plan import edges as planedges
+from orchestrator.plan.edges import (
     AcceptanceEdge,
     GroupEdge,
     JobEdge,
@@ -61,7 +60,8 @@ from orchestrator.planedges import (
     TransferEdge,
     TransitionEdge,
 )
-from orchestrator.planfile import json_schema, read_plan
+from orchestrator.plan.job_env import ALLOWED
+from orchestrator.plan.reader import json_schema, read_plan
 from tests.house.repository import ROOT, blocks, pages
 from workloads.options import OPTIONS
 

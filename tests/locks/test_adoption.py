@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from optics import CrossConnect, Interlock, Missing, Port
-from orchestrator.ownership import adopted
-from orchestrator.records import Belonging
+from orchestrator.store.ownership import adopted
+from orchestrator.store.records import Belonging
 
 BOB = Belonging("bob", "2026-11-21-0003", "his")
 

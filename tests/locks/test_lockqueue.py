@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.lockqueue import LIVE, Lock, blockers, settle
-from orchestrator.scope import WHOLE, Scope
+from orchestrator.store.lock_queue import LIVE, Lock, blockers, settle
+from orchestrator.store.scope import WHOLE, Scope
 
 
 def lock(seq: int, owner: str = "ann", hosts: str = "a", **more: object) -> Lock:

@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, Missing, Port
-from orchestrator import clockset
-from orchestrator.audit import Who, audit
-from orchestrator.lablock import process_alive, process_mark
-from orchestrator.locks import Locks, hold
-from orchestrator.scope import WHOLE, Scope
-from orchestrator.store import Store
+from orchestrator.processes import process_alive, process_mark
+from orchestrator.store import clock as clockset
+from orchestrator.store.audit import Who, audit
+from orchestrator.store.locks import Locks, hold
+from orchestrator.store.scope import WHOLE, Scope
+from orchestrator.store.store import Store
 
 HOLD = """
 import asyncio, sys, pathlib
-from orchestrator.audit import Who, audit
-from orchestrator.locks import Locks, hold
-from orchestrator.scope import Scope
-from orchestrator.store import Store
+from orchestrator.store.audit import Who, audit
+from orchestrator.store.locks import Locks, hold
+from orchestrator.store.scope import Scope
+from orchestrator.store.store import Store
 
 async def main():
     with Store(pathlib.Path(sys.argv[1]), durable=False) as store:
@@ -234,7 +234,7 @@ def test_a_process_is_told_from_the_next_one_of_its_number() -> None:
 
 def test_a_process_that_only_its_owner_may_see_is_taken_to_live(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = process_mark(os.getpid())
-    monkeypatch.setattr("orchestrator.lablock._stat", lambda pid: "")
+    monkeypatch.setattr("orchestrator.processes._stat", lambda pid: "")
 
     def kill(pid: int, number: int) -> None:
         raise PermissionError

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile, HostPort, Port
-from orchestrator.avoid import read_avoid
 from orchestrator.cli import main
-from orchestrator.lab import read_lab
-from orchestrator.scope import read_scope
-from orchestrator.tagouts import Tagouts, place_of
+from orchestrator.inventory.lab import read_lab
+from orchestrator.plan.avoid import read_avoid
+from orchestrator.store.scope import read_scope
+from orchestrator.store.tagouts import Tagouts, place_of
 from tests.engine.glasslab import hosts_yml, joined
 
 WRONG = ("01", "99", "../../x", " 1", "1 ", "\u0661", "1-3", "p1", "")

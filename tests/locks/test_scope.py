@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import BadFile, CrossConnect, Port
-from orchestrator.scope import WHOLE, Scope, of_settings, ranges, reach, read_scope, scope_of_data
+from orchestrator.store.scope import WHOLE, Scope, of_settings, ranges, reach, read_scope, scope_of_data
 from tests.engine.glasslab import joined, roadm, select
 
 HOSTS = [f"gpu{n:02d}" for n in range(1, 4)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from optics import Infeasible
-from orchestrator.beside import apart, chosen_hosts, hosts_of, owner_for, taken
-from orchestrator.lab import Lab
-from orchestrator.plan import FixedRoute, Job, Plan, WantedLink
+from optics.plan import FixedRoute, Job, Plan, WantedLink
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.placement import apart, chosen_hosts, hosts_of, owner_for, taken
 from tests.planner.test_designing import ROOT, lab
 
 __all__ = ["lab"]

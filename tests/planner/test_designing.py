@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from optics import BadFile, Infeasible, LinkKind
-from orchestrator.circuits import assign_ports
+from optics.plan import Plan
 from orchestrator.cli.designtext import text
 from orchestrator.cli.searching import watched
-from orchestrator.designing import Design, Read, design, document, read_workload, routing
-from orchestrator.exporting import KINDS, after, before, export
-from orchestrator.lab import Lab, read_lab
-from orchestrator.methods import METHODS, Wanted
-from orchestrator.plan import Plan
-from orchestrator.planfile import read_plan
-from orchestrator.replanning import degraded, demand_of, reckon, shape_of
+from orchestrator.fabric.circuits import assign_ports
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.design.design import Design, Read, design, document, read_workload, routing
+from orchestrator.plan.design.export import KINDS, after, before, export
+from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
+from orchestrator.plan.reader import read_plan
+from planner.methods import METHODS, Wanted
 from tests.planner.test_exporters import reduced
 
 ROOT = Path(__file__).resolve().parents[2]

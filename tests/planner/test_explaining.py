@@ -7,9 +7,9 @@ import re
 import pytest
 
 from orchestrator.cli.explaining import beside_planner, divided, explained, scheduled, taken
-from orchestrator.designing import design
-from orchestrator.lab import Lab
-from orchestrator.methods import Wanted
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import design
+from planner.methods import Wanted
 from planner.routing import k_shortest
 from tests.planner.test_designing import lab, workload
 

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 
 from optics import Infeasible
-from orchestrator import methods
-from orchestrator.beside import shared
+from optics.plan import Plan
 from orchestrator.cli.call import Usage
 from orchestrator.cli.design import kept
 from orchestrator.cli.designtext import text
-from orchestrator.designing import PAYLOAD, Design, Read, design, document
-from orchestrator.exporting import export
-from orchestrator.lab import Lab
-from orchestrator.plan import Plan
-from orchestrator.planfile import read_plan
-from planner import baselines
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
+from orchestrator.plan.design.export import export
+from orchestrator.plan.design.placement import shared
+from orchestrator.plan.reader import read_plan
+from planner import baselines, methods
 from planner.demand import Demand, Group
 from planner.shape import Lab as PlannerLab
 from planner.workload import Workload

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.jobargs import identity
-from orchestrator.lab import Lab, read_lab
-from orchestrator.plan import Job
-from orchestrator.planfile import read_plan
+from optics.plan import Job
+from orchestrator.hosts.launch import identity
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
 from workloads.options import OPTIONS, Option
 
 ROOT = Path(__file__).parents[2]

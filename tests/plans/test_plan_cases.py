@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from optics import CrossConnect, HostPort, Interlock, Link, Port
-from orchestrator.circuits import assign_ports, circuits, foreign_ports, live_links, settings
-from orchestrator.lab import Lab, read_lab
-from orchestrator.paths import plan_rings
-from orchestrator.plan import Plan
-from orchestrator.planfile import read_plan
-from orchestrator.rules import Macs, Rules, drain_rules, hops, rules
-from orchestrator.transition import describe, transition
-from orchestrator.walk import walk
+from optics.plan import Plan
+from orchestrator.fabric.circuits import assign_ports, circuits, foreign_ports, live_links, settings
+from orchestrator.fabric.next_hops import plan_rings
+from orchestrator.fabric.rules import Macs, Rules, drain_rules, hops, rules
+from orchestrator.fabric.transition import describe, transition
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
+from tests.oracles.walk import walk
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -11,17 +11,18 @@ import pytest
 from emulators.electrical import parse
 from emulators.generate import Wanted, generate
 from optics import BadFile, CrossConnect, HostPort, Link
-from orchestrator.circuits import circuits, settings
-from orchestrator.collective import expected
-from orchestrator.lab import Lab, read_lab
-from orchestrator.labelling import difference, relabelled_text
-from orchestrator.plan import Acceptance
-from orchestrator.planfile import read_plan
-from orchestrator.qualify import Direction, compared, directions
-from orchestrator.reports import LinkQuality
-from orchestrator.rules import drain_rules, rules
-from orchestrator.target import link_data, stored_circuits, target
-from orchestrator.walk import walk
+from optics.plan import Acceptance
+from orchestrator.fabric.circuits import circuits, settings
+from orchestrator.fabric.rules import drain_rules, rules
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.interchangeable import difference, relabelled_text
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data, stored_circuits
+from orchestrator.plan.target import target
+from orchestrator.results import LinkQuality
+from orchestrator.verify.collective import expected
+from orchestrator.verify.qualification import Direction, compared, directions
+from tests.oracles.walk import walk
 from tests.properties.labs import inventory, macs
 from tests.properties.switches import switched_lab
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from optics import BadFile
-from orchestrator.circuits import assign_ports
+from orchestrator.engine.change.jobs import _launched, spec_of
+from orchestrator.fabric.circuits import assign_ports
+from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.hosts.launch import requests
-from orchestrator.jobs import _launched, spec_of
-from orchestrator.lab import Lab, read_lab
-from orchestrator.paths import plan_rings
-from orchestrator.planfile import read_plan
-from orchestrator.store import JobRecord
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.store.store import JobRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]

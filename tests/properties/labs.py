@@ -6,8 +6,8 @@ from functools import cache
 from random import Random
 
 from optics import HostPort, Link
-from orchestrator.lab import Lab, read_lab
-from orchestrator.rules import Macs
+from orchestrator.fabric.rules import Macs
+from orchestrator.inventory.lab import Lab, read_lab
 
 
 def inventory(

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from drivers.registry import driver_traits
-from orchestrator.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
 
 INVENTORY = Path(__file__).resolve().parents[2] / "inventory" / "emulated-lookahead"
 

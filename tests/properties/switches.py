@@ -6,7 +6,7 @@ from pathlib import Path
 
 from emulators.electrical import parse
 from emulators.generate import Wanted, generate
-from orchestrator.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
 
 KINDS = ("ideal@60", "fat-tree@30", "oversubscribed:4", "domains:2@160", "rails:2@20")
 

@@ -10,9 +10,9 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
-from orchestrator.circuits import assign_ports, circuits, foreign_ports, live_links, settings
-from orchestrator.lab import Lab
-from orchestrator.plan import WantedLink
+from optics.plan import WantedLink
+from orchestrator.fabric.circuits import assign_ports, circuits, foreign_ports, live_links, settings
+from orchestrator.inventory.lab import Lab
 from tests.properties.labs import lab, name, planes, tangled
 
 seeds = st.integers(0, 100_000)

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optics import BadFile
-from orchestrator.filepos import did_you_mean, natural, read_json, read_yaml, spell
-from orchestrator.lab import read_lab
-from orchestrator.planfile import read_plan
+from optics.plain import did_you_mean, natural
+from orchestrator.inventory.lab import read_lab
+from orchestrator.inventory.positions import read_json, read_yaml, spell
+from orchestrator.plan.reader import read_plan
 from tests.properties.labs import inventory, lab
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "topoopt-12.json").read_text()

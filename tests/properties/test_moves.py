@@ -10,8 +10,8 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import Change, CrossConnect, Port, Setting, clash
-from orchestrator.moves import dark_moves, dark_port_s, in_order, ordered
-from orchestrator.transition import transition
+from orchestrator.fabric.move_order import dark_moves, dark_port_s, in_order, ordered
+from orchestrator.fabric.transition import transition
 from tests.engine.glasslab import SWITCH, hosts_yml, read
 from tests.engine.test_slow_devices import ROBOT
 

@@ -13,13 +13,13 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
-from orchestrator.lab import Lab, read_lab
-from orchestrator.labelling import alike, difference, labels_between, relabelled_text
-from orchestrator.plan import WantedLink, host_of
-from orchestrator.planfile import read_plan
-from orchestrator.relabel import kept_links, labels
-from orchestrator.relabelling import relabelled
-from orchestrator.target import target
+from optics.plan import WantedLink, host_of
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.interchangeable import alike, difference, labels_between, relabelled_text
+from orchestrator.plan.label_search import kept_links, labels
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.relabel import relabelled
+from orchestrator.plan.target import target
 from tests.properties.labs import inventory, lab, name, planes
 
 seeds = st.integers(0, 100_000)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
-from orchestrator.paths import edge_disjoint, next_hops, plan_rings
-from orchestrator.plan import FixedRoute, Job
-from orchestrator.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rdma_address, rules
-from orchestrator.walk import Lost, walk, walk_to
+from optics.plan import FixedRoute, Job
+from orchestrator.fabric.next_hops import edge_disjoint, next_hops, plan_rings
+from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rdma_address, rules
+from tests.oracles.walk import Lost, walk, walk_to
 from tests.properties.labs import lab, macs, name, planes
 
 MODES = ("kernel", "npar-rdma")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics import CrossConnect, Infeasible, Interlock, Port
-from orchestrator.transition import Transition, transition
+from orchestrator.fabric.transition import Transition, transition
 
 Held = dict[str, frozenset[CrossConnect]]
 DEVICES = ("ocs1", "ocs2")

@@ -12,10 +12,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from optics import HostPort, LinkKind, Setting, clash
-from orchestrator.lab import Lab
-from orchestrator.lightpath import Glass
-from orchestrator.plan import Acceptance, Plan, WantedLink
-from orchestrator.target import Target, target
+from optics.plan import Acceptance, Plan, WantedLink
+from orchestrator.fabric.lightpath import Glass
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import Target, target
 from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select
 from tests.engine.test_slow_devices import ROBOT
 from tests.properties.lookahead import lookahead

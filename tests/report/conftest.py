@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.settings import load
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 from tests.report.recorded import START_S, HandClock, Lab
 
 
@@ -56,7 +56,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def lab(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """An imagined lab; the store's wall clock follows its clock."""
     clock = HandClock()
-    monkeypatch.setattr("orchestrator.store.time.time", lambda: START_S + clock.now_ns / 1e9)
+    monkeypatch.setattr("orchestrator.store.store.time.time", lambda: START_S + clock.now_ns / 1e9)
     settings = load()
     with Store(settings.store_path, durable=False) as store:
         yield Lab(settings, store, clock)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.report import environment
 from orchestrator.settings import Settings
-from orchestrator.store import Store, slice_key
-from orchestrator.telemetry import Journal
+from orchestrator.store.keys import slice_key
+from orchestrator.store.store import Store
+from orchestrator.telemetry import Journal, environment
 
 MS = 1_000_000
 START_S = 1_795_000_000

@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
-from orchestrator.report.comparing import verdict
-from orchestrator.report.comparison import Comparison, begin, leave, order
-from orchestrator.reports import DownReport, JobStatus, UpReport
-from orchestrator.session import load_lab, slice_of
+from orchestrator.results import DownReport, JobStatus, UpReport
+from orchestrator.session import load_lab
+from orchestrator.store.keys import slice_of
 from orchestrator.telemetry import Journal
+from orchestrator.views.report.comparing import verdict
+from orchestrator.views.report.comparison import Comparison, begin, leave, order
 from tests.house.repository import ROOT
 from tests.report.conftest import Typed
 from tests.report.recorded import CROSSED, RING, Lab
@@ -94,8 +95,8 @@ def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         shutil.copy(ROOT / "inventory" / "emulated" / name, inventory)
     made = Engine(lab)
     verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
-    monkeypatch.setitem(sys.modules, "orchestrator.engine", SimpleNamespace(**verbs))  # type: ignore[arg-type]
-    monkeypatch.setattr("orchestrator.report.comparison.time.sleep", lambda s: None)
+    monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**verbs))  # type: ignore[arg-type]
+    monkeypatch.setattr("orchestrator.views.report.comparison.time.sleep", lambda s: None)
     yield made
 
 

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import report as report_command
-from orchestrator.report.figures import Drawing, breakdown, run_waterfall
-from orchestrator.report.figures import topology as topology_figure
-from orchestrator.report.ledger import Answer, number_text
-from orchestrator.report.questions import Move
-from orchestrator.report.topology import Topology
-from orchestrator.report.traffic import iterations as iterations_figure
-from orchestrator.report.words import ending
 from orchestrator.telemetry import Journal, read
+from orchestrator.views.report.figures import Drawing, breakdown, run_waterfall
+from orchestrator.views.report.figures import topology as topology_figure
+from orchestrator.views.report.ledger import Answer, number_text
+from orchestrator.views.report.questions import Move
+from orchestrator.views.report.topology import Topology
+from orchestrator.views.report.traffic import iterations as iterations_figure
+from orchestrator.views.report.words import ending
 from tests.disk import room_for
 from tests.report.conftest import Typed
 from tests.report.page import Page, disagreeing, from_csv
@@ -202,7 +202,7 @@ def test_every_way_to_end_has_its_words(lab: Lab, status: str) -> None:
 
 def test_a_run_that_was_killed_tells_what_it_had_written(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.up("ring", RING, status="died", moved=False, job_ms=None)
-    monkeypatch.setattr("orchestrator.store.process_alive", lambda *_: False)
+    monkeypatch.setattr("orchestrator.store.store.process_alive", lambda *_: False)
     assert "The program died on its way. What follows is what it had written by then." in report(typed, run)[0].text
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import designtext, render
-from orchestrator.designing import PAYLOAD
-from orchestrator.profiling import HOPS, versus
-from orchestrator.reports import JobStatus
+from orchestrator.engine.profile import HOPS, versus
+from orchestrator.plan.design.design import PAYLOAD
+from orchestrator.results import JobStatus
 
 PLAN = {
     "job": {

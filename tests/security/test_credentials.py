@@ -11,7 +11,7 @@ import pytest
 
 from optics import BadFile, DeviceConfig, Missing
 from orchestrator.credentials import unvault, with_known_hosts, with_secret, withheld
-from orchestrator.lab import Lab, read_lab
+from orchestrator.inventory.lab import Lab, read_lab
 
 HOSTS = """all: {hosts: {gpu01: {ansible_host: 192.0.2.1, ansible_become_password: !vault "$ANSIBLE_VAULT;1.1;AES256 00",
   testbed_host_id: 1, testbed_ports: {1: {interface: eth1}}}}}"""

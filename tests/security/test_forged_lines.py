@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.audit import Who
 from orchestrator.cli import render
 from orchestrator.cli.text import columns, paint
 from orchestrator.cli.tones import coloured
-from orchestrator.locks import Locks
-from orchestrator.reports import DeviceStatus, HostStatus, JobLogs, JobStatus, StatusReport, Unfinished
-from orchestrator.scope import WHOLE
-from orchestrator.session import key_of, load_lab
-from orchestrator.store import Store
-from orchestrator.tagouts import Tagouts
+from orchestrator.results import DeviceStatus, HostStatus, JobLogs, JobStatus, StatusReport, Unfinished
+from orchestrator.session import load_lab
+from orchestrator.store.audit import Who
+from orchestrator.store.keys import key_of
+from orchestrator.store.locks import Locks
+from orchestrator.store.scope import WHOLE
+from orchestrator.store.store import Store
+from orchestrator.store.tagouts import Tagouts
 from tests.security.test_hostile import answer, command, speaker
 
 __all__ = ["command"]

@@ -16,12 +16,12 @@ import pytest
 
 from optics import BadFile, DeviceConfig, Identity, TestbedError
 from optics.plain import indented, json_safe, printable
+from optics.plan import Job
 from orchestrator.cli import main
 from orchestrator.cli.tones import coloured
 from orchestrator.hosts.launch import argv, job_name
-from orchestrator.lab import read_lab
-from orchestrator.plan import Job
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.lab import read_lab
+from orchestrator.plan.reader import read_plan
 from tests.security.conftest import Guarded
 from tests.security.test_secrets import RING
 

@@ -23,13 +23,15 @@ import emulators.__main__ as emulators_main
 from emulators.__main__ import EXIT_MISSING
 from optics import TestbedError
 from optics.errors import Missing, Untrusted
-from orchestrator import background, familylab, lablock, labproc
+from orchestrator import emulated as labproc
+from orchestrator import processes as background
+from orchestrator.atomic import write_whole
 from orchestrator.cli import main
 from orchestrator.cli.guard import Teller
-from orchestrator.lablock import OneStore
 from orchestrator.settings import load
-from orchestrator.storefile import UnsafeStore, private_file
-from orchestrator.wholefile import write_whole
+from orchestrator.store import one_store as lablock
+from orchestrator.store.file import UnsafeStore, private_file
+from orchestrator.store.one_store import OneStore
 from tests.house.repository import ROOT
 from tests.security.test_hostile import command
 
@@ -467,7 +469,7 @@ def test_no_program_that_we_start_takes_modules_from_the_current_directory(
     monkeypatch.chdir(shared)
     started = background.spawn(load(env={}, cwd=tmp_path), ["version"], tmp_path / "said")
     assert started.wait(60) == 0, (tmp_path / "said").read_text()
-    familylab._generate(tmp_path / "lab", tmp_path / "state", "dicon-scpi", None)
+    labproc._generate(tmp_path / "lab", tmp_path / "state", "dicon-scpi", None)
     assert not (shared / "MARK").exists()
     starts = [
         (path.name, line)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from optics import BadFile
-from orchestrator.lab import Lab, read_lab
-from orchestrator.planfile import read_plan
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
 
 INVENTORY = Path(__file__).parents[2] / "inventory" / "emulated"
 
@@ -132,7 +132,7 @@ def test_a_hostile_variable_alone_is_refused(lab: Lab, name: str) -> None:
 
 @pytest.mark.parametrize("value", PATHS)
 def test_no_variable_that_tunes_takes_a_path_a_command_or_nothing(lab: Lab, value: str) -> None:
-    from orchestrator.jobenv import ALLOWED
+    from orchestrator.plan.job_env import ALLOWED
 
     with pytest.raises(BadFile) as refused:
         read_plan(text(env=dict.fromkeys(ALLOWED, value)), "plan.json", lab)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, TestbedError
-from orchestrator.lablock import OneStore, process_mark
+from orchestrator.processes import process_mark
+from orchestrator.store.one_store import OneStore
 
 HOLD = """
 import sys, pathlib, time
-from orchestrator.lablock import OneStore
+from orchestrator.store.one_store import OneStore
 with OneStore(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), user="ann"):
     print("held", flush=True)
     time.sleep(60)

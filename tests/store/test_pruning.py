@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Port
-from orchestrator import doctor, pruning
+from orchestrator.engine import prune as pruning
 from orchestrator.settings import Settings, load
-from orchestrator.store import Store, slice_key
-from orchestrator.telemetry.influx import Target
+from orchestrator.store.keys import slice_key
+from orchestrator.store.store import Store
+from orchestrator.telemetry.influx_api import Target
+from orchestrator.verify import doctor
 from tests.disk import room_for
 from tests.telemetry.conftest import fill
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, StoreFailed, TestbedError
-from orchestrator.store import Belonging, LightPoint, Store, lab_key, slice_key
-from orchestrator.storeschema import SINCE_2, TABLES
+from orchestrator.store.keys import lab_key, slice_key
+from orchestrator.store.schema import SINCE_2, TABLES
+from orchestrator.store.store import Belonging, LightPoint, Store
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -173,7 +174,7 @@ def test_a_killed_writer_leaves_a_store_that_tells_what_may_have_happened(tmp_pa
     path = tmp_path / "testbed.sqlite3"
     program = """
 import sys, pathlib
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 store = Store(pathlib.Path(sys.argv[1]))
 run = store.new_run("up", "emulated")
 n = 0

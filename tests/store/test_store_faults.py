@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Port, StoreFailed
-from orchestrator import rescue, storefault
-from orchestrator.changes import keep_plan
-from orchestrator.store import Store
-from orchestrator.storefile import private_file
-from orchestrator.storeschema import SINCE_2, TABLES
+from orchestrator.engine.change.run import keep_plan
+from orchestrator.store import fault as storefault
+from orchestrator.store import rescue
+from orchestrator.store.file import private_file
+from orchestrator.store.schema import SINCE_2, TABLES
+from orchestrator.store.store import Store
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 
@@ -27,7 +28,7 @@ FULL = """
 import json, os, subprocess, sys
 from pathlib import Path
 from optics import CrossConnect, Port
-from orchestrator.store import Store
+from orchestrator.store.store import Store
 
 disk, used = Path(sys.argv[1]), sys.argv[2] == "used"
 os.environ |= {f"TESTBED_{name}_DIR": str(disk / name.lower()) for name in ("DATA", "STATE", "LOCK")}
@@ -174,7 +175,7 @@ def test_what_was_written_last_is_in_the_log_beside_the_file_and_is_read_too(tmp
     path = tmp_path / "testbed.sqlite3"
     damaged(path)
     script = (
-        "import os, sys; from pathlib import Path; from orchestrator.store import Store\n"
+        "import os, sys; from pathlib import Path; from orchestrator.store.store import Store\n"
         "store = Store(Path(sys.argv[1])); store.new_run('up', 'lab', plan_name='the last'); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
@@ -187,7 +188,7 @@ def test_a_store_in_use_is_not_exchanged_under_the_hands_of_who_uses_it(tmp_path
     path = tmp_path / "testbed.sqlite3"
     damaged(path)
     script = (
-        "import sys; from pathlib import Path; from orchestrator.store import Store\n"
+        "import sys; from pathlib import Path; from orchestrator.store.store import Store\n"
         "store = Store(Path(sys.argv[1])); store.get('last'); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(path)]

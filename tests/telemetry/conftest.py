@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.telemetry import Journal
-from orchestrator.telemetry.influx import Influx, Target
+from orchestrator.telemetry.influx import Influx
+from orchestrator.telemetry.influx_api import Target
 from tests.telemetry.servers import influx
 
 _NAMES = count()

@@ -18,7 +18,8 @@ import pytest
 
 from optics.errors import Locked
 from orchestrator.telemetry import Journal, influxd, sink, tail
-from orchestrator.telemetry.influx import Denied, Influx, Later, Target, Written
+from orchestrator.telemetry.influx import Influx
+from orchestrator.telemetry.influx_api import Denied, Later, Target, Written
 from orchestrator.telemetry.sink import Sink
 from orchestrator.telemetry.tables import query
 from orchestrator.telemetry.tail import Mark, Tail

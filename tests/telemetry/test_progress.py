@@ -7,7 +7,8 @@ import os
 import pty
 from contextlib import suppress
 
-from orchestrator.telemetry.progress import Lines, LiveTable, Silent, progress_for, seconds_text
+from optics.plain import seconds_text
+from orchestrator.telemetry.progress import Lines, LiveTable, Silent, progress_for
 
 
 class Terminal(io.StringIO):

@@ -27,9 +27,9 @@ from optics import (
     TimedOut,
     Unreachable,
 )
-from orchestrator.aftermath import Aftermath
+from orchestrator.engine.change.impact import Aftermath
+from orchestrator.engine.change.port_counters import sampled_ports
 from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, HostSide, PortCounters, samples
-from orchestrator.samples import sampled_ports
 from orchestrator.settings import load
 from orchestrator.telemetry import Journal, Point, read
 

@@ -16,7 +16,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.settings import load
 from orchestrator.telemetry import influxd, retention, sink, tables
-from orchestrator.telemetry.influx import Target
+from orchestrator.telemetry.influx_api import Target
 from tests.disk import room_for
 from tests.telemetry.conftest import fill, held
 from tests.telemetry.servers import needed

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.planfile import read_plan
-from orchestrator.session import key_of, load_lab, slice_of
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data
+from orchestrator.plan.target import target
+from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
-from orchestrator.store import Run, Store
-from orchestrator.target import link_data, target
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Run, Store
 from orchestrator.telemetry import Journal
-from orchestrator.watching import Watcher
+from orchestrator.views.live import Watcher
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = ROOT / "examples" / "topoopt-12.json"

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from orchestrator.ui.doors import Keys, Names
-from orchestrator.ui.safestate import SafeState
-from orchestrator.ui.server import Page, serve
+from orchestrator.views.web.doors import Keys, Names
+from orchestrator.views.web.safestate import SafeState
+from orchestrator.views.web.server import Page, serve
 from tests.ui.conftest import Told
 
 

@@ -25,7 +25,7 @@ import pytest
 from optics.plain import printable
 from orchestrator.cli import main, ui
 from orchestrator.cli.watchscreen import clock, curves
-from orchestrator.ui.doors import Names
+from orchestrator.views.web.doors import Names
 from tests.ui.conftest import PLAN, Told
 
 TESTBED = [sys.executable, "-m", "orchestrator.cli.main"]

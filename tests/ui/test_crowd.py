@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from orchestrator.ui import crowd, server
-from orchestrator.ui.crowd import Places, owners
+from orchestrator.views.web import crowd, server
+from orchestrator.views.web.crowd import Places, owners
 from tests.ui.conftest import Told
 from tests.ui.serving import Served, served, stream
 

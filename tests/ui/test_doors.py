@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.ui.doors import SESSIONS, Keys, Names, is_loopback
+from orchestrator.views.web.doors import SESSIONS, Keys, Names, is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8420", "localhost:8420", "[::1]:8420", "127.8.9.1:8420"])

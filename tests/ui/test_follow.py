@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.telemetry import Journal
-from orchestrator.watching import follow
-from orchestrator.watching.follow import Journals
+from orchestrator.views.live import follow
+from orchestrator.views.live.follow import Journals
 
 
 def write(state: Path, run: str, first: int, count: int, **more: int) -> Journal:

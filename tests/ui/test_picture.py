@@ -12,14 +12,15 @@ from rich.console import Console
 
 from optics import CrossConnect, Port, Setting
 from orchestrator.cli.watchscreen import screen
-from orchestrator.planfile import read_plan
-from orchestrator.records import Belonging, CurrentPlan
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data
+from orchestrator.plan.target import target
 from orchestrator.session import load_lab
-from orchestrator.target import link_data, target
+from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry import Point
-from orchestrator.watching import Picture, Watcher
-from orchestrator.watching.fabric import ways
-from orchestrator.watching.standing import Moving, Standing, standing
+from orchestrator.views.live import Picture, Watcher
+from orchestrator.views.live.fabric import ways
+from orchestrator.views.live.standing import Moving, Standing, standing
 from tests.properties.switches import switched_lab
 from tests.ui.conftest import ROOT, Told
 

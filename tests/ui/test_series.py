@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.watching.series import BUCKET_MS, GAP_MS, WINDOW_MS, Counter, Series, Traffic
+from orchestrator.views.live.series import BUCKET_MS, GAP_MS, WINDOW_MS, Counter, Series, Traffic
 
 
 def test_a_port_that_sends_evenly_has_its_rate_and_the_curve_is_flat() -> None:

@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 
-from orchestrator.ui import server
-from orchestrator.ui.server import STATIC, Hub
+from orchestrator.views.web import server
+from orchestrator.views.web.server import STATIC, Hub
 from tests.ui.conftest import ROOT, Told
 from tests.ui.serving import served, stream
 

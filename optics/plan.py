@@ -1,0 +1,201 @@
+"""What the user asked for: the content of a plan file, checked. Frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from optics import Db, Dbm, HostName, HostPort, LinkKind
+
+Ring: TypeAlias = Sequence[HostName]
+
+LinkEnd: TypeAlias = HostPort | HostName
+"""A host port, or a host alone whose port is still to be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLink:
+    """One link of the plan. `place` is where it stands in the file, for complaints (`links[3]`)."""
+
+    a: LinkEnd
+    b: LinkEnd
+    kind: LinkKind = LinkKind.DUPLEX
+    place: str = field(default="", compare=False)
+
+    @property
+    def hosts(self) -> tuple[HostName, HostName]:
+        return host_of(self.a), host_of(self.b)
+
+    def __str__(self) -> str:
+        return f"{self.a} {'--' if self.kind is LinkKind.DUPLEX else '->'} {self.b}"
+
+
+def host_of(end: LinkEnd) -> HostName:
+    return end.host if isinstance(end, HostPort) else end
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """In step `step` of gathering, `src` sends `dst` the part from `begin` to `end` (0 to 1) of the piece of `shard`."""
+
+    step: int
+    src: HostName
+    dst: HostName
+    shard: HostName
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class RingGroup:
+    """Hosts that all-reduce a buffer of `bytes` together; each of `rings` is an order of them and carries an equal part.
+
+    schedule: they go by it instead, backwards while they reduce, forwards while they gather; the one ring then only names them.
+    """
+
+    id: str
+    bytes: int
+    rings: tuple[tuple[HostName, ...], ...]
+    schedule: tuple[Send, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes from host to host over a lane's addresses."""
+
+    src: HostName
+    dst: HostName
+    bytes: int
+    lane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one iteration of a designed job moves. scale: bytes here per byte of the workload; time_scale: of its times."""
+
+    groups: tuple[RingGroup, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    compute_s: float = 0.0
+    scale: float = 1.0
+    time_scale: float = 1.0
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Traffic:
+        """The traffic that `data` describes, in the plan file's words."""
+        groups = tuple(
+            RingGroup(g["id"], g["bytes"], tuple(map(tuple, g["rings"])), tuple(Send(**send) for send in g.get("schedule", ())))
+            for g in data["groups"]
+        )
+        transfers = tuple(Transfer(**t) for t in data["transfers"])
+        return cls(**{**data, "groups": groups, "transfers": transfers})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The program that runs on the hosts. `ranks[i]` is the host of rank i; each ring is an order of all ranks' hosts.
+
+    args: options of the workload. env: added to its environment as it is. traffic: what a replay moves. predicted: what the
+    planner expects, by the names of the plan file (`iteration_ms`, `busbw_mbps`, ...).
+    """
+
+    name: str
+    workload: Literal["train", "allreduce", "replay"]
+    ranks: tuple[HostName, ...]
+    rings: tuple[tuple[HostName, ...], ...] = ()
+    args: Mapping[str, int | float | str | bool] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    traffic: Traffic | None = None
+    predicted: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def orders(self) -> tuple[tuple[HostName, ...], ...]:
+        """Every ring there is, those of groups too; ring k travels by lane k modulo their number."""
+        groups = self.traffic.groups if self.traffic else ()
+        return self.rings + tuple(ring for group in groups if not group.schedule for ring in group.rings)
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRoute:
+    """Traffic from `source` to `target` goes through `via`, in order; on one lane, or on all of them (None)."""
+
+    source: HostName
+    target: HostName
+    via: tuple[HostName, ...]
+    lane: int | None = None
+
+    @property
+    def path(self) -> tuple[HostName, ...]:
+        return (self.source, *self.via, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails.
+
+    target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives. light_window_db:
+    largest difference between measured and expected loss of any part of a way, None for what the parts' own numbers allow.
+    min_link_share, max_link_loss: of measured traffic on every link, compared with link_mbps or else the links' median.
+    min_busbw_share: of a short all-reduce, compared with what the links allow. None: not measured.
+    """
+
+    link_up_timeout_s: float = 15.0
+    max_loss_db: Db = 6.3
+    target_dbm: Dbm | None = None
+    tolerance_db: Db = 0.5
+    light_window_db: Db | None = None
+    neighbours: bool = True
+    all_pairs: bool = True
+    link_mbps: float | None = None
+    min_link_share: float | None = None
+    max_link_loss: float | None = None
+    min_busbw_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionPolicy:
+    """How to get there. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed commit."""
+
+    drain: bool = True
+    revert_after_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Avoid:
+    """What the plan is brought up without: host ports whose fibres are not used, trunks that no light takes; `words` as given."""
+
+    words: tuple[str, ...] = ()
+    ports: frozenset[HostPort] = frozenset()
+    trunks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing.
+
+    interchangeable: groups of like hosts that may take each other's place. segments: names of packet switches, whose pairs of ports
+    are among the links.
+    """
+
+    name: str
+    links: tuple[WantedLink, ...]
+    job: Job | None = None
+    routes: tuple[FixedRoute, ...] = ()
+    acceptance: Acceptance = Acceptance()
+    transition: TransitionPolicy = TransitionPolicy()
+    description: str = ""
+    sha256: str = ""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    avoid: Avoid = Avoid()
+    interchangeable: tuple[tuple[HostName, ...], ...] = ()
+    segments: tuple[str, ...] = ()
+
+    @property
+    def rings(self) -> tuple[tuple[HostName, ...], ...]:
+        return self.job.orders if self.job else ()
+
+
+def ring_steps(order: Ring) -> list[tuple[HostName, HostName]]:
+    """The steps of a ring, the closing one included; a ring of one host has none."""
+    return list(zip(order, [*order[1:], order[0]], strict=True)) if len(order) > 1 else []

@@ -1,0 +1,77 @@
+"""How long a verb may take: a limit from outside, stretched where the devices themselves are known to need longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+
+from optics.errors import TestbedError, TimedOut
+from optics.plain import seconds_text
+
+OUTER: ContextVar[asyncio.Timeout | None] = ContextVar("outer", default=None)
+"""The limit of whoever runs the verb and would stop it from outside; it is stretched with the verb's own."""
+SLACK = 2.0
+"""Devices get this many times what their data sheets promise: they wait for themselves, with limits of their own."""
+
+
+class Limit:
+    """The deadline of a verb. firm: the operator named it, so it is kept, and work that cannot be done in it is not begun."""
+
+    def __init__(self, timer: asyncio.Timeout, verb: str, timeout_s: float, *, firm: bool) -> None:
+        self._timer, self._verb, self.timeout_s, self._firm = timer, verb, timeout_s, firm
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is up, this limit's or that of whoever would stop the verb from outside."""
+        outer = OUTER.get()
+        return self._timer.expired() or (outer is not None and outer.expired())
+
+    def words(self) -> str:
+        return f"{self._verb}: not finished after {self.timeout_s:g} s"
+
+    def grant(self, seconds: float) -> None:
+        """Give `seconds` (s) from now to what puts things right again, whatever limit there is."""
+        end = asyncio.get_running_loop().time() + seconds
+        for timer in (self._timer, OUTER.get()):
+            if timer is not None and not timer.expired() and (when := timer.when()) is not None and when < end:
+                timer.reschedule(end)
+
+    def need(self, seconds: float, what: str) -> None:
+        """Make room for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less left; nothing was begun."""
+        when = self._timer.when()
+        if when is None:
+            return
+        left = when - asyncio.get_running_loop().time()
+        if self._firm:
+            if seconds > left:
+                raise TimedOut(
+                    f"{self._verb}: {what} takes about {seconds_text(seconds)}, {seconds_text(max(left, 0.0))} are left of the "
+                    f"{self.timeout_s:g} s allowed; nothing was changed",
+                    hint=f"leave --timeout out, or allow more: --timeout {int(SLACK * seconds + self.timeout_s - left) + 1}s",
+                )
+            return
+        more = SLACK * seconds
+        self.timeout_s += more
+        self._timer.reschedule(when + more)
+        outer = OUTER.get()
+        if outer is not None and (end := outer.when()) is not None:
+            outer.reschedule(end + more)
+
+
+@asynccontextmanager
+async def deadline(timeout_s: float, verb: str, *, firm: bool = True) -> AsyncIterator[Limit]:
+    """Bound the body. Raises: TimedOut - naming the verb; the body was cancelled and has ended."""
+    limit: Limit | None = None
+    try:
+        async with asyncio.timeout(timeout_s) as timer:
+            limit = Limit(timer, verb, timeout_s, firm=firm)
+            yield limit
+    except TimeoutError as error:
+        if isinstance(error, TestbedError):
+            raise
+        allowed = limit.timeout_s if limit is not None else timeout_s
+        raise TimedOut(
+            f"{verb}: not finished after {allowed:g} s", hint="testbed status says what is; --timeout 10m allows more"
+        ) from error

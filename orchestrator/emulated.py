@@ -1,0 +1,383 @@
+"""The emulated lab as a process beside us: start it, ask it, stop it. Known only by its command line and its control socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optical_testbed
+from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
+from optics.plain import counted, reason
+from orchestrator import emulated as labproc
+from orchestrator.inventory.folders import absent
+from orchestrator.trust import believed, require_own
+
+GENERATE_S = 60.0
+PLAN = "ring.json"
+MAX_LOSS_DB = 14.0
+"""What a ring may lose (dB): two wavelength-selective switches one after the other, and their fibres, lose about 10."""
+_KEPT = "made-for.json"
+
+START_S = 60.0
+STOP_S = 20.0
+ASK_S = 5.0
+_LOG_TAIL = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A lab that is up. `seconds`: how long it took, 0 if it was up already."""
+
+    state_dir: Path
+    pid: int
+    seconds: float
+    already: bool
+
+
+def is_emulated(inventory: Path) -> bool:
+    """Whether the inventory is one of an emulated lab."""
+    return (inventory / "emulator.yml").is_file()
+
+
+def state_dir(inventory: Path) -> Path:
+    """Where the lab of this inventory keeps its key, log and control socket: the directory of the hosts' SSH key.
+
+    Raises: BadFile - hosts.yml cannot be read. TimedOut - not in the time allowed.
+    """
+    from orchestrator.inventory.positions import read_yaml
+    from orchestrator.reading import attentive, text_of
+
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
+    path = inventory.resolve() / "hosts.yml"
+    try:
+        text = text_of(path)
+        with attentive(str(path)):
+            content = read_yaml(text, path.name).value
+    except TimedOut:
+        raise
+    except (OSError, UnicodeDecodeError, BadFile) as error:
+        raise BadFile(
+            [f"{path}: {reason(error)}"], hint="an inventory directory has hosts.yml, devices.yml and fibres.yml"
+        ) from error
+    key = _find(content, "ansible_ssh_private_key_file") or "~/.local/state/testbed/emulated/id_ed25519"
+    return (inventory.resolve() / Path(key).expanduser()).parent
+
+
+def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
+    """Ask the running lab one question on its control socket.
+
+    Raises: Unreachable - it does not run. Untrusted - its directory belongs to somebody else. TimedOut, Garbled - it does not
+    answer properly. Missing - it has no such thing, or what was asked of it cannot be. TestbedError - it failed at it.
+    """
+    folder = state_dir(inventory)
+    deadline = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(timeout_s)
+        try:
+            _connect(link, folder)
+            link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
+            heard = b""
+            while b"\n" not in heard:
+                link.settimeout(max(0.01, deadline - time.monotonic()))
+                piece = link.recv(65536)
+                if not piece:
+                    break
+                heard += piece
+        except TimeoutError as error:
+            raise TimedOut(
+                f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {folder / 'lab.log'}"
+            ) from error
+        except OSError as error:
+            raise Unreachable(f"the emulated lab is not running ({folder / 'control.sock'})", hint="testbed lab start") from error
+    try:
+        answer = json.loads(heard)
+        fine = answer["ok"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Garbled(f"emulated lab: asked {op!r}, answered {heard[:200]!r}") from error
+    if not fine:
+        kind = Missing if answer.get("bad_request") else TestbedError
+        raise kind(f"emulated lab: {op}: {answer.get('error', 'refused')}")
+    return dict(answer)
+
+
+def cables(status: Mapping[str, Any]) -> dict[str, str]:
+    """What kind of cable each name is, from a lab's answer to `status`: `fibre`, `trunk`, or `cable of the packet switch NAME`."""
+    found = {cable["name"]: kind for kind in ("fibre", "trunk") for cable in status[f"{kind}s"]}
+    switches = {name: f"cable of the packet switch {s['name']}" for s in status["segments"] for name in s["cables"]}
+    return found | switches
+
+
+def running() -> list[tuple[int, Path]]:
+    """The emulated labs that run on this machine, whoever started them: the first process of each, and its inventory."""
+    found = {pid: (parent, at) for pid, parent, words in processes() if (at := inventory_of(words)) is not None}
+    return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
+
+
+def processes() -> Iterator[tuple[int, int, list[str]]]:
+    """Every process of this machine that may be seen: its number, its parent's, and the words of its command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue
+            yield int(entry.name), int(stat[stat.rfind(")") + 2 :].split()[1]), words  # proc(5): the name may hold anything
+
+
+def inventory_of(words: Sequence[str]) -> Path | None:
+    """The inventory of an emulated lab's process, by its command line; None: it is no such process."""
+    at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
+    if at is None or words[at + 1 : at + 2] != ["emulators"]:
+        return None
+    folder = next((word for word in words[at + 2 :] if not word.startswith("-")), "")
+    return Path(folder) if folder.startswith("/") else None
+
+
+def is_running(inventory: Path) -> bool:
+    """Whether the lab answers on its control socket."""
+    try:
+        ask(inventory, "status", 2.0)
+    except Unreachable:
+        return False
+    except Untrusted:
+        raise
+    except TestbedError:
+        return True
+    return True
+
+
+def why_not_started(inventory: Path) -> str:
+    """Why the last attempt to start the lab failed, in its own words; empty if it did not. Raises: BadFile."""
+    try:
+        return (state_dir(inventory) / "lab.failed").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def about(status: Mapping[str, Any]) -> str:
+    """A lab's size in words, from its answer to `status`."""
+    size = ", ".join(counted(len(status.get(f"{what}s", ())), what) for what in ("host", "device", "fibre"))
+    return f"emulated ({size})"
+
+
+def start(inventory: Path, timeout_s: float = START_S) -> Started:
+    """Start the lab and wait until it is ready; it puts itself into the background and outlives this process.
+
+    Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
+    Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's own words.
+    """
+    inventory = inventory.resolve()
+    if not inventory.exists() and (wrong := absent(inventory)) is not None:
+        raise wrong
+    if not is_emulated(inventory):
+        raise Missing(
+            f"{inventory} is not an emulated lab (it has no emulator.yml)", hint="choose one: --inventory inventory/emulated"
+        )
+    folder = state_dir(inventory)
+    if is_running(inventory):
+        return Started(folder, _pid(inventory), 0.0, True)
+    began = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "emulators", str(inventory)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=optical_testbed.environment(),
+            timeout=timeout_s,
+            check=False,
+        )
+    except BaseException as error:
+        with suppress(TestbedError):
+            stop(inventory, 5.0)
+        if isinstance(error, subprocess.TimeoutExpired):
+            log = folder / "lab.log"
+            raise TimedOut(f"emulated lab: not ready after {timeout_s:.0f} s\n{_tail(log)}", hint=f"see {log}") from None
+        raise
+    if ended.returncode == 0:
+        return Started(folder, _pid(inventory), time.monotonic() - began, False)
+    words = ended.stderr.strip().removeprefix("error: ") or f"ended with {ended.returncode}\n{_tail(folder / 'lab.log')}"
+    if ended.returncode == 2:
+        raise Missing(f"emulated lab: {words}", hint="testbed doctor says what this machine lacks and what still works")
+    if ended.returncode == 3:
+        raise BadFile(words.splitlines())
+    if ended.returncode == 4:
+        raise Locked(f"emulated lab: {words}", hint="testbed lab status")
+    raise TestbedError(f"emulated lab: {words}", hint=f"see {folder / 'lab.log'}")
+
+
+def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
+    """Stop the lab and wait until its process is gone; False if it did not run.
+
+    Raises: TestbedError - it is still there after SIGKILL.
+    """
+    folder = state_dir(inventory)
+    pid = _pid_from_file(folder)
+    try:
+        ask(inventory, "stop", min(timeout_s, ASK_S))
+    except Unreachable:
+        if not pid:
+            return False
+    except TestbedError:
+        pass  # it hangs, or refuses: the signal below does not ask
+    if not pid or _gone(pid, timeout_s):
+        return True
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    if not _gone(pid, 5.0):
+        raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
+    return True
+
+
+def _connect(link: socket.socket, folder: Path) -> None:
+    require_own(folder, believed())  # whoever made it could have put a socket there that says what he likes
+    path = folder / "control.sock"
+    if len(os.fsencode(path)) < 100:  # sun_path holds 108 bytes (unix(7))
+        link.connect(str(path))
+        return
+    handle = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        link.connect(f"/proc/self/fd/{handle}/control.sock")
+    finally:
+        os.close(handle)
+
+
+def _pid(inventory: Path) -> int:
+    return int(ask(inventory, "status").get("pid") or _pid_from_file(state_dir(inventory)))
+
+
+def _pid_from_file(folder: Path) -> int:
+    """The lab's process by its pid file, 0 if that process is gone or is another one."""
+    try:
+        pid = int((folder / "lab.pid").read_text(encoding="ascii"))
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return 0
+    return pid if b"emulators" in command else 0
+
+
+def _gone(pid: int, timeout_s: float) -> bool:
+    """Wait until process `pid` is gone or a zombie."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return True
+        if stat[stat.rfind(")") + 2] in "ZX":
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+
+
+def _tail(log: Path) -> str:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
+    except OSError:
+        lines = []
+    return "\n".join(f"  {line}" for line in lines) or "  (it said nothing)"
+
+
+def _find(content: object, key: str) -> str:
+    """The first value of `key` anywhere in nested mappings."""
+    if not isinstance(content, Mapping):
+        return ""
+    if isinstance(content.get(key), str):
+        return str(content[key])
+    return next((found for value in content.values() if (found := _find(value, key))), "")
+
+
+def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
+    """The inventory directory of the lab of `driver`; the same one as last time if it had as many hosts. 0 hosts: the device alone.
+
+    A lab that runs with another number of hosts is stopped first. Raises: Missing - the driver has no emulator, or its device
+    cannot serve so many hosts, in the generator's words.
+    """
+    folder = state_dir / "labs" / driver
+    asked = {"driver": driver, "hosts": hosts}
+    if _made_for(folder) == asked:
+        return folder
+    if labproc.is_emulated(folder):
+        labproc.stop(folder)
+    fresh = folder.parent / ".new" / driver  # the lab takes its name from the folder
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True, mode=0o700)
+    try:
+        _generate(fresh, folder / "state", driver, hosts)
+        (fresh / PLAN).write_text(ring(fresh), encoding="utf-8")
+        (fresh / _KEPT).write_text(json.dumps(asked), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def made(state_dir: Path, driver: str) -> Path:
+    """The inventory directory of the lab of `driver` as it was made. Raises: Missing - it never was."""
+    folder = state_dir / "labs" / driver
+    if not labproc.is_emulated(folder):
+        raise Missing(f"there is no lab of {driver}", hint=f"testbed lab start --driver {driver}")
+    return folder
+
+
+def ring(inventory: Path) -> str:
+    """A plan that sends every host's light to the next one, in a ring: one-way links, since a host has one port here."""
+    import yaml
+
+    fibres = yaml.safe_load((inventory / "fibres.yml").read_text(encoding="utf-8"))["fibres"]
+    hosts = list(dict.fromkeys(fibre["host"] for fibre in fibres))
+    links = [{"a": f"{host}:p1", "b": f"{hosts[(at + 1) % len(hosts)]}:p1", "kind": "simplex"} for at, host in enumerate(hosts)]
+    plan = {
+        "schema": "testbed.plan/1",
+        "name": f"ring-{len(hosts)}",
+        "links": links if len(hosts) > 1 else [],
+        "acceptance": {"max_loss_db": MAX_LOSS_DB},
+    }
+    return json.dumps(plan, indent=2) + "\n"
+
+
+def _generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
+    words = [*("--driver", driver), "--free-ports", *("--out", str(out)), *("--state", str(state))]
+    if hosts:
+        words += ["--hosts", str(hosts)]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "emulators.generate", *words],
+        env=optical_testbed.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=GENERATE_S,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        words_of_it = said[-1].partition("error: ")[2] or said[-1] if said else f"ended with {done.returncode}"
+        raise Missing(f"no lab of {driver}: {words_of_it}", hint="testbed driver list")
+    if hosts == 0:
+        page = out / "emulator.yml"
+        page.write_text(page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false"), encoding="utf-8")
+
+
+def _made_for(folder: Path) -> object:
+    try:
+        return json.loads((folder / _KEPT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""The verbs. The only room that moves light or routes."""

@@ -1,0 +1,1 @@
+"""One change carried out: staged, switched, committed, verified, and taken back where it fails."""

@@ -1,0 +1,246 @@
+"""Telling the devices: all at once, every step on disk before its first byte, every answer kept whoever interrupts us."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
+
+from drivers.api import CircuitSwitch, JobQueue
+from optics import (
+    Change,
+    ChangeFailed,
+    DeviceName,
+    Outcome,
+    Progress,
+    Setting,
+    TestbedError,
+)
+from optics.plain import scaled_text
+from optics.words import short, sort_key
+from orchestrator.engine.change.context import Context
+from orchestrator.fabric.lightpath import route, routes
+from orchestrator.fabric.transition import Transition
+from orchestrator.hosts.failures import one_error
+from orchestrator.plan.target import switching_s
+from orchestrator.store.store import Step
+
+T = TypeVar("T")
+
+SLOW_S = 5.0
+"""A change that devices need longer for (s) is a robot's: nobody counts its milliseconds, and the deadline makes room for it."""
+
+
+async def finish(work: Awaitable[T]) -> T:
+    """Await `work` to its end even if we are cancelled meanwhile (a half-sent change is the worst state), then be cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])  # a second cancellation ends this wait at once
+        raise
+
+
+class Start:
+    """The moment all devices begin: when each has read what it needs. If one cannot, none begins and nothing is changed."""
+
+    def __init__(self, devices: int, written: set[DeviceName]) -> None:
+        self._missing = devices
+        self._written = written
+        self._open = asyncio.Event()
+        self._failed = False
+
+    async def apply(self, device: CircuitSwitch, change: Change) -> Outcome:
+        """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another device could not even be read."""
+        arrived = False
+
+        def arrive() -> None:
+            nonlocal arrived
+            if not arrived:
+                arrived = True
+                self._missing -= 1
+                if not self._missing:
+                    self._open.set()
+
+        async def ready() -> None:
+            arrive()
+            await self._open.wait()
+            if self._failed:
+                raise NotBegun(f"{device.name}: not begun")
+            self._written.add(device.name)
+
+        try:
+            return await device.apply(change, ready)
+        except BaseException:
+            self._failed = self._failed or not self._open.is_set()
+            raise
+        finally:
+            arrive()
+
+
+class NotBegun(TestbedError):
+    """The device was read but not changed, because another one could not be."""
+
+
+@contextmanager
+def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
+    """Keep the interpreter from pausing meanwhile, and others from running first.
+
+    No garbage collection; threads give way within half a millisecond; this thread, which talks to the devices, before all ordinary
+    processes of the machine, where its user may have that (root, CAP_SYS_NICE). Not for a change expected to take longer than
+    `SLOW_S`: a robot does not notice, and garbage of minutes would pile up.
+    """
+    if expected_s > SLOW_S:
+        yield
+        return
+    interval = sys.getswitchinterval()
+    policy, share = os.sched_getscheduler(0), os.sched_getparam(0)
+    gc.disable()
+    sys.setswitchinterval(0.0005)
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setscheduler(0, policy, share)
+        sys.setswitchinterval(interval)
+        gc.enable()
+
+
+async def move_light(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
+    """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
+
+    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report. What a device says that
+    keeps all from beginning: nothing was changed.
+    """
+    told = await tell_devices(context, change.changes, phase)
+    if told.errors and not context.written & change.changes.keys():
+        raise one_error(told.errors)
+    if told.problems:
+        raise ChangeFailed("\n".join(told.problems))
+    return told.outcomes
+
+
+class Told(NamedTuple):
+    """What the devices answered. problems: a line for each setting that is not as wanted and each device that gave no report."""
+
+    outcomes: dict[DeviceName, Outcome]
+    problems: list[str]
+    errors: dict[DeviceName, TestbedError]
+
+
+async def tell_devices(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Told:
+    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised.
+
+    together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
+    """
+    if context.interlocks is not None:
+        await context.interlocks.check(wanted)
+    steps = context.run.plan_all(
+        ("device", d, _words(c), _data(c.remove, c.add), _data(c.add, c.remove)) for d, c in wanted.items()
+    )
+    context.run.begin_all(steps)
+    context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
+    # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
+    return await finish(_answers(context, wanted, steps, phase, together))
+
+
+async def _answers(
+    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str, together: bool
+) -> Told:
+    """Ask all devices at once and note every answer."""
+    start = Start(len(wanted), context.written)
+    devices, lab = context.session.devices, context.session.lab
+    starts = {d: start if together else Start(1, context.written) for d in wanted}
+    asked_all = (starts[d].apply(devices[d], c) for d, c in wanted.items())
+    expected_s = max((switching_s(c, devices[d].traits) for d, c in wanted.items()), default=0.0)
+    with undisturbed(expected_s), watched(context, wanted, phase):
+        answers = await asyncio.gather(*asked_all, return_exceptions=True)
+    outcomes: dict[DeviceName, Outcome] = {}
+    problems: list[str] = []
+    errors: dict[DeviceName, TestbedError] = {}
+    faults: list[BaseException] = []
+    for step, (device, asked), answer in zip(steps, wanted.items(), answers, strict=True):
+        if isinstance(answer, Outcome):
+            outcomes[device] = answer
+            if context.interlocks is not None:
+                context.interlocks.seen[device] = answer.observed
+            step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
+            step.end("; ".join(answer.failed.values()) if answer.failed else None)
+            # What it does not hold is nobody's: somebody else may use those ports next.
+            there = routes(answer.observed)
+            context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
+            scale = lab.time_scale(device)
+            context.recorder.part("device", device, phase, answer.sent_ns, answer.settled_ns, _words(asked), scale)
+            failed = sorted(answer.failed.items(), key=lambda item: sort_key(item[0]))
+            problems += [f"{device}: {short(s)}: {why}" for s, why in failed]
+            continue
+        step.end(answer)
+        if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
+            there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
+            context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
+        if isinstance(answer, NotBegun):
+            continue
+        if isinstance(answer, TestbedError):
+            problems.append(str(answer))
+            errors[device] = answer
+        else:
+            faults.append(answer)
+    if faults:
+        raise faults[0]
+    return Told(outcomes, problems, errors)
+
+
+@contextmanager
+def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -> Iterator[None]:
+    """Show and journal how far slow devices are while the body waits for them."""
+    recorder, lab = context.recorder, context.session.lab
+    total = sum(len(c.remove) + len(c.add) for c in wanted.values())
+    done: dict[DeviceName, Progress] = {}
+    begun: dict[DeviceName, int] = {}
+
+    def told(progress: Progress) -> None:
+        device, now = progress.device, time.monotonic_ns()
+        before = done.get(device)
+        if progress.done > (before.done if before else 0):
+            words = f"{progress.done} of {progress.total}" + (f": {progress.words}" if progress.words else "")
+            recorder.part("device", device, "move", begun.get(device, now), now, words, lab.time_scale(device))
+            begun[device] = now
+        done[device] = progress
+        moves = sum(p.done for p in done.values())
+        words = "  ".join(progress_words(p, lab.time_scale(d)) for d, p in sorted(done.items()))
+        recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), words)
+
+    slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
+    before = {d: device.told for d, device in slow.items()}
+    now = time.monotonic_ns()
+    begun.update(dict.fromkeys(slow, now))
+    for device in slow.values():
+        device.told = told
+    if slow:
+        recorder.progress.update(phase, 0, total, ", ".join(sorted(slow)))
+    try:
+        yield
+    finally:
+        for d, device in slow.items():
+            device.told = before[d]
+
+
+def progress_words(progress: Progress, time_scale: float) -> str:
+    """`rome1 move 3 of 24, 21 s left`, the time also as a real device's where the device runs faster."""
+    words = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
+    return words if progress.eta_s is None else f"{words}, {scaled_text(progress.eta_s, time_scale)} left"
+
+
+def _words(change: Change) -> str:
+    return f"-{len(change.remove)} +{len(change.add)}"
+
+
+def _data(remove: Iterable[Setting], add: Iterable[Setting]) -> dict[str, list[str]]:
+    return {"remove": [short(s) for s in sorted(remove, key=sort_key)], "add": [short(s) for s in sorted(add, key=sort_key)]}

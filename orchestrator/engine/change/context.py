@@ -1,0 +1,102 @@
+"""What every step of one change knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from optics import Change, DeviceName, HostName, HostPort, Link, Setting
+from orchestrator.deadline import Limit
+from orchestrator.engine.change.interlock import Interlocks, rerouted
+from orchestrator.hosts import Hello
+from orchestrator.plan.stored import stored_links
+from orchestrator.session import Session
+from orchestrator.store.audit import Who
+from orchestrator.store.keys import lab_of
+from orchestrator.store.locks import Held as LockHeld
+from orchestrator.store.scope import of_settings
+from orchestrator.store.store import Run, Store
+from orchestrator.telemetry.recorder import Recorder
+
+
+@dataclass
+class Context:
+    """What a change works with. slice: the owner's part of the lab, as the store knows it; its plan, circuits and job are ours."""
+
+    session: Session
+    store: Store
+    run: Run
+    slice: str
+    recorder: Recorder
+    run_dir: Path
+    timeout_s: float
+    limit: Limit | None = None
+    written: set[DeviceName] = field(default_factory=set)
+    """Devices that were told anything: they may have changed."""
+    lock: LockHeld | None = None
+    interlocks: Interlocks | None = None
+    adopt: tuple[str, ...] = ()
+    """Circuits of others that the operator named to become ours, as he named them."""
+    resumes: bool = False
+    """Whether it goes on with a run that stopped on its way, which may have adopted them already."""
+    who: Who | None = None
+    sample_hz: float = 10.0
+    verb: str = "up"
+
+    @property
+    def owner(self) -> str:
+        return self.slice.partition("/")[2]
+
+    def hosts(self) -> list[HostName]:
+        """The hosts we hold."""
+        held = self.lock.lock.scope.hosts if self.lock is not None else frozenset()
+        return [host for host in self.session.lab.hosts if host in held]
+
+    def reserve(self, settings: Iterable[Setting]) -> bool:
+        """Hold the ports of these settings too; False if they were ours already. Raises: Locked - somebody else holds one."""
+        return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
+
+    async def allowed(
+        self,
+        changes: Mapping[DeviceName, Change],
+        seen: Mapping[DeviceName, frozenset[Setting]],
+        switched: frozenset[HostPort] = frozenset(),
+    ) -> None:
+        """Look at `changes` before anything is begun; `seen` is what the devices hold. Raises: Interlock.
+
+        switched: where traffic over packet switches comes or goes (`rerouted`).
+        """
+        if self.interlocks is not None:
+            self.interlocks.seen.update(seen)
+            await self.interlocks.check(changes, switched)
+
+    def rerouted(self, links: Iterable[Link], hellos: Mapping[HostName, Hello]) -> frozenset[HostPort]:
+        """The ports of packet switches where traffic of ours comes or goes if `links` take the place of the plan's that is up."""
+        current, ours = self.store.current(self.slice), self.ours()
+        following = {host for host, hello in hellos.items() if hello.active in ours}
+        return rerouted(stored_links(current.links) if current else (), links, self.session.lab, following)
+
+    @property
+    def key(self) -> str:
+        """The lab, as the store knows it."""
+        return lab_of(self.slice)
+
+    def next_generation(self) -> int:
+        """A number for a set of host routes of ours."""
+        return self.store.next_generation(self.key, self.owner, self.run.id)
+
+    def theirs(self) -> frozenset[Setting]:
+        """The circuits that other owners made."""
+        mine = self.slice.partition("/")[2]
+        return frozenset(s for s, whose in self.store.owners(self.key).items() if whose.owner != mine)
+
+    def ours(self) -> frozenset[int]:
+        """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
+        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == self.owner)
+
+    def need(self, seconds: float, what: str) -> None:
+        """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
+        if self.limit is not None:
+            self.limit.need(seconds, what)
+            self.timeout_s = max(self.timeout_s, self.limit.timeout_s)

@@ -1,0 +1,154 @@
+"""`down`: from what is to nothing of ours; and what is done and what is not, read from the devices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from optics import (
+    DeviceName,
+    HostName,
+    TestbedError,
+)
+from optics.plain import counted
+from optics.words import short, sort_key
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change.apply import SLOW_S, tell_devices
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.snapshot import Before, before_of, found, held_data, hosts_of, way_back
+from orchestrator.engine.change.unfinished import announce
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.move_order import in_order
+from orchestrator.fabric.transition import Transition, per_device
+from orchestrator.hosts import Hello
+from orchestrator.plan.stored import stored_links
+from orchestrator.plan.target import diff, slowest
+from orchestrator.results import DownReport
+from orchestrator.session import Session
+
+
+async def affairs(session: Session, change: Transition) -> list[str]:
+    """What is done and what is not, read from the devices now, one line per device."""
+
+    async def line(device: DeviceName) -> str:
+        try:
+            held = await session.devices[device].read()
+        except TestbedError as error:
+            return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
+        made, removed = change.made[device], change.removed[device]
+        there, still = among(made, held), among(removed, held)
+        left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
+        left += [f"{short(s)} not removed" for s in sorted(still, key=sort_key)]
+        left += [f"{short(s)} lost" for s in sorted(change.kept[device] - among(change.kept[device], held), key=sort_key)]
+        done = f"{len(there)}/{len(made)} made, {len(removed - still)}/{len(removed)} removed"
+        return f"{device}: {done}" + (f": {', '.join(left[:6])}{' ...' if len(left) > 6 else ''}" if left else "")
+
+    return list(await asyncio.gather(*(line(d) for d in change.changes)))
+
+
+def _only_staged(hello: Hello, mine: Collection[int]) -> bool:
+    """Whether the host runs nothing and has nothing but routes of ours ready; another owner may be staging his at this moment."""
+    return hello.active is None and bool(hello.staged) and all(number in mine for number in hello.staged)
+
+
+class Leaving:
+    """`down`: from what is to nothing of ours; or back to `to`, which had no plan."""
+
+    def __init__(self, context: Context, to: Before | None = None) -> None:
+        self.context, self.to = context, to or Before({})
+
+    async def carry_out(self) -> DownReport:
+        """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
+        context, recorder, store = self.context, self.context.recorder, self.context.store
+        session, lab = context.session, context.session.lab
+        with recorder.phase("observe") as phase:
+            seen = await session.observe()
+            phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
+        said = announce(context, seen)
+        ours = per_device(store.owned(context.slice))
+        needed = {d for d, held in ours.items() if held} | self._hosts()
+        left = [str(e) for n, e in seen.errors.items() if n in needed]
+        unneeded = [f"{n} does not answer: {str(e).splitlines()[0]}" for n, e in seen.errors.items() if n not in needed]
+        observed = dict(seen.settings)
+        reachable = {d: held for d, held in ours.items() if d in observed}
+        change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
+        change = in_order(change, {}, observed, lab)
+        await context.allowed(change.changes, observed, context.rerouted((), seen.hellos))
+        mine = context.ours()
+        following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
+        others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
+        notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
+        runs = await jobs.running(session, store, context.slice)
+        await session.hosts.fence(context.run.token, following)
+        before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None, context.theirs())
+        if change or following or runs:
+            context.run.found(
+                before.to_json(), {"settings": held_data(self.to.ours), "generation": None, "hosts": sorted(following)}
+            )
+        job = ""
+        try:
+            job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
+        except TestbedError as error:
+            left.append(f"job: {error}")
+        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
+        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
+        if not change and not following and not job:
+            self._forget(left)
+            return DownReport(
+                context.run.id,
+                lab.name,
+                nothing_to_do=not left,
+                phases=tuple(recorder.phases),
+                hosts_restored=len(seen.hellos),
+                hosts_total=len(lab.hosts),
+                left=tuple(left),
+                notes=notes,
+            )
+        restored = len(seen.hellos)
+        if following:
+            try:
+                with recorder.phase("routes") as phase, context.run.step("host", "all", "clear", {"hosts": following}):
+                    await session.hosts.clear(following)
+                    phase.detail = f"cleared on {counted(len(following), 'host')}"
+            except TestbedError as error:
+                restored -= len(following)
+                left += str(error).splitlines()
+        writes = 0
+        if change:
+            with recorder.phase("switch") as phase:
+                if (slow := slowest(change, session.devices)) is not None and slow[1] > SLOW_S:
+                    context.need(slow[1], f"{slow[0]}")
+                told = await tell_devices(context, change.changes, "switch", together=False)
+                writes = sum(o.writes for o in told.outcomes.values())
+                left += [line for problem in told.problems for line in problem.splitlines()]
+                phase.detail = f"{counted(sum(map(len, change.removed.values())), 'circuit')} taken down"
+        self._forget(left)
+        return DownReport(
+            context.run.id,
+            lab.name,
+            phases=tuple(recorder.phases),
+            diff=diff(change, session.devices, lab),
+            writes=writes,
+            hosts_restored=restored,
+            hosts_total=len(lab.hosts),
+            job_stopped=job,
+            left=tuple(left),
+            notes=notes,
+        )
+
+    def _hosts(self) -> set[HostName]:
+        """Hosts that may run routes of ours, whether or not they answer."""
+        store, key = self.context.store, self.context.slice
+        current = store.current(key)
+        hosts = {p.host for link in (stored_links(current.links) if current else ()) for p in (link.a, link.b)}
+        for record in store.unfinished(self.context.key, key.partition("/")[2]):
+            before, target = store.journalled(record.id)
+            if before is not None:
+                hosts.update(h for h, active in before_of(before).generations.items() if active is not None)
+                hosts.update(hosts_of(target))
+        return hosts
+
+    def _forget(self, left: list[str]) -> None:
+        """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
+        if not left or not self.context.store.owned(self.context.slice):
+            self.context.store.clear_current(self.context.slice, self.context.run.id)

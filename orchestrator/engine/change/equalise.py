@@ -1,0 +1,127 @@
+"""Equalisation: attenuate spectral routes until every receiver gets the planned power. Measured, bounded, never blindly."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from drivers.api import CircuitSwitch
+from optics import Change, Circuit, Db, DeviceName, Outcome, Setting, SpectralRoute
+from orchestrator.fabric.lightpath import route
+from orchestrator.fabric.transition import Held
+from orchestrator.inventory.lab import Lab
+from orchestrator.results import CircuitPower, EqualiseReport
+from orchestrator.verify.power import LOS_DBM, Reading, measure
+
+ROUNDS = 5
+"""Rounds of measuring and adjusting; meters and attenuators that mean what they say need one, and one more to see it."""
+MOST_DB = 15.0
+"""Attenuation that every wavelength-selective switch known here keeps its accuracy in (Finisar: 0 to 15 dB typical, grade U;
+WaveShaper: 0 to 30). A driver whose device goes further says so with `max_attenuation_db`."""
+STEP_DB = 0.1
+
+Apply: TypeAlias = Callable[[Mapping[DeviceName, Change]], Awaitable[Mapping[DeviceName, Outcome]]]
+
+
+def adjusted(path: Sequence[Setting], delta_db: Db, most_db: Mapping[DeviceName, Db]) -> tuple[Setting, ...]:
+    """The path with `delta_db` more attenuation in all (less if negative), from the receiver's end, each route within its range."""
+    found = list(path)
+    left = round(delta_db / STEP_DB) * STEP_DB
+    for at in reversed(range(len(found))):
+        setting = found[at]
+        if isinstance(setting, SpectralRoute) and abs(left) >= STEP_DB / 2:
+            most = max(most_db.get(setting.ingress.device, MOST_DB), setting.attenuation_db)
+            wanted = min(max(setting.attenuation_db + left, 0.0), most)
+            found[at] = replace(setting, attenuation_db=wanted)
+            left -= wanted - setting.attenuation_db
+    return tuple(found)
+
+
+def changes(before: Iterable[Sequence[Setting]], after: Iterable[Sequence[Setting]]) -> Mapping[DeviceName, Change]:
+    """What each device has to change so that these paths get their new attenuation."""
+    removed: dict[DeviceName, set[Setting]] = {}
+    added: dict[DeviceName, set[Setting]] = {}
+    for old_path, new_path in zip(before, after, strict=True):
+        for old, new in zip(old_path, new_path, strict=True):
+            if old != new:
+                removed.setdefault(old.ingress.device, set()).add(old)
+                added.setdefault(old.ingress.device, set()).add(new)
+    return {device: Change(device, frozenset(removed[device]), frozenset(added[device])) for device in sorted(removed)}
+
+
+async def equalise(
+    devices: Mapping[DeviceName, CircuitSwitch],
+    lab: Lab,
+    circuits: Sequence[Circuit],
+    held: Held,
+    target_dbm: float,
+    tolerance_db: Db,
+    apply: Apply,
+) -> EqualiseReport:
+    """Bring every measured circuit with a spectral route to `target_dbm`; what cannot be reached is in the report's notes.
+
+    held: what the devices hold now. Raises: as `apply` and `PowerMeter.power`.
+    """
+    ways = [way for way in circuits if any(isinstance(x, SpectralRoute) for x in way.path)]
+    most = {name: float(getattr(device, "max_attenuation_db", MOST_DB)) for name, device in devices.items()}
+    holds: dict[DeviceName, frozenset[Setting]] = dict(held)
+    writes, rounds = 0, 0
+    refused: dict[object, str] = {}
+    readings = await measure(devices, lab, ways, holds)
+    for rounds in range(ROUNDS + 1):
+        wanted = [(r.path, _better(r, target_dbm, tolerance_db, most, refused)) for r in readings]
+        asked = changes([old for old, _ in wanted], [new for _, new in wanted])
+        if not asked or rounds == ROUNDS:
+            break
+        outcomes = await apply(asked)
+        for name, outcome in outcomes.items():
+            holds[name] = outcome.observed
+            writes += outcome.writes
+            refused |= {route(setting): why for setting, why in outcome.failed.items()}
+        readings = await measure(devices, lab, ways, holds)
+    rows = tuple(_row(r, target_dbm) for r in readings)
+    notes = tuple(words for r in readings if (words := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
+    if blind := sum(not r.measured for r in readings):
+        notes = (f"{blind} circuits have no meter where light leaves the last device: not equalised", *notes)
+    return EqualiseReport(target_dbm, tolerance_db, rounds, writes, rows, notes)
+
+
+def _better(
+    reading: Reading, target_dbm: float, tolerance_db: Db, most: Mapping[DeviceName, Db], refused: Mapping[object, str]
+) -> tuple[Setting, ...]:
+    """The path as it should be attenuated, unchanged where it is near enough, dark, unmeasured or was refused."""
+    out = reading.out_dbm
+    if out is None or out < LOS_DBM or abs(out - target_dbm) <= tolerance_db or any(route(x) in refused for x in reading.path):
+        return reading.path
+    return adjusted(reading.path, out - target_dbm, most)
+
+
+def _row(reading: Reading, target_dbm: float) -> CircuitPower:
+    out = reading.out_dbm
+    off = None if out is None else round(out - target_dbm, 2)
+    return CircuitPower(str(reading.circuit), out, off, reading.attenuation_db)
+
+
+def _why(
+    reading: Reading,
+    target_dbm: float,
+    tolerance_db: Db,
+    most: Mapping[DeviceName, Db],
+    refused: Mapping[object, str],
+    rounds: int,
+) -> str:
+    """Why a circuit is not at its target, empty if it is."""
+    out = reading.out_dbm
+    if out is None:
+        return f"{reading.circuit}: dark where light leaves the last device: not equalised" if reading.measured else ""
+    if abs(out - target_dbm) <= tolerance_db:
+        return ""
+    off = f"{reading.circuit}: {out:.1f} dBm, {abs(out - target_dbm):.1f} dB {'below' if out < target_dbm else 'above'} the target"
+    said = next((refused[route(x)] for x in reading.path if route(x) in refused), "")
+    if said:
+        return f"{off}: {said}"
+    if adjusted(reading.path, out - target_dbm, most) == reading.path:
+        end = "no attenuation is left to take off: too little light" if out < target_dbm else "the attenuators are at their end"
+        return f"{off}: {end}"
+    return f"{off} after {rounds} rounds"

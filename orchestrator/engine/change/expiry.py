@@ -1,0 +1,176 @@
+"""Changes that nobody confirmed in time are taken back: by the process that watches, or first thing by the owner's next command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
+from orchestrator.deadline import OUTER
+from orchestrator.engine.change.run import Change
+from orchestrator.engine.change.snapshot import before_of
+from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
+from orchestrator.session import load_lab
+from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Awaited, Confirmations, Settled
+from orchestrator.store.keys import slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Progress
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+WAIT_S = 60.0
+"""A command waits this long (s) for somebody who takes it back at this moment."""
+LOOK_S = 1.0
+"""Whether it was confirmed is looked at this often (s): one row of the store."""
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
+"""A way back that cannot be gone now (a device is silent) is tried again, more and more rarely."""
+
+
+def confirmations(inventory: Path, store: Store, settings: Settings) -> Confirmations:
+    """What waits to be confirmed of the owner's part of the lab."""
+    return Confirmations(store, slice_of(load_lab(inventory), settings), who(settings))
+
+
+def waits(store: Store) -> bool:
+    """Whether anything at all waits to be confirmed in this store: all that most commands ever ask."""
+    with store.transaction() as db:
+        table = db.execute("SELECT 1 FROM sqlite_master WHERE name='awaited'").fetchone()
+        return table is not None and db.execute("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1").fetchone() is not None
+
+
+async def settle(
+    inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float, wait_s: float = WAIT_S
+) -> str:
+    """Take back what is overdue; return what was done in words, nothing if nothing was. `timeout_s` bounds the way back.
+
+    Raises: what `rollback` raises; HandsNeeded - not everything could be taken back, and nobody tries again by himself.
+    """
+    if not waits(store):
+        return ""
+    lab = load_lab(inventory)
+    kept = confirmations(inventory, store, settings)
+    found = kept.pending()
+    if found is None or found.left_s() > 0:
+        return ""
+    if (other := _taken_away(store, found, settings)) is not None:
+        kept.close(found, "superseded", other)
+        return ""
+    words = f"run {found.run} ({found.plan}) was not confirmed in time"
+    progress.note(f"{words}: going back to {found.back or 'no plan'}")
+    if (outer := OUTER.get()) is not None and (end := outer.when()) is not None:
+        outer.reschedule(end + timeout_s + wait_s)
+    patient = replace(settings, wait_s=max(settings.wait_s, wait_s))
+    change = Change("rollback", lab, inventory, progress, store, patient, timeout_s)
+    before = before_of(store.journalled(found.undo)[0])
+    try:
+        report: UpReport | DownReport = await change.back(before, {"of": found.undo, "unconfirmed": found.run}, found.undo)
+    except Settled:
+        return ""
+    except TestbedError as error:
+        error.args = (f"{words}, and is not taken back: {error}", *error.args[1:])
+        raise
+    if isinstance(report, DownReport) and report.left:
+        hint = f"when it is mended: testbed resume {report.run}"
+        raise HandsNeeded(f"{words}; not everything could be taken back; left for hands:", report.left, hint=hint)
+    return f"{words}; run {report.run} went back to {found.back or 'no plan'}"
+
+
+def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
+    """The `down` or `rollback` of the owner's that began since and died on its way: it decides what comes, not the deadline."""
+    made = store.get(found.run)
+    for record in store.history(made.lab if made is not None else None, 0):
+        if made is None or record.token <= made.token:
+            continue
+        mine = record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
+        if mine and record.status != "running" and "unconfirmed" not in record.options:
+            return record.id
+    return None
+
+
+def settled(verb: F) -> F:
+    """A verb that changes the lab, beginning with what is overdue; its report says so."""
+
+    @wraps(verb)
+    async def after(inventory: Path, *words: object, **options: Any) -> Any:
+        if options.get("dry_run"):
+            return await verb(inventory, *words, **options)
+        common = {name: options[name] for name in ("progress", "store", "settings", "timeout_s")}
+        note = await settle(inventory, **common)
+        report = await verb(inventory, *words, **options)
+        return replace(report, notes=(note, *report.notes)) if note and hasattr(report, "notes") else report
+
+    return cast(F, after)
+
+
+async def confirm(
+    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> ConfirmReport:
+    """Make the change that waits stand, None or `last`: whichever does. One that is overdue is taken back first.
+
+    Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
+    """
+    note = await settle(inventory, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
+    run = None if run == "last" else run  # commands that were refused since are runs, too
+    lab = load_lab(inventory)
+    kept = confirmations(inventory, store, settings)
+    record = store.get(run) if run is not None else None
+    if run is not None and record is None:
+        raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
+    found = kept.get(record.id) if record is not None else kept.last()
+    if found is None:
+        what = f"run {record.id} was not brought up to be confirmed" if record is not None else "nothing waits to be confirmed"
+        raise Missing(what, hint="testbed up --topology examples/ring-12.json --confirm-within 5m")
+    if found.state == "confirmed":
+        return ConfirmReport(found.ended_by, found.run, found.plan, lab.name, len(found.hosts), already=True)
+    if found.state != "pending":
+        at = time.strftime("%H:%M:%S", time.localtime(found.ended))
+        why = ", as nobody had confirmed it" if found.state == "reverted" else ""
+        how = "could not be taken back whole" if found.state == "hands-needed" else "was taken back"
+        words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
+        raise Interlock(words, hint="testbed status says what is")
+    return await Change("confirm", lab, inventory, progress, store, settings, timeout_s).confirm(found)
+
+
+async def watch(
+    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> WatchReport:
+    """Wait until it is confirmed, and take it back when it is overdue; `timeout_s` bounds each try, not the waiting.
+
+    Raises: Missing - nothing waits. HandsNeeded - not everything could be taken back.
+    """
+    if (outer := OUTER.get()) is not None:
+        outer.reschedule(None)
+    kept = confirmations(inventory, store, settings)
+    record = store.get(run) if run is not None else None
+    found = kept.pending() if run is None else kept.get(record.id) if record is not None else None
+    if found is None:
+        raise Missing("nothing waits to be confirmed", hint="testbed status")
+    if not found.watched:
+        kept.watch(found, os.getpid())  # the one that `up` started is gone
+    tries, retry_s = 0, FIRST_RETRY_S
+    while (now := kept.get(found.run)) is not None and now.state == "pending":
+        if (left := now.left_s()) > 0:
+            await asyncio.sleep(min(left, LOOK_S))
+            continue
+        tries += 1
+        try:
+            words = await settle(
+                inventory, progress=progress, store=store, settings=settings, timeout_s=timeout_s, wait_s=2 * timeout_s
+            )
+            if words:
+                progress.note(words)
+        except (HandsNeeded, Interrupted):
+            raise
+        except TestbedError as error:
+            progress.note(f"{error}\nagain in {retry_s:g} s")
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+    return WatchReport(found.run, now.state if now is not None else "", tries)

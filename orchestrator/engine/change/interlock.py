@@ -1,0 +1,195 @@
+"""What no command overrides: light or traffic that would move where a tag hangs, and more light into a device than it bears."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from drivers.api import CircuitSwitch, PowerMeter
+from optics import BadFile, Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute
+from optics.errors import Interlock
+from orchestrator.fabric.lightpath import Glass, Held, Trace
+from orchestrator.inventory.lab import Lab
+from orchestrator.store.tagouts import Place, Tagout, Tagouts, place_of
+
+GLARE_HINT = "weaken the light, or correct max_input_dbm in devices.yml and tx_dbm in fibres.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Where a change moves light, made or broken: at these ports of devices and hosts.
+
+    made: the ways of light it makes. light: the ways of all light afterwards.
+    """
+
+    ports: frozenset[Port]
+    host_ports: frozenset[HostPort]
+    made: tuple[Trace, ...]
+    light: tuple[Trace, ...]
+
+    def at(self, place: Place) -> bool:
+        return bool(
+            self.ports & place.ports or self.host_ports & place.host_ports or {p.device for p in self.ports} & place.devices
+        )
+
+
+def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves:
+    """Compare the ways of all light before and after `changes`; a setting that carries no known light moves at its own ports."""
+    held = {d: frozenset(settings) for d, settings in before.items()}
+    left = {d: held.get(d, c.remove) | c.remove for d, c in changes.items()}
+    old = set(Glass({**held, **left}, lab).traces())
+    new = set(Glass({**held, **{d: (left[d] - c.remove) | c.add for d, c in changes.items()}}, lab).traces())
+    touched = [setting for c in changes.values() for setting in c.remove ^ c.add]
+    touched += [setting for trace in old ^ new for setting in trace.path]
+    ends = {p for trace in old ^ new for p in (trace.transmitter, trace.receiver) if p is not None}
+    ports = frozenset(port for setting in touched for port in (setting.ingress, setting.egress))
+    return Moves(ports, frozenset(ends), tuple(new - old), tuple(new))
+
+
+def rerouted(
+    before: Iterable[Link], after: Iterable[Link], lab: Lab, following: Container[HostName] | None = None
+) -> frozenset[HostPort]:
+    """The ports of packet switches whose hosts begin or cease to send over a link. following: those that send over links of
+    `before` now, None: all."""
+
+    def sending(links: Iterable[Link]) -> set[tuple[HostPort, HostPort]]:
+        return {way for link in links if lab.electrical(link) for way in ((link.a, link.b), (link.b, link.a))}
+
+    now = {way for way in sending(before) if following is None or way[0].host in following}
+    return frozenset(out for out, _ in now ^ sending(after))
+
+
+def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
+    """The tags in the way, in words. One that names nothing of this inventory any more stands in the way of everything."""
+    lines = []
+    for tag in tags:
+        try:
+            place = place_of(tag.subject, lab)
+        except BadFile as error:
+            lines.append(f"{tag}; and the inventory does not say where that is: {error}")
+            continue
+        if found.at(place):
+            lines.append(str(tag))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Glare:
+    """How much light enters where a limit is: dBm, None if nothing tells. how: where the number comes from."""
+
+    port: Port
+    limit: Dbm
+    power: Dbm | None
+    how: str
+
+    def __str__(self) -> str:
+        if self.power is None:
+            return f"{self.port} bears {self.limit:g} dBm and nothing tells how much light would enter it: {self.how}"
+        return f"{self.port} bears {self.limit:g} dBm and {self.power:.1f} dBm would enter it ({self.how})"
+
+
+def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[Glare]:
+    """Every ingress with a limit where the moved light exceeds it, or may. measured: what meters say of light that is there now.
+
+    Behind a port whose light is measured now, and behind transmitters, the known losses are taken off.
+    """
+    arriving: dict[Port, dict[object, tuple[Dbm | None, str]]] = {}
+    for trace in found.light:
+        fibre, entry = lab.fibres[trace.transmitter], trace.path[0].ingress
+        source: object = trace.transmitter
+        power = None if fibre.tx_dbm is None else fibre.tx_dbm - fibre.loss_db
+        how = f"{trace.transmitter} sends {fibre.tx_dbm:g} dBm" if fibre.tx_dbm is not None else f"fibre {fibre.name} has no tx_dbm"
+        if entry in measured:  # all that enters there together, whoever sends it
+            seen = measured[entry]
+            source, power, how = entry, -math.inf if seen is None else seen, f"measured at {entry}"
+        for setting in trace.path:
+            there = arriving.setdefault(setting.ingress, {})
+            if power is None or (before := there.get(source, (-math.inf, ""))[0]) is None:
+                there[source] = None, how
+                continue
+            there[source] = max(power, before), how
+            trunk = lab.onward.get(setting.egress)
+            power -= lab.insertion_loss_db(setting.ingress.device) + (trunk.loss_db if trunk else 0.0)
+            power -= setting.attenuation_db if isinstance(setting, SpectralRoute) else 0.0
+    lines = []
+    for port in sorted(passed(found.made)):
+        limit, sources = lab.max_input_dbm(port), list(arriving[port].values())
+        if limit is None:
+            continue
+        known = [power for power, _ in sources if power is not None]
+        total = _sum(known) if len(known) == len(sources) else None
+        if total is None or total > limit:
+            lines.append(Glare(port, limit, total, "; ".join(dict.fromkeys(words for _, words in sources))))
+    return lines
+
+
+def passed(traces: Iterable[Trace]) -> frozenset[Port]:
+    """Every port that this light enters a device at."""
+    return frozenset(setting.ingress for trace in traces for setting in trace.path)
+
+
+def _sum(powers: Iterable[Dbm]) -> Dbm:
+    milliwatts = sum(10 ** (power / 10) for power in powers)
+    return 10 * math.log10(milliwatts) if milliwatts > 0 else -math.inf
+
+
+class Interlocks:
+    """Looks at every change before a device is told. `seen`: what the devices hold; who reads them keeps it true."""
+
+    def __init__(self, lab: Lab, devices: Mapping[DeviceName, CircuitSwitch], tagouts: Tagouts | None) -> None:
+        self.lab, self.devices, self.tagouts = lab, devices, tagouts
+        self.seen: dict[DeviceName, frozenset[Setting]] = {}
+
+    def tags(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> list[str]:
+        """The tags in the way of `changes` of light, and of traffic that comes or goes at the ports `switched`, in words."""
+        hanging = self.tagouts.listed() if self.tagouts is not None else []
+        if not hanging or not (switched or any(changes.values())):
+            return []
+        found = moves(self.seen, changes, self.lab)
+        return tagged(replace(found, host_ports=found.host_ports | switched), hanging, self.lab)
+
+    async def light(self, changes: Mapping[DeviceName, Change]) -> list[str]:
+        """The ports with a limit that `changes` would bring too much light into, in words; asks their meters."""
+        if not self.lab.input_limits:
+            return []
+        found = moves(self.seen, changes, self.lab)
+        limited = {port for port in passed(found.made) if self.lab.max_input_dbm(port) is not None}
+        entries = {trace.path[0].ingress for trace in found.light if limited & passed([trace])}
+        return [str(glare) for glare in glares(found, await self._measured(entries), self.lab)] if limited else []
+
+    async def _measured(self, ports: Iterable[Port]) -> dict[Port, Dbm | None]:
+        """What meters say of light that enters now, None where it is too dark to read; ports without a meter are absent."""
+        by_device: dict[DeviceName, set[Port]] = {}
+        for port in ports:
+            by_device.setdefault(port.device, set()).add(port)
+
+        async def ask(name: DeviceName, wanted: set[Port]) -> dict[Port, Dbm | None]:
+            device = self.devices[name]
+            if not isinstance(device, PowerMeter) or not self.lab.traits_of(name).meter_db:
+                return {}
+            inside = {Port(p.device, f"{p.label}:in") if name in self.lab.duplex else p: p for p in wanted}
+            found = await device.power(inside)
+            return {p: found.get(side) for side, p in inside.items()} if found else {}
+
+        answers = await asyncio.gather(*(ask(name, wanted) for name, wanted in by_device.items()))
+        return {port: power for answer in answers for port, power in answer.items()}
+
+    async def why_not(
+        self,
+        changes: Mapping[DeviceName, Change],
+        seen: Mapping[DeviceName, frozenset[Setting]],
+        switched: frozenset[HostPort] = frozenset(),
+    ) -> list[str]:
+        """What `check` would refuse, in words, with the devices as they were `seen`."""
+        self.seen.update(seen)
+        return [*self.tags(changes, switched), *await self.light(changes)]
+
+    async def check(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> None:
+        """Raises: Interlock - a tag hangs where light, or traffic over packet switches, would come or go, or too much light would
+        enter a device; all are named."""
+        tags, light = self.tags(changes, switched), await self.light(changes)
+        if tags or light:
+            ways = [*(["testbed tagout remove, when hands are away"] if tags else []), *([GLARE_HINT] if light else [])]
+            raise Interlock("\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(ways)}")

@@ -1,0 +1,92 @@
+"""Holding a part of the lab for one command: what a verb locks, and the two locks it takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from optics import HostName
+from optics.plan import Plan
+from orchestrator.deadline import OUTER
+from orchestrator.engine.change.snapshot import Before, before_of, hosts_of
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_links
+from orchestrator.settings import Settings
+from orchestrator.store.keys import key_of, slice_key, slice_of
+from orchestrator.store.locks import Held, hold, locks_of
+from orchestrator.store.one_store import OneStore
+from orchestrator.store.ownership import OWNER
+from orchestrator.store.scope import Scope, of_settings, reach
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Progress
+
+GUARD_S = 10.0
+"""A guard that leads traffic round a dead circuit has the lab for less than a second; it is waited for this long (s) unasked."""
+
+
+def plan_hosts(plan: Plan) -> set[HostName]:
+    """Every host that a plan says anything of."""
+    hosts = {host for link in plan.links for host in link.hosts}
+    hosts.update(host for route in plan.routes for host in route.path)
+    return hosts | set(plan.job.ranks if plan.job else ())
+
+
+def scope_of(
+    lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Before | None = None, adopt: Sequence[str] = ()
+) -> Scope:
+    """What a change of the owner's touches: hosts and ports of the plan or state to come, and of all that is up or half done."""
+    key = slice_of(lab, settings)
+    hosts = plan_hosts(plan) if plan is not None else set()
+    current = store.current(key)
+    scope = of_settings(lab, store.owned(key))
+    others = [slice_key(key_of(lab), word.removeprefix(OWNER)) for word in adopt if word.startswith(OWNER)]
+    for other in others:
+        scope |= of_settings(lab, store.owned(other))
+    currents = (current, to.current if to is not None else None, *map(store.current, others))
+    plans = [found.links for found in currents if found is not None]
+    hosts.update(port.host for links in plans for link in stored_links(links) for port in (link.a, link.b))
+    job = store.latest_job(key)
+    if job is not None and job.ended is None and isinstance(job.spec, dict) and isinstance(wanted := job.spec.get("wanted"), dict):
+        hosts.update(map(str, _listed(wanted.get("ranks"))))
+    for record in store.unfinished(key_of(lab), settings.owner):
+        before, target = store.journalled(record.id)
+        if before is not None:
+            hosts.update(hosts_of(target))
+            was = before_of(before)
+            scope |= of_settings(lab, (s for held in was.ours.values() for s in held))
+            if was.current is not None:
+                hosts.update(port.host for link in stored_links(was.current.links) for port in (link.a, link.b))
+    if to is not None:
+        scope |= of_settings(lab, (s for held in to.ours.values() for s in held))
+    return scope | reach(lab, hosts)
+
+
+def _listed(value: object) -> Iterable[object]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+@asynccontextmanager
+async def holding(
+    lab: Lab,
+    settings: Settings,
+    store: Store,
+    scope: Scope,
+    reason: str,
+    *,
+    progress: Progress | None = None,
+) -> AsyncIterator[Held]:
+    """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
+
+    def told(words: str) -> None:
+        if progress is not None:
+            progress.note(f"waiting for {words}")
+
+    locks, wait_s = locks_of(lab, settings, store), settings.wait_s
+    if any(lock.kind == "run" and lock.reason.startswith("guard ") and lock.scope.overlaps(scope) for lock in locks.listed()):
+        wait_s = max(wait_s, GUARD_S)
+    outer = OUTER.get()
+    if wait_s and outer is not None and (end := outer.when()) is not None:
+        outer.reschedule(end + wait_s)
+    with OneStore(settings.lock_path(key_of(lab)), store.path, user=settings.user):
+        async with hold(locks, scope, reason, wait_s=wait_s, told=told) as held:
+            yield held

@@ -1,0 +1,110 @@
+"""`rollback` and `restore`: the engine of `up`, with a state that was as its target. Nothing is chosen anew."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from optics import HandsNeeded, Locked, TestbedError
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.rollback import Undoing
+from orchestrator.engine.change.snapshot import NONE, Before, way_back
+from orchestrator.engine.change.up import Bringing, goal_hosts
+from orchestrator.fabric.circuits import live_links, receivers, settings
+from orchestrator.fabric.lightpath import route
+from orchestrator.fabric.lookahead import ahead
+from orchestrator.fabric.move_order import in_order
+from orchestrator.fabric.transition import Held, per_device
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.plan.target import Target
+from orchestrator.results import EqualiseReport, JobStatus, Rung
+from orchestrator.session import Observation
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.store import Store
+
+
+def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Before:
+    """The plan that is up, exactly as the store knows it: its ways, the attenuation set on them, the job launched last."""
+    wanted = settings(stored_circuits(current.links, lab))
+    ours = {route(s): s for s in store.owned(key)}
+    job = store.latest_job(key)
+    ran = job is not None and job.ended is None
+    held = {d: frozenset(ours.get(route(s), s) for s in found) for d, found in wanted.items()}
+    return Before(held, current=current, job=job.id if job is not None and ran else None)
+
+
+class Returning(Bringing):
+    """To exactly `to`, which had a plan: its links, ways, settings and attenuation; its job goes on.
+
+    What fails on the way is read back and tried once more; then what is left is for hands.
+    """
+
+    def __init__(self, context: Context, to: Before) -> None:
+        current = to.current
+        assert current is not None
+        lab = context.session.lab
+        super().__init__(context, read_plan(current.plan_text, current.plan_name, lab), current.plan_text)
+        self.to, self.links = to, current.links
+
+    def _goal(self, seen: Observation) -> Target:
+        wanted = {d: held for d, held in self.to.ours.items() if held}
+        if any(device not in seen.settings for device in wanted):
+            seen.complete()
+        ours = per_device(self.context.store.owned(self.context.slice))
+        change = way_back(seen.settings, wanted, ours)
+        early = ahead(change, seen.settings, self.lab)
+        change = in_order(change, early, seen.settings, self.lab)
+        exact = {route(s): s for held in wanted.values() for s in held}
+        ways = tuple(
+            replace(way, path=tuple(exact.get(route(s), s) for s in way.path)) for way in stored_circuits(self.links, self.lab)
+        )
+        lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
+        return Target(stored_links(self.links), ways, wanted, change, lit, early)
+
+    async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
+        return None  # the attenuation that was is part of what is brought back
+
+    async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
+        context = self.context
+        return await jobs.again(
+            context.session,
+            context.store,
+            context.slice,
+            context.run.id,
+            context.run_dir,
+            self.to.job,
+            context.recorder,
+            sample=context.sample_hz > 0,
+        )
+
+    async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
+        """Read back and try once more, as far as it goes. Raises: HandsNeeded - with what is left."""
+        context = self.context
+        late = context.limit is not None and context.limit.passed
+        if isinstance(error, Locked) or (isinstance(error, asyncio.CancelledError) and not late):
+            raise error
+        observed = self.before
+        generations = dict.fromkeys(goal_hosts(goal), self.generation) | {
+            h: None if active in context.ours() else active
+            for h, active in observed.generations.items()
+            if h not in goal_hosts(goal) and (active is None or active in context.ours())
+        }
+        current = replace(self.to.current, generation=self.generation) if self.to.current else None
+        to = Before(
+            {d: self.to.ours.get(d, NONE) for d in observed.ours},
+            observed.others,
+            current,
+            generations,
+            receivers(goal.links),
+            self.to.job,
+        )
+        undone = await Undoing(context, to, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        if undone.left:
+            hint = f"when it is mended: testbed resume {context.run.id}"
+            raise HandsNeeded(f"{error}\nnot everything is back as it was; left for hands:", undone.left, hint=hint) from error
+        first = str(error).splitlines()[0] if isinstance(error, TestbedError) else type(error).__name__
+        self.notes.append(f"at the second try ({first}): {undone.evidence}")
+        return ()

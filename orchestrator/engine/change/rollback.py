@@ -1,0 +1,369 @@
+"""Back to what was, in the middle of things: does what can be done, reads back what is, and lists what is left for hands.
+
+It needs no plan that fits and nobody who answers: devices go back one by one, hosts where they can. What did not go back is read
+again and tried once more, never blindly; what it says at the end was read from the devices and hosts after the last write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from optics import (
+    Change,
+    DeviceName,
+    HandsNeeded,
+    HostName,
+    Infeasible,
+    Interlock,
+    Interrupted,
+    Locked,
+    Refused,
+    RolledBack,
+    Setting,
+    TestbedError,
+    TimedOut,
+    Unreachable,
+)
+from optics.plain import counted
+from optics.words import short, sort_key
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change.apply import tell_devices
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.snapshot import NONE, Before, differences, way_back
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.move_order import in_order
+from orchestrator.fabric.rules import Rules, rules
+from orchestrator.fabric.transition import per_device
+from orchestrator.hosts import Hello
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import stored_links
+from orchestrator.plan.target import switching_s
+
+TRIES = 2
+"""What did not go back is read again and told once more."""
+RETURN_S = 30.0
+"""A device that was told something and fell silent gets this long (s) to come back: a switch that restarts does."""
+POLL_S = 0.1
+STARTED_S = 1.0
+"""One that came back is read again after twice its settling time, or so long (s) where that is less: no robot moves by itself."""
+SLACK_S = 60.0
+"""Time (s) beside what devices and links need; whoever interrupts again stops it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """left: what hands must do, one thing each; empty: everything is as before, and `evidence` says what was read to know it."""
+
+    left: tuple[str, ...]
+    evidence: str
+
+
+def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bool) -> TestbedError:
+    """What to tell of a change that failed with `error`. moved: something was changed before it was taken back."""
+    limit, stopped = context.limit, isinstance(error, asyncio.CancelledError)
+    late = stopped and limit is not None and limit.passed
+    words = limit.words() if late and limit is not None else "interrupted" if stopped else _words(error)
+    hint = error.hint if isinstance(error, TestbedError) else ""
+    if undone.left:
+        again = f"when it is mended: testbed rollback {context.run.id}"
+        text = f"{words}\nnot everything could be taken back; left for hands:"
+        return HandsNeeded(text, undone.left, hint=f"{hint + '; ' if hint else ''}{again}")
+    context.run.unchanged = True
+    if stopped and not late:
+        return Interrupted(f"interrupted; rolled back, everything is as before: {undone.evidence}")
+    if not moved and isinstance(error, TestbedError) and error.exit_code != HandsNeeded.exit_code:
+        return error
+    return RolledBack(f"{words}\nrolled back, everything is as before: {undone.evidence}", hint=hint)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, TestbedError) else f"a fault of this program: {type(error).__name__}: {error}"
+
+
+class Undoing:
+    """The way back to `to`. told: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
+
+    def __init__(self, context: Context, to: Before, told: Collection[HostName], link_s: float) -> None:
+        self.context, self.to, self.told, self.link_s = context, to, frozenset(told), link_s
+        self.hosts = context.session.hosts
+        self.left: list[str] = []
+        self.said: dict[str, str] = {}
+        self.alive: list[HostName] | None = None
+        ours = context.ours()
+        self.generations = {h: active for h, active in to.generations.items() if h in self.told or active in ours}
+        """Which routes each host of ours should run; what others run is theirs."""
+        self.restarted: set[DeviceName] = set()
+
+    async def carry_out(self) -> Undone:
+        """Do what can be done. Raises: Locked - somebody else took the lab, so nothing more may be changed."""
+        context, recorder = self.context, self.context.recorder
+        slow = max((switching_s(Change(d, add=s), context.session.devices[d].traits) for d, s in self.to.ours.items()), default=0.0)
+        if context.limit is not None:
+            context.limit.grant(SLACK_S + RETURN_S + self.link_s + TRIES * 2 * slow)
+        with recorder.phase("rollback hosts") as phase:
+            phase.detail = await self._hold_still()
+        with recorder.phase("rollback switch") as phase:
+            phase.detail = await self._light()
+        with recorder.phase("rollback routes") as phase:
+            phase.detail = await self._routes()
+        with recorder.phase("rollback link") as phase:
+            phase.detail = lit = await self._carriers()
+        await self._job()
+        with recorder.phase("rollback check") as phase:
+            phase.detail = held = await self._check()
+        self._remember()
+        return Undone(tuple(dict.fromkeys(self.left)), f"{held}, {lit}")
+
+    # --- hosts
+
+    async def _hellos(self) -> dict[HostName, Hello]:
+        """Those that answer; one that was told something and does not is for hands."""
+        answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
+        for host in sorted(self.told):
+            answer = answers.get(host)
+            if isinstance(answer, TestbedError):
+                self._left(f"{host}: does not answer ({_first(answer)}): when it does, see which routes it runs")
+        self.alive = [h for h, a in answers.items() if isinstance(a, Hello)]
+        return {h: a for h, a in answers.items() if isinstance(a, Hello)}
+
+    async def _hold_still(self) -> str:
+        """Nobody commits any more, and commits that wait for their confirmation are taken back."""
+        hellos = await self._hellos()
+        ours = self.context.ours()
+        try:
+            if armed := [h for h, hello in hellos.items() if hello.armed in ours]:
+                await self._ask("disarm", armed, partial(self.hosts.disarm, armed))
+                hellos |= {h: a for h, a in (await self.hosts.connect(armed)).items() if isinstance(a, Hello)}
+            back = [
+                h
+                for h, hello in hellos.items()
+                if hello.pending_s is not None and hello.active in ours and hello.active != self.generations[h]
+            ]
+            if back:
+                await self._ask("revert", back, partial(self.hosts.revert, back))
+            return f"{counted(len(back), 'host')} taken back" if back else "none had moved"
+        except Locked:
+            raise
+        except TestbedError as error:  # what they do not take back now they take back by themselves, and `_routes` looks again
+            return _first(error)
+
+    async def _ask(self, what: str, hosts: list[HostName], request: Callable[[], Awaitable[object]]) -> None:
+        """One journalled request to hosts."""
+        with self.context.run.step("host", "all", what, {"hosts": sorted(hosts)}):
+            await request()
+
+    async def _routes(self) -> str:
+        """Every host that answers runs what it ran before: by its number where it still has it, else staged anew."""
+        moved: set[HostName] = set()
+        for _ in range(TRIES):
+            hellos = await self._hellos()
+            astray = self._astray(hellos)
+            if not astray:
+                break
+            moved |= {host for names in astray.values() for host in names}
+            try:
+                await self._lead_back(astray, hellos)
+            except Locked:
+                raise
+            except TestbedError as error:  # what came of it is read before anything is asked again
+                self.said |= {f"{line.partition(':')[0]}: ": line for line in str(error).splitlines()}
+        return f"{counted(len(moved), 'host')} brought back" if moved else "all as before"
+
+    def _astray(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
+        """Hosts that do not run what they ran, or owe to leave it: by what to ask of them, and the generation it is about."""
+        ours = self.context.ours()
+        found: dict[tuple[str, int | None], list[HostName]] = {}
+        for host, hello in sorted(hellos.items()):
+            was = self.generations[host]
+            if hello.active == was:
+                if was is None or hello.pending_s is None:
+                    continue
+                what = "confirm"
+            elif hello.active is not None and hello.active not in ours:
+                continue  # somebody else's meanwhile: never touched; the check tells of it
+            elif was is None:
+                what = "clear"
+            else:
+                what = "commit" if was in hello.staged else "stage"
+            found.setdefault((what, was), []).append(host)
+        return found
+
+    async def _lead_back(self, astray: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]) -> None:
+        gone: list[HostName] = []
+        for (what, was), names in astray.items():
+            if what == "stage":
+                gone += names
+            elif what == "clear" or was is None:
+                await self._ask("clear", names, partial(self.hosts.clear, names))
+            elif what == "confirm":
+                await self._ask("confirm", names, partial(self.hosts.confirm, was, names))
+            else:
+                await self._ask("commit", names, partial(self.hosts.commit, was, names))
+        if gone:
+            await self._stage_anew(gone, hellos)
+
+    async def _stage_anew(self, gone: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
+        """Hosts that dropped the old routes get them under a new number, and all others of that plan with them."""
+        current, lab = self.to.current, self.context.session.lab
+        if current is None:
+            raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
+        if any(not hello.installed for hello in hellos.values()):
+            await self.hosts.provision([h for h, hello in hellos.items() if not hello.installed])
+        plan = read_plan(current.plan_text, current.plan_name, lab)
+        wanted: Mapping[HostName, Rules] = rules(stored_links(current.links), lab, self.hosts.macs(), plan.routes, plan.rings)
+        number = self.context.next_generation()
+        names = [h for h in wanted if h in hellos]
+        await self._ask("stage", names, partial(self.hosts.stage, {number: {h: wanted[h] for h in names}}))
+        await self._ask("commit", names, partial(self.hosts.commit, number, names))
+        self.generations |= dict.fromkeys(names, number)
+        self.to = replace(self.to, current=replace(current, generation=number))
+
+    async def _carriers(self) -> str:
+        """Ports that had light have it again."""
+        give_up = time.monotonic() + self.link_s
+        while True:
+            hellos = await self._hellos()
+            asked = [p for p in self.to.lit if p.host in hellos]
+            dark = [p for p in asked if (s := hellos[p.host].ports.get(p.number)) is None or not s.carrier]
+            if not dark or time.monotonic() > give_up:
+                break
+            await asyncio.sleep(POLL_S)
+        for port in dark:
+            self._left(f"{port}: had light before and has none: look at its fibre and at the switch")
+        return f"{len(asked) - len(dark)}/{len(asked)} ports lit"
+
+    async def _job(self) -> None:
+        """The job that ran runs again."""
+        context = self.context
+        try:
+            await jobs.again(
+                context.session,
+                context.store,
+                context.slice,
+                context.run.id,
+                context.run_dir,
+                self.to.job,
+                context.recorder,
+                sample=context.sample_hz > 0,
+            )
+        except Locked:
+            raise
+        except TestbedError as error:
+            self._left(f"job: {_first(error)}: testbed job launch")
+
+    # --- devices
+
+    async def _read(
+        self, devices: Collection[DeviceName], give_up: float
+    ) -> tuple[dict[DeviceName, frozenset[Setting]], dict[DeviceName, TestbedError]]:
+        """Read devices whole; those that were told something and are silent now are asked until `give_up`."""
+        held: dict[DeviceName, frozenset[Setting]] = {}
+        errors: dict[DeviceName, TestbedError] = {}
+
+        async def read(device: DeviceName) -> None:
+            try:
+                held[device] = await self.context.session.devices[device].read()
+                errors.pop(device, None)
+            except TestbedError as error:
+                errors[device] = error
+
+        await asyncio.gather(*map(read, devices))
+        self.restarted |= errors.keys() & self.context.written
+        while silent := [d for d, e in errors.items() if d in self.context.written and isinstance(e, (Unreachable, TimedOut))]:
+            if time.monotonic() > give_up:
+                break
+            await asyncio.sleep(POLL_S)
+            await asyncio.gather(*map(read, silent))
+            if back := [d for d in silent if d in held]:  # one that has just started may still be turning mirrors, and not say so
+                await asyncio.sleep(max(min(2 * self.context.session.devices[d].traits.settle_s, STARTED_S) for d in back))
+                await asyncio.gather(*map(read, back))
+        return held, errors
+
+    async def _light(self) -> str:
+        """Tell every device that differs what it held; what it did not do is read and told once more."""
+        context, writes = self.context, 0
+        give_up = time.monotonic() + RETURN_S
+        devices = [d for d in context.session.devices if d in self.to.ours]
+        for _ in range(TRIES):
+            held, _ = await self._read(devices, give_up)
+            changes = self._changes(held)
+            if not changes:
+                break
+            try:
+                told = await tell_devices(context, changes, "rollback", together=False)
+            except Interlock as error:  # what differs is listed by `_check`; here is why nobody may move it
+                self.left += str(error).splitlines()
+                break
+            writes += sum(outcome.writes for outcome in told.outcomes.values())
+            self.said |= {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}
+            self.said |= {f"{d}: ": _first(error) for d, error in told.errors.items()}
+            self.restarted |= told.errors.keys()
+        return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
+
+    def _changes(self, held: Mapping[DeviceName, frozenset[Setting]]) -> dict[DeviceName, Change]:
+        """What each device must do to hold what it held; where somebody else is in the way, that is for hands."""
+        owned = per_device(self.context.store.owned(self.context.slice))
+        found: dict[DeviceName, Change] = {}
+        for device, there in held.items():
+            try:
+                back = way_back({device: there}, {device: self.to.ours[device]}, {device: owned.get(device, NONE)})
+                found |= in_order(back, {}, {device: there}, self.context.session.lab).changes
+            except (Interlock, Infeasible) as error:
+                self._left(f"{device}: {_first(error)}")
+        return found
+
+    async def _check(self) -> str:
+        """Read all devices whole and all hosts, and compare with what was."""
+        context = self.context
+        devices = [d for d in context.session.devices if d in self.to.ours]
+        held, errors = await self._read(devices, time.monotonic())
+        owned = per_device(context.store.owned(context.slice))
+        for device, error in errors.items():
+            if device in context.written or self.to.ours[device] or owned.get(device):
+                self._left(f"{device}: does not answer ({_first(error)}): when it does, testbed rollback {context.run.id}")
+        owners, theirs = context.store.owners(context.key), context.theirs()
+        for setting in sorted(theirs, key=sort_key):
+            device = setting.ingress.device
+            if device in self.restarted and device in held and not among(held[device], [setting]):
+                self._left(f"{device}: {short(setting)} is not there; it belongs to {owners[setting]}")
+        for line in differences(held, self.to, held.keys(), theirs):
+            words = next((words for what, words in self.said.items() if line.startswith(what)), "")
+            self._left(line + (f" ({words})" if words else ""))
+        context.store.disown(context.slice, [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])])
+        hellos = await self._hellos()
+        same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
+        for host in sorted(hellos.keys() - set(same)):
+            words = self.said.get(f"{host}: ", "")
+            line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
+            self._left(line + (f" ({words})" if words else ""))
+        number = sum(len(s & self.to.ours[d]) for d, s in held.items())
+        there = f"{counted(number, 'setting')} of ours on {counted(len(held), 'device')} read back"
+        return f"{there}, {counted(len(same), 'host')} on the routes they had"
+
+    def _remember(self) -> None:
+        """The store says again what it said."""
+        store, key, was = self.context.store, self.context.slice, self.to.current
+        if was is None:
+            store.clear_current(key, self.context.run.id)
+        elif (now := store.current(key)) is None or (now.plan_sha, now.generation) != (was.plan_sha, was.generation):
+            store.set_current(
+                key,
+                was.run,
+                plan_name=was.plan_name,
+                plan_sha=was.plan_sha,
+                plan_text=was.plan_text,
+                links=was.links,
+                generation=was.generation,
+                by=self.context.run.id,
+            )
+
+    def _left(self, line: str) -> None:
+        self.left.append(line)
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

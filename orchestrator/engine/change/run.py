@@ -1,0 +1,295 @@
+"""One run that changes the lab, from the lock to the history: what every changing verb has around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
+from optics.plan import Plan
+from orchestrator.engine.change.confirm import Confirming, make_stand
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.down import Leaving
+from orchestrator.engine.change.interlock import Interlocks
+from orchestrator.engine.change.locking import holding, scope_of
+from orchestrator.engine.change.prewire import Wiring
+from orchestrator.engine.change.restore import Returning, as_stored
+from orchestrator.engine.change.snapshot import Before, before_of
+from orchestrator.engine.change.up import Bringing
+from orchestrator.inventory.lab import Lab
+from orchestrator.processes import spawn
+from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
+from orchestrator.session import deadline, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Awaited, Confirmations
+from orchestrator.store.fault import file_fault
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.telemetry import environment
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Progress
+from orchestrator.telemetry.recorder import Recorder
+
+
+def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
+    """A run of the owner's on this lab, by its id, its ending or `last`. Raises: Missing, Interlock, Locked - it still runs."""
+    record = store.get(run)
+    if record is None or record.lab != key_of(lab):
+        raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
+    if record.owner != settings.owner:
+        raise Interlock(f"run {record.id} is {record.owner}'s", hint=f"ask {record.owner}, or add: --as {record.owner}")
+    if record.status == "running":
+        raise Locked(f"run {record.id} ({record.verb}) still runs: {record.user} on {record.host}, pid {record.pid}")
+    return record
+
+
+def before_run(store: Store, run: str) -> Before | None:
+    """What to go back to if `run` is taken back, None: it changed nothing.
+
+    A run may have finished what others of the same verb and plan left half done, by `resume` or typed again: half done is no state
+    that anybody wants back, so what was before the first of them counts.
+    """
+    record = store.get(run)
+    if record is None or not record.begun:
+        return None
+    same = (record.owner, record.verb, record.plan_sha)
+    of_it = [
+        r.id
+        for r in store.history(record.lab, 0)
+        if r.resolved_by == record.id and (r.owner, r.verb, r.plan_sha) == same and r.begun
+    ]
+    return before_of(store.journalled(of_it[-1] if of_it else record.id)[0])
+
+
+@dataclass
+class Change:
+    """A verb about to change the lab."""
+
+    verb: str
+    lab: Lab
+    inventory: Path
+    progress: Progress
+    store: Store
+    settings: Settings
+    timeout_s: float
+    still: Callable[[], object] = lambda: None
+    """Called once the lock is held: raises if what the verb was chosen by has changed while it waited for it."""
+
+    async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
+        """Bring `plan` up. options: launch_job, keep_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
+        async with self._running(plan.name, options, plan=plan, text=text) as context:
+            waiting = self._confirming(options)
+            keep = bool(options.get("keep_job"))
+            change = Bringing(
+                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, keep_job=keep
+            )
+            report = await change.carry_out(launch_job=bool(options["launch_job"]))
+            if waiting is not None and waiting.made is not None:
+                report = replace(report, confirm=waiting.made.report())
+            elif waiting is not None:
+                report = replace(report, notes=(*report.notes, "nothing was changed, so nothing waits to be confirmed"))
+            return self._finished(context, report)
+
+    def _confirming(self, options: Mapping[str, object]) -> Confirming | None:
+        within_s, first = options.get("confirm_s"), str(options.get("resumes", ""))
+        if not isinstance(within_s, (int, float)):
+            return None
+        while (record := self.store.get(first) if first else None) is not None and "resumes" in record.options:
+            first = str(record.options["resumes"])
+        undo = record.id if record is not None and record.begun else ""
+        return Confirming(self.confirmations(), float(within_s), undo, partial(watch_over, self.settings))
+
+    def confirmations(self) -> Confirmations:
+        """What waits to be confirmed of the owner's part of the lab."""
+        return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
+
+    async def confirm(self, found: Awaited) -> ConfirmReport:
+        """Make a change stand. Raises: as `confirming.make_stand`."""
+        async with self._running(found.plan, {"of": found.run}) as context:
+            return await make_stand(context, self.confirmations(), found.run)
+
+    async def down(self, options: Mapping[str, object]) -> DownReport:
+        """Take down what is ours."""
+        current = self.store.current(slice_of(self.lab, self.settings))
+        async with self._running(current.plan_name if current else "", options) as context:
+            return self._left(context, await Leaving(context).carry_out())
+
+    async def prewire(self, plan: Plan, text: str, options: Mapping[str, object]) -> PrewireReport:
+        """What slow devices can do for `plan` in the dark."""
+        async with self._running(plan.name, options, plan=plan, text=text) as context:
+            report = replace(await Wiring(context, plan).carry_out(), journal=self._journal(context))
+            context.run.finish("ok", summary=summary(report))
+            earlier = [run.id for run in self.store.unfinished(context.key, self.settings.owner) if run.verb == "prewire"]
+            self.store.resolve(earlier, context.run.id)
+            return report
+
+    async def back(self, to: Before, options: Mapping[str, object], of: str) -> UpReport | DownReport:
+        """Back to what was before run `of`."""
+        async with self._running(to.current.plan_name if to.current else "", options, to=to) as context:
+            if to.current is None:
+                return self._left(context, replace(await Leaving(context, to).carry_out(), verb="rollback", of=of))
+            report = await Returning(context, to).carry_out(launch_job=True)
+            return self._finished(context, replace(report, verb="rollback", of=of))
+
+    async def restore(self, options: Mapping[str, object]) -> UpReport:
+        """The plan that is up, as the store knows it. Raises: Missing - none is."""
+        key = slice_of(self.lab, self.settings)
+        current = self.store.current(key)
+        if current is None:
+            raise Missing("no plan is up, so there is nothing to restore", hint="testbed up --topology examples/ring-12.json")
+        async with self._running(current.plan_name, options) as context:
+            if (current := self.store.current(key)) is None:
+                raise Missing("the plan was taken down meanwhile, so there is nothing to restore", hint="testbed status")
+            report = await Returning(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
+            return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
+
+    @asynccontextmanager
+    async def _running(
+        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Before | None = None
+    ) -> AsyncIterator[Context]:
+        """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
+        settings, lab, key = self.settings, self.lab, key_of(self.lab)
+        adopt = tuple(map(str, _words(options.get("adopt"))))
+        scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
+        reason = f"{self.verb} {name}".rstrip()
+        async with holding(lab, settings, self.store, scope(), reason, progress=self.progress) as lock:
+            self.still()
+            lock.extend(scope())  # somebody else may have changed it while we waited
+            kept = self.confirmations()
+            kept.may(self.verb, options)
+            run = self.store.new_run(
+                self.verb,
+                key,
+                plan_name=name,
+                plan_sha=plan.sha256 if plan else "",
+                plan_text=text,
+                inventory=self.inventory,
+                user=settings.user,
+                owner=settings.owner,
+                options=options,
+            )
+            lock.bind(run)
+            run_dir = settings.run_dir(run.id)
+            with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
+                environment.note(run_dir, lab, self.inventory)
+                if text:
+                    keep_plan(run_dir / "plan.json", text)
+                recorder = Recorder(self.progress, journal)
+                firm = settings.origins.get("timeout", "default") != "default"
+                try:
+                    async with (
+                        deadline(self.timeout_s, self.verb, firm=firm) as limit,
+                        open_session(lab, self.inventory, run_dir) as session,
+                    ):
+                        session.hosts.token = run.token
+                        tags = Tagouts(self.store, key, who(settings))
+                        yield Context(
+                            session,
+                            self.store,
+                            run,
+                            slice_of(lab, settings),
+                            recorder,
+                            run_dir,
+                            self.timeout_s,
+                            limit,
+                            lock=lock,
+                            interlocks=Interlocks(lab, session.devices, tags),
+                            adopt=adopt,
+                            resumes="resumes" in options,
+                            who=who(settings),
+                            sample_hz=settings.sample_hz,
+                            verb=self.verb,
+                        )
+                except StoreFailed as broken:
+                    if run.unchanged or not self._begun(run.id):
+                        raise
+                    _, hint = self._interrupted(run.id, changed=True)
+                    words = f"{broken}\nnothing is done that cannot be noted, so it stopped where it was; left for hands:"
+                    room = f"see that {self.store.path} can be written again; testbed status says then how far it came"
+                    raise HandsNeeded(words, (room,), hint=hint) from broken
+                except Refused as error:
+                    if self._begun(run.id) and not run.unchanged:
+                        raise
+                    words = f"{error}\nnothing was changed: no light moved, and every host runs the routes it had"
+                    raise RolledBack(words, hint=error.hint) from error
+                except asyncio.CancelledError:
+                    words, hint = self._interrupted(run.id, changed=not run.unchanged and self._begun(run.id))
+                    run.finish("interrupted", 130, words)
+                    raise Interrupted(words, hint=hint) from None
+
+    def _begun(self, run: str) -> bool:
+        record = self.store.get(run)
+        return record is not None and record.begun
+
+    def _interrupted(self, run: str, *, changed: bool) -> tuple[str, str]:
+        if not changed:
+            return "interrupted before anything was changed", ""
+        hint = f"to go on: testbed resume {run}"
+        if self.verb not in ("rollback", "restore"):  # what those found was half done, and nobody wants it back
+            hint += f"; to go back: testbed rollback {run}"
+        return "interrupted half way; what was begun is in the journal", hint
+
+    def _finished(self, context: Context, report: UpReport) -> UpReport:
+        """Note that it is done, and with it whatever runs before it left half done."""
+        report = replace(report, journal=self._journal(context))
+        context.run.finish("ok", summary=summary(report))
+        self._resolve(context)
+        return report
+
+    def _left(self, context: Context, report: DownReport) -> DownReport:
+        report = replace(report, journal=self._journal(context))
+        if report.left:
+            context.run.finish("hands-needed", 7, "; ".join(report.left), summary(report))
+        else:
+            context.run.finish("ok", summary=summary(report))
+            self._resolve(context)
+        return report
+
+    def _resolve(self, context: Context) -> None:
+        runs = self.store.unfinished(context.key, self.settings.owner)
+        self.store.resolve([run.id for run in runs], context.run.id)
+
+    def _journal(self, context: Context) -> str:
+        journal = context.recorder.journal
+        return str(journal.directory) if journal is not None else ""
+
+
+def keep_plan(path: Path, text: str) -> None:
+    """Keep the plan's text in the run's folder. Raises: StoreFailed."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise file_fault(path, error) or StoreFailed(
+            f"{path} cannot be written: {error.strerror}", hint="testbed doctor"
+        ) from error
+
+
+def watch_over(settings: Settings, run: str) -> int:
+    """Have a process take the run back when nobody confirms it in time; it outlives this one. Return its pid."""
+    process = spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")
+    process.returncode = 0  # it is nobody's child to wait for
+    return process.pid
+
+
+def _words(value: object) -> Sequence[object]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def summary(report: UpReport | DownReport | PrewireReport) -> dict[str, object]:
+    """Small numbers for the history."""
+    return {
+        "made": report.made,
+        "removed": report.removed,
+        "writes": report.writes,
+        "dark_ms": getattr(report, "dark_ms", None),
+        "dark_ms_expected": getattr(report, "dark_ms_expected", None),
+        "dark_time_scale": getattr(report, "dark_time_scale", 1.0),
+        "phases": {p.name: p.seconds for p in report.phases},
+    }

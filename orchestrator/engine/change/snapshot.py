@@ -1,0 +1,143 @@
+"""What a run found before its first write, the way back to exactly that, and what a run that stopped on its way left. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute
+from optics.words import short, sort_key
+from orchestrator.fabric.circuits import receivers
+from orchestrator.fabric.lightpath import among, route
+from orchestrator.fabric.transition import Held, Transition, transition
+from orchestrator.hosts import Hello
+from orchestrator.plan.stored import stored_links
+from orchestrator.results import Json, to_json
+from orchestrator.store.records import CurrentPlan
+
+NONE: frozenset[Setting] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A state to go back to. ours, others: what each device that was read held, as it reported it, attenuation included.
+
+    others: what nobody made by this store; what other owners made they may change meanwhile. current: the plan that was up.
+    generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
+    that had carrier. job: the number of the job that ran.
+    """
+
+    ours: Held
+    others: Held = field(default_factory=dict)
+    current: CurrentPlan | None = None
+    generations: Mapping[HostName, int | None] = field(default_factory=dict)
+    lit: tuple[HostPort, ...] = ()
+    job: int | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """As the store keeps it."""
+        return {
+            "ours": held_data(self.ours),
+            "others": held_data(self.others),
+            "current": to_json(self.current),
+            "generations": dict(self.generations),
+            "lit": [[p.host, p.number] for p in self.lit],
+            "job": self.job,
+        }
+
+
+def before_of(data: Any) -> Before:
+    """Read what `Before.to_json` wrote."""
+    current = data["current"]
+    return Before(
+        held_of(data["ours"]),
+        held_of(data["others"]),
+        None if current is None else CurrentPlan(**current),
+        data["generations"],
+        tuple(HostPort(*x) for x in data["lit"]),
+        data["job"],
+    )
+
+
+def found(
+    observed: Held,
+    owned: Held,
+    current: CurrentPlan | None,
+    hellos: Mapping[HostName, Hello],
+    job: int | None,
+    theirs: Collection[Setting] = (),
+) -> Before:
+    """What everybody said when asked, as something to go back to. theirs: what other owners made."""
+    ours = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
+    ports = receivers(stored_links(current.links)) if current is not None else ()
+    lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
+    others = {d: held - ours[d] - among(held, theirs) for d, held in observed.items()}
+    return Before(ours, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
+
+
+def hosts_of(target: Any) -> tuple[HostName, ...]:
+    """The hosts that a run's target names."""
+    return tuple(target["hosts"])
+
+
+def held_data(held: Held) -> dict[str, Json]:
+    """Settings as the store keeps them: [ingress, egress], and of spectral routes [..., low MHz, high MHz, dB]."""
+    return {d: [_setting_data(s) for s in sorted(settings, key=sort_key)] for d, settings in sorted(held.items())}
+
+
+def held_of(data: Any) -> Held:
+    """Read what `held_data` wrote."""
+    return {device: frozenset(_setting_of(device, *row) for row in rows) for device, rows in data.items()}
+
+
+def _setting_data(setting: Setting) -> list[Json]:
+    ports: list[Json] = [setting.ingress.label, setting.egress.label]
+    if isinstance(setting, CrossConnect):
+        return ports
+    return [*ports, setting.slot.low_mhz, setting.slot.high_mhz, setting.attenuation_db]
+
+
+def _setting_of(device: DeviceName, ingress: str, egress: str, *spectral: Any) -> Setting:
+    ports = Port(device, ingress), Port(device, egress)
+    if not spectral:
+        return CrossConnect(*ports)
+    low, high, attenuation_db = spectral
+    return SpectralRoute(*ports, Slot(low, high), attenuation_db)
+
+
+def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
+    """The smallest change to exactly `wanted`: as `transition`, and routes of ours get back the attenuation they had.
+
+    Raises: Interlock - somebody else uses a port by now.
+    """
+    change = transition(observed, wanted, owned)
+    kept, removed, made = dict(change.kept), dict(change.removed), dict(change.made)
+    changes = dict(change.changes)
+    for device, goal in wanted.items():
+        there = {route(s): s for s in among(observed.get(device, NONE), owned.get(device, NONE))}
+        other = {there[route(s)]: s for s in goal if route(s) in there and there[route(s)] != s}
+        if other:
+            kept[device] -= other.keys()
+            removed[device] |= other.keys()
+            made[device] |= frozenset(other.values())
+            changes[device] = Change(device, removed[device], made[device])
+    return replace(change, changes=changes, kept=kept, removed=removed, made=made)
+
+
+def differences(observed: Held, before: Before, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
+    """What these devices do not hold as before, a line for each thing that hands could mend; what nobody made included.
+
+    theirs: what other owners made, which they may change as they like.
+    """
+    lines = []
+    for device in sorted(devices):
+        held = observed.get(device, NONE) - among(observed.get(device, NONE), theirs)
+        was = before.ours.get(device, NONE) | before.others.get(device, NONE)
+        mine = before.ours.get(device, NONE)
+        lines += [
+            f"{device}: {short(s)} was there and is not{'' if s in mine else '; it was not made by this program'}"
+            for s in sorted(was - held, key=sort_key)
+        ]
+        lines += [f"{device}: {short(s)} is there and was not" for s in sorted(held - was, key=sort_key)]
+    return lines

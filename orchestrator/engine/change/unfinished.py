@@ -1,0 +1,83 @@
+"""What runs that stopped on their way left: done, not done, foreign, by what devices and hosts say now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from optics import DeviceName, Setting
+from optics.words import short, sort_key
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.snapshot import NONE, before_of, held_of
+from orchestrator.fabric.lightpath import among
+from orchestrator.results import Unfinished
+from orchestrator.session import Observation
+from orchestrator.store.keys import lab_of
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store
+
+
+def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
+    """Every run of the slice `key` that stopped on its way and that nobody has put right, newest first."""
+    current, mine = store.current(key), key.partition("/")[2]
+    theirs = frozenset(s for s, whose in store.owners(lab_of(key)).items() if whose.owner != mine)
+    return tuple(
+        standing(record, *store.journalled(record.id), seen, theirs)
+        for record in store.unfinished(lab_of(key), key.partition("/")[2])
+        if record.status == "died" or current is None or current.run != record.id
+    )
+
+
+def announce(context: Context, seen: Observation) -> list[str]:
+    """Tell the operator, before anything else, what stopped on its way; return the lines."""
+    lines = [line for run in left_behind(context.store, context.slice, seen) for line in run.lines()]
+    for line in lines:
+        context.recorder.progress.note(line)
+    return lines
+
+
+def standing(
+    record: RunRecord,
+    before: Any,
+    target: Any,
+    seen: Observation,
+    theirs: Collection[Setting] = (),
+) -> Unfinished:
+    """What a run that stopped on its way left, by what the devices and hosts say now."""
+    what = f"{record.verb} {record.plan_name}".rstrip()
+    resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
+    if record.verb in ("rollback", "restore"):
+        undo = ""  # what it found was left half done by others, and nobody wants that back
+    if before is None:
+        return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
+    observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
+    was, wanted = before_of(before), held_of(target["settings"])
+    done, missing, foreign = [], [], []
+    for device in sorted(set(wanted) | set(was.ours)):
+        if device not in observed:
+            missing.append(f"{device}: does not answer, so what it holds is not known")
+            continue
+        old, new, held = was.ours.get(device, NONE), wanted.get(device, NONE), observed[device]
+        make, remove = new - among(new, old), old - among(old, new)
+        there, still = among(make, held), among(remove, held)
+        if make or remove:
+            done.append(f"{device}: {len(there)}/{len(make)} made, {len(remove) - len(still)}/{len(remove)} removed")
+        missing += _listed(device, "not made", make - there) + _listed(device, "not removed", still)
+        kept = among(old, new)
+        missing += _listed(device, "lost", kept - among(kept, held))
+        known = old | new | was.others.get(device, NONE)
+        foreign += _listed(device, "made by somebody else meanwhile", held - among(held, known) - among(held, theirs))
+    if (generation := target["generation"]) is not None:
+        on = [h for h, hello in hellos.items() if hello.active == generation]
+        if on or any(was.generations.get(h) != hello.active for h, hello in hellos.items()):
+            done.append(f"hosts: {len(on)} of {len(target['hosts'])} run the new routes")
+    return Unfinished(
+        record.id, what, record.status, record.started, tuple(done), tuple(missing), tuple(foreign), resume=resume, undo=undo
+    )
+
+
+def _listed(device: DeviceName, what: str, settings: Iterable[Setting]) -> list[str]:
+    names = [short(s) for s in sorted(settings, key=sort_key)]
+    if not names:
+        return []
+    return [f"{device}: {what}: {', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}"]

@@ -1,0 +1,153 @@
+"""The verbs that look at devices: who they are, what they can do, the light they see, and how it changes over runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from drivers.api import Attenuator, CircuitSwitch, JobQueue, Persistence, PortControl, PowerMeter
+from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
+from optics.plain import counted, did_you_mean
+from orchestrator.fabric.lightpath import Glass, loss_db
+from orchestrator.fabric.transition import Held
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_circuits
+from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossChange, PowerReport
+from orchestrator.session import Session, deadline, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.keys import key_of
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Progress
+from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
+
+_ABILITIES: tuple[tuple[type, str], ...] = (
+    (PowerMeter, "power meters"),
+    (PortControl, "port control"),
+    (Attenuator, "attenuators"),
+    (Persistence, "boot mode"),
+    (JobQueue, "job queue"),
+)
+
+
+async def devices(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DevicesReport:
+    """Every device as it answers now; one that does not answer stands in the report with its own words."""
+    lab = load_lab(inventory)
+    async with deadline(timeout_s, "devices"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        return DevicesReport(lab.name, tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))))
+
+
+async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView:
+    config = lab.devices[name]
+    try:
+        who, held = await device.identify(), await device.read()
+        ports = [Port(name, label) for label in who.ingress + who.egress]
+        ports += [Port(name, f"{label}:in") for label in who.ingress if label in set(who.egress)]
+        power: Mapping[Port, Dbm] = await device.power(ports) if isinstance(device, PowerMeter) else {}
+    except TestbedError as error:
+        return DeviceView(
+            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+        )
+    lit = [dbm for dbm in power.values() if dbm >= LOS_DBM]
+    return DeviceView(
+        name,
+        config.driver,
+        config.address,
+        True,
+        identity=f"{who.vendor} {who.model} {who.serial} {who.firmware}",
+        ingress=who.ingress,
+        egress=who.egress,
+        settings=len(held),
+        abilities=abilities(device),
+        settle_s=device.traits.settle_s,
+        time_scale=config.time_scale,
+        metered=len(power),
+        lit=len(lit),
+        min_dbm=min(lit, default=None),
+        max_dbm=max(lit, default=None),
+    )
+
+
+def abilities(device: CircuitSwitch) -> tuple[str, ...]:
+    """What the device can do beyond holding circuits, in words."""
+    found = ["routes by wavelength"] if device.traits.spectral else []
+    return (*found, *(words for protocol, words in _ABILITIES if isinstance(device, protocol)))
+
+
+async def devices_power(
+    inventory: Path,
+    *,
+    device: str | None,
+    history: bool,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> PowerReport:
+    """Power along every circuit that a device holds or the current plan wants; every look is kept in the store.
+
+    Raises: Missing - no such device. Unreachable - one does not answer.
+    """
+    lab = load_lab(inventory)
+    if device is not None and device not in lab.devices:
+        raise Missing(f"device {device} is not in the lab{did_you_mean(device, lab.devices)}", hint="testbed devices")
+    key = key_of(lab)
+    async with deadline(timeout_s, "devices power"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        progress.phase("observe")
+        seen = (await session.observe(hosts=False)).complete()
+        progress.done("observe", counted(len(seen.settings), "device"))
+        readings = await _readings(session, store, key, seen.settings)
+    keep(readings, store, key)
+    shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
+    ways = {r.path_text for r in shown}
+    past = [_change(d) for d in drifts(store.light(key), lab) if d.path in ways] if history else []
+    notes = ("no circuit is lit or planned",) if not shown else ()
+    return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
+
+
+async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:
+    lab = session.lab
+    ways = [way for current in store.currents(key).values() for way in stored_circuits(current.links, lab)]
+    known = {(way.transmitter, way.receiver) for way in ways}
+    for trace in Glass(held, lab).traces():
+        if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:
+            loss = loss_db(trace.transmitter, trace.receiver, trace.path, lab)
+            ways.append(Circuit(trace.transmitter, trace.receiver, trace.path, loss))
+    return await measure(session.devices, lab, ways, held)
+
+
+def _shown(reading: Reading, lab: Lab) -> CircuitLight:
+    loss, out = reading.loss_db, reading.out_dbm
+    return CircuitLight(
+        str(reading.circuit),
+        tuple(map(str, reading.path)),
+        reading.in_dbm,
+        out,
+        loss,
+        reading.expected_db,
+        None if loss is None else round(loss - reading.expected_db, 2),
+        reading.attenuation_db,
+        None if out is None else round(out - LOS_DBM, 2),
+        reading.meter_db,
+        reading.where_lost(lab),
+    )
+
+
+def _change(drift: Drift) -> LossChange:
+    first, last = drift.points[0], drift.points[-1]
+    assert first.loss_db is not None and last.loss_db is not None  # `drifts` keeps measured ones alone
+    return LossChange(
+        drift.circuit,
+        drift.path,
+        first.at,
+        last.at,
+        len(drift.points),
+        first.loss_db,
+        last.loss_db,
+        drift.change_db,
+        drift.repeatability_db,
+        drift.meter_db,
+        drift.beyond,
+        drift.certain,
+        tuple((p.at, p.loss_db) for p in drift.points if p.loss_db is not None),
+    )

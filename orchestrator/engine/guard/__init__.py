@@ -1,0 +1,1 @@
+"""Watch a lab and route traffic around circuits that lost their light."""

@@ -1,0 +1,476 @@
+"""`testbed guard`: hears the hosts' carriers and leads traffic round circuits that lost their light, until it is back.
+
+Carriers come as events over the warm channels; nothing is polled for them. Devices, drift and the store are looked at slowly. Every
+action is a run of its own: locked, journalled, staged beside what is in use, committed with an armed revert, probed, confirmed.
+A run of somebody else that holds the lab makes the guard stand back until it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from drivers.api import CircuitSwitch
+from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
+from optics.plain import counted
+from optics.words import short, sort_key
+from orchestrator.deadline import OUTER
+from orchestrator.engine.change.apply import finish
+from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
+from orchestrator.engine.guard.reroute import Mover, Watched
+from orchestrator.fabric.circuits import settings as settings_of
+from orchestrator.fabric.detour import HOLD_S, Damper, dark_circuits, dead_links, link_text, listening
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.rules import Macs
+from orchestrator.hosts import Hello, HostEvent
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.results import Json
+from orchestrator.session import Session, load_lab, open_session, opened
+from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import locks_of
+from orchestrator.store.scope import reach
+from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.telemetry.progress import Progress
+from orchestrator.verify.degraded import sides
+
+LOOK_S = 10.0
+"""Devices and the hosts' generations are looked at this often (s)."""
+TICK_S = 1.0
+"""Whether another plan is up is looked at this often (s); one row of the store."""
+BEHIND_S = 0.25
+"""While somebody else changes the lab, whether he is done is looked at this often (s)."""
+TOGETHER_S = 0.015
+"""Carriers that go within this time (s) of each other went for one reason: a cut cable darkens two hosts, a switch many."""
+TOLD_LOSSES = 3
+"""A link that loses its light more often than this without a long calm between is said to flap, once."""
+FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+Tell = Callable[[Mapping[str, Json]], None]
+"""Gets every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s). stay: wait for another plan when this one is taken down."""
+
+    look_s: float = LOOK_S
+    hold_s: float = HOLD_S
+    stay: bool = False
+    log: str = ""
+
+
+async def guard(
+    inventory: Path,
+    *,
+    tell: Tell,
+    manner: Manner,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> GuardReport:
+    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host, not the whole.
+
+    Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
+    """
+    if (outer := OUTER.get()) is not None:
+        outer.reschedule(None)
+    lab = load_lab(inventory)
+    path = guard_path(settings, slice_of(lab, settings))
+    if store.current(slice_of(lab, settings)) is None and not manner.stay:
+        raise Missing(
+            f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
+        )
+    with GuardFile(path, own_state(settings, manner.log)) as file:
+        async with open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+            watcher = Guard(session, store, settings, file, tell, manner, min(timeout_s, 10.0))
+            try:
+                await watcher.watch()
+            except asyncio.CancelledError:
+                watcher.say("ended", "told to end")
+            finally:
+                await watcher.leave()
+            return watcher.report()
+
+
+@dataclass
+class Guard:
+    """One guard at work. `applied`: the links that the hosts' routes leave out now, None if that is to be found out."""
+
+    session: Session
+    store: Store
+    settings: Settings
+    file: GuardFile
+    tell: Tell
+    manner: Manner
+    patience_s: float
+    watched: Watched | None = None
+    carriers: dict[HostPort, bool] = field(default_factory=dict)
+    macs: dict[HostPort, Macs] = field(default_factory=dict)
+    applied: frozenset[Link] | None = frozenset()
+    dead: frozenset[Link] = frozenset()
+    detected_ns: int = 0
+    silent: dict[str, str] = field(default_factory=dict)
+    reroutes: int = 0
+    restores: int = 0
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        self.lab, self.hosts = self.session.lab, self.session.hosts
+        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
+        self.locks = locks_of(self.lab, self.settings, self.store)
+        self.confirmations = Confirmations(self.store, self.slice, self.locks.who)
+        self.mover = Mover(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
+        self.damper = Damper(self.manner.hold_s)
+        self.began = time.monotonic()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.retry_at = 0.0
+        self.tries = 0
+        self.behind = ""
+        self.differs: dict[str, str] = {}
+        self.last = ""
+
+    def report(self) -> GuardReport:
+        """What it did."""
+        plan = self.watched.current.plan_name if self.watched else ""
+        return GuardReport(
+            self.lab.name, plan, self.reroutes, self.restores, self.failures, round(time.monotonic() - self.began, 1), self.last
+        )
+
+    def say(self, event: str, words: str, **fields: Json) -> None:
+        """Tell one event."""
+        self.last = words
+        self.tell({"event": event, "at": time.time(), "words": words, **fields})
+
+    def _state(self, state: str, **changes: object) -> None:
+        silent = tuple(sorted(self.silent))
+        self.file.say(replace(self.file.state, state=state, silent=silent, **changes))  # type: ignore[arg-type]
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def leave(self) -> None:
+        """End what is under way aside."""
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    # --- the loop
+
+    async def watch(self) -> None:
+        """Until the plan is taken down."""
+        self.queue = self.hosts.subscribe()
+        try:
+            await self._meet(tuple(self.lab.hosts))
+            if not await self._tick():
+                return
+            self._ready()
+            self._spawn(self._look_around())
+            going = await self._decide()
+            while going:
+                going = await self._turn()
+        finally:
+            self.hosts.unsubscribe(self.queue)
+
+    def _ready(self) -> None:
+        """Say to whoever started us that we watch: systemd, by sd_notify(3), if it asked."""
+        if not (address := os.environ.get("NOTIFY_SOCKET")):
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+            link.connect("\0" + address[1:] if address.startswith("@") else address)
+            link.sendall(b"READY=1\n")
+
+    async def _turn(self) -> bool:
+        """Wait for what comes next and deal with it. False: there is nothing left to guard."""
+        waits = [TICK_S if not self.behind else BEHIND_S]
+        if (due := self.damper.due()) is not None:
+            waits.append(due - time.monotonic())
+        if self.retry_at:
+            waits.append(self.retry_at - time.monotonic())
+        try:
+            async with asyncio.timeout(max(min(waits), 0.0)):
+                self._hear(await self.queue.get())
+        except TimeoutError:
+            return await self._tick() and await self._decide()
+        if self.dead != self._dead_now():
+            await asyncio.sleep(TOGETHER_S)
+        while not self.queue.empty():
+            self._hear(self.queue.get_nowait())
+        return await self._decide()
+
+    def _hear(self, event: HostEvent) -> None:
+        match event.kind:
+            case "link":
+                port = HostPort(event.host, int(event.values["port"]))
+                self.carriers[port] = bool(event.values["carrier"])
+                if not self.carriers[port] and not self.detected_ns:
+                    self.detected_ns = event.at_ns
+            case "lost":
+                self._spawn(self._regain(event.host, str(event.values.get("error", ""))))
+            case "reverted" if self.watched is not None and event.host in self.watched.hosts:
+                self.applied = None  # by whomever: what is in place is to be found out
+            case "job":
+                state, code = str(event.values.get("state")), event.values.get("code")
+                self.say("job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host)
+
+    def _dead_now(self) -> frozenset[Link]:
+        return dead_links(self.watched.links, self.carriers) if self.watched else frozenset()
+
+    async def _tick(self) -> bool:
+        """Look whether the plan is still the one. False: it was taken down, and nobody waits for the next."""
+        current = self.store.current(self.slice)
+        known = self.watched.current if self.watched else None
+        if current is None:
+            if known is not None:
+                self.watched, self.applied, self.dead = None, frozenset(), frozenset()
+                self.say("down", f"{known.plan_name} was taken down")
+                self._state("watching", plan="", run="", generation=None, around=(), cut_off=())
+            elif self.file.state.state == "starting":
+                self._state("watching")
+            return self.manner.stay
+        if known is None or (known.run, known.generation) != (current.run, current.generation):
+            await self._take_up(current)
+        return True
+
+    async def _take_up(self, current: CurrentPlan) -> None:
+        """Watch this plan from now on."""
+        links = stored_links(current.links)
+        plan = read_plan(current.plan_text, current.plan_name, self.lab)
+        self.watched = Watched(current, plan, links, stored_circuits(current.links, self.lab))
+        self.damper.forget()
+        self.dead, self.applied, self.retry_at, self.tries, self.detected_ns = frozenset(), None, 0.0, 0, 0
+        circuits = counted(len(self.watched.ways), "circuit")
+        self.say("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
+        told = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
+        self.file.before = None
+        generation, around, cut_off = (told.generation, told.around, told.cut_off) if told else (None, (), ())
+        self._state("watching", plan=current.plan_name, run=current.run, generation=generation, around=around, cut_off=cut_off)
+
+    async def _decide(self) -> bool:
+        """Say what changed, and bring the routes in line with what may be used."""
+        if self.watched is None:
+            return True
+        dead, now = self._dead_now(), time.monotonic()
+        news, mended = dead - self.dead, self.dead - dead
+        if (news or mended or self.behind) and (who := self._others()):
+            self._stand_back(who)
+            return True
+        if self.behind:
+            self.behind = ""
+            self.say("on again", "the lab is free again")
+            self.applied, self.detected_ns = None, 0
+            if not await self._tick() or self.watched is None:
+                return self.watched is not None or self.manner.stay
+            dead = self._dead_now()
+            news, mended = dead - self.dead, self.dead - dead
+        self.dead = dead
+        self.damper.see(dead, now)
+        flapping = {link for link in news | mended if self.damper.losses.get(link, 0) > TOLD_LOSSES}
+        if news - flapping:
+            self._tell_dark(news - flapping)
+        for link in sorted(mended - flapping, key=link_text):
+            held = self.damper.hold(link)
+            words = f"{link_text(link)}: light is back; used again when it stayed for {held:g} s"
+            self.say("light", words, link=link_text(link), hold_s=held)
+        for link in sorted(flapping & news, key=link_text):
+            losses = self.damper.losses[link]
+            if losses == TOLD_LOSSES + 1:
+                words = (
+                    f"{link_text(link)}: comes and goes; not used until it is lit for longer, and each loss is not told any more"
+                )
+                self.say("flapping", words, link=link_text(link), losses=losses)
+        out = self.damper.out(now)
+        if out == self.applied:
+            self.detected_ns = 0
+        elif now >= self.retry_at:
+            await self._try(out)
+        return True
+
+    def _tell_dark(self, news: Collection[Link]) -> None:
+        after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
+        assert self.watched is not None
+        ends = {port for link in news for port in (link.a, link.b)}
+        ways = [way for way in dark_circuits(self.watched.ways, self.carriers) if way.receiver in ends]
+        for link in sorted(news, key=link_text):
+            dark = sorted(p for p in listening([link]) if self.carriers.get(p) is False)
+            words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the port beside it'}"
+            self.say("dark", words, link=link_text(link), ports=[str(p) for p in dark], after_ms=after_ms)
+        self._spawn(self._tell_where(ways))
+
+    async def _tell_where(self, ways: Collection[Circuit]) -> None:
+        """Ask the switches' meters on which side the light went."""
+        async with self._devices({x.ingress.device for way in ways for x in way.path}) as devices:
+            found, trouble = await sides(devices, self.lab, ways)
+        for way, why in found.items():
+            self.say("where", f"{way}: {why}", circuit=str(way), why=why)
+        if trouble:
+            self.say("where", trouble)
+
+    @asynccontextmanager
+    async def _devices(self, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
+        """Drivers for one look: many devices allow few sessions, and an `up` needs them."""
+        devices = {name: opened(self.lab, name) for name in names}
+        try:
+            yield devices
+        finally:
+            await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
+
+    # --- others
+
+    def _others(self) -> str:
+        """Who changes our part of the lab now, empty if nobody does."""
+        assert self.watched is not None
+        ours = reach(self.lab, self.watched.hosts)
+        mine = (socket.gethostname(), os.getpid())
+        there = (lock for lock in self.locks.listed() if lock.kind == "run" and lock.state == "active")
+        if words := next((str(lock) for lock in there if (lock.host, lock.pid) != mine and lock.scope.overlaps(ours)), ""):
+            return words
+        waiting = self.confirmations.pending()
+        return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""
+
+    def _stand_back(self, who: str) -> None:
+        if self.behind != who:
+            self.behind = who
+            self.say("standing back", who)
+            self._state("standing back")
+
+    # --- acting
+
+    async def _try(self, out: frozenset[Link]) -> None:
+        """Bring the hosts' routes in line; what cannot be done now is tried again, more and more rarely."""
+        try:
+            await finish(self._act(out))
+            self.retry_at, self.tries = 0.0, 0
+        except Locked as error:
+            self._stand_back(str(error).splitlines()[0])
+        except TestbedError as error:
+            wait_s = min(FIRST_RETRY_S * 2**self.tries, LAST_RETRY_S)
+            self.tries += 1
+            self.failures += 1
+            self.retry_at = time.monotonic() + wait_s
+            self.say("failed", f"{error}; again in {wait_s:g} s", retry_s=wait_s)
+            self._state("watching")
+
+    async def _act(self, out: frozenset[Link]) -> None:
+        """Raises: Locked, and whatever a host says; the hosts are then as they were."""
+        assert self.watched is not None
+        done = await self.mover.move(
+            self.watched, out, self.applied or (), self.macs, self.file.state, self.detected_ns if out else 0
+        )
+        if done is None:
+            return  # the next look takes up the plan that came up
+        self.applied, self.detected_ns = out, 0
+        names = tuple(sorted(map(link_text, out)))
+        if done.run:
+            tail = "".join(f"; {note}" for note in done.notes)
+            fields: dict[str, Json] = {"run": done.run, "generation": done.generation, **done.figures, "notes": [*done.notes]}
+            if out:
+                self.reroutes += 1
+                words = f"traffic goes round {', '.join(names)}{tail}"
+                self.say("rerouted", words, around=[*names], cut_off=[*done.cut_off], **fields)
+            else:
+                self.restores += 1
+                self.say("restored", f"the planned routes are in use again{tail}", **fields)
+        self._state("watching", generation=done.generation if out else None, around=names, cut_off=done.cut_off)
+
+    # --- hosts that go and come
+
+    async def _meet(self, names: Collection[HostName]) -> None:
+        """Connect, hear carriers from now on; who does not answer is tried again aside."""
+        answers = await self.hosts.connect(names, self.patience_s)
+        there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
+        for name, answer in answers.items():
+            if name not in there:
+                self._spawn(self._regain(name, str(answer) if isinstance(answer, TestbedError) else "no committer runs there"))
+
+        async def hear(name: HostName) -> None:
+            with suppress(TestbedError):  # whoever is lost meanwhile says so himself, and is met again
+                self.carriers |= await self.hosts.watch_links([name])
+
+        await asyncio.gather(*map(hear, there))
+        self.macs |= self.hosts.macs()
+
+    async def _regain(self, host: HostName, why: str) -> None:
+        """Say that a host does not answer, and meet it again when it does."""
+        if host in self.silent:
+            return
+        self.silent[host] = why
+        for port in [port for port in self.carriers if port.host == host]:
+            del self.carriers[port]  # its neighbours still say whether its light arrives
+        first = why.splitlines()[0] if why else ""
+        self.say("host lost", f"{host} does not answer: {first}; its neighbours' carriers are still heard", host=host)
+        self._state(self.file.state.state)
+        tries = 0
+        while True:
+            await asyncio.sleep(RECONNECT_S[min(tries, len(RECONNECT_S) - 1)])
+            tries += 1
+            answer = (await self.hosts.connect([host], self.patience_s))[host]
+            if not isinstance(answer, Hello) or not answer.installed:
+                continue
+            try:
+                found = await self.hosts.watch_links([host])
+            except TestbedError:
+                continue
+            break
+        self.carriers |= found
+        self.macs |= self.hosts.macs()
+        del self.silent[host]
+        self.applied = None
+        self.say("host back", f"{host} answers again", host=host)
+        self._state(self.file.state.state)
+
+    # --- the slow look
+
+    async def _look_around(self) -> None:
+        """Devices read, now and then; what changed is said."""
+        while True:
+            if self.watched is not None and not self._others():
+                with suppress(TestbedError):
+                    await self._look()
+            await asyncio.sleep(self.manner.look_s)
+
+    async def _look(self) -> None:
+        watched = self.watched
+        assert watched is not None
+        wanted = settings_of(watched.ways)
+        async with self._devices(wanted) as devices:
+
+            async def read(name: DeviceName) -> tuple[DeviceName, frozenset[Setting] | TestbedError]:
+                try:
+                    return name, await devices[name].read()
+                except TestbedError as error:
+                    return name, error
+
+            found = dict(await asyncio.gather(*map(read, devices)))
+        if watched is not self.watched or self._others():
+            return  # what was seen is of another plan, or of a change under way
+        for name, held in sorted(found.items()):
+            if isinstance(held, TestbedError):
+                self._silence(name, str(held).splitlines()[0])
+                continue
+            if name in self.silent:
+                del self.silent[name]
+                self.say("device back", f"{name} answers again", device=name)
+            missing = sorted(wanted[name] - among(wanted[name], held), key=sort_key)
+            words = f"{name}: {', '.join(map(short, missing[:6]))} missing" if missing else ""
+            if words != self.differs.get(name, ""):
+                self.differs[name] = words
+                self.say("drift" if words else "drift gone", words or f"{name}: as planned again", device=name)
+        self._state(self.file.state.state)
+
+    def _silence(self, device: DeviceName, why: str) -> None:
+        if device not in self.silent:
+            self.say("device lost", f"{device} does not answer: {why}; its light stays as it is", device=device)
+        self.silent[device] = why

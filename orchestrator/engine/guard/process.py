@@ -1,0 +1,194 @@
+"""The one guard of an owner's plan on a lab, as a process: a file beside the store says who it is and what it does now.
+
+The file is locked by the guard for as long as it lives; the kernel frees it however the guard dies. What stands in it then is what
+the last guard did.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+
+from optics import Locked, TestbedError, TimedOut
+from orchestrator.processes import process_mark, spawn
+from orchestrator.results import Report
+from orchestrator.settings import Settings
+
+START_S = 20.0
+STOP_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardState:
+    """What a guard says of itself. state: starting, watching, standing back, acting. Times in wall seconds.
+
+    generation: the routes it put in place of the plan's, None while the plan's own are in use. around: the links they leave out.
+    cut_off, silent: who cannot be reached over the fabric, and which hosts and devices do not answer. log: where its events go.
+    """
+
+    pid: int = 0
+    user: str = ""
+    host: str = ""
+    since: float = 0.0
+    plan: str = ""
+    run: str = ""
+    state: str = "starting"
+    generation: int | None = None
+    around: tuple[str, ...] = ()
+    cut_off: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    log: str = ""
+    alive: bool = field(default=False, compare=False)
+
+    def __str__(self) -> str:
+        where = f"pid {self.pid} of {self.user}@{self.host}"
+        if not self.around:
+            return f"{self.state}, {where}"
+        return f"{self.state}, {where}; traffic goes round {', '.join(self.around)} (generation {self.generation})"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport(Report):
+    """What a guard did while it watched. failures: attempts that were taken back. last: the last thing it said."""
+
+    lab: str
+    plan: str
+    reroutes: int = 0
+    restores: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    last: str = ""
+
+
+def guard_path(settings: Settings, slice_: str) -> Path:
+    """The file of the guard of one slice of a lab."""
+    return settings.data_dir / "guard" / f"{slice_.replace('/', '@')}.json"
+
+
+class GuardFile:
+    """Holds the file while the guard lives. As a context manager: raises Locked - another guard watches there."""
+
+    def __init__(self, path: Path, state: GuardState) -> None:
+        self.path, self.state = path, state
+        self.before = look(path)
+        self._fd = -1
+
+    def __enter__(self) -> GuardFile:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            there = look(self.path)
+            who = f" ({there})" if there else ""
+            raise Locked(f"another guard watches this plan{who}", hint="testbed guard --stop") from None
+        self._fd = fd
+        self.say(self.state)
+        return self
+
+    def say(self, state: GuardState) -> None:
+        """Write what is so now."""
+        self.state = state
+        text = json.dumps({k: v for k, v in asdict(state).items() if k != "alive"}).encode()
+        os.pwrite(self._fd, text + b"\n", 0)
+        os.ftruncate(self._fd, len(text) + 1)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+
+
+def look(path: Path) -> GuardState | None:
+    """What the guard of this file says, `alive` if it runs; None if there never was one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            alive = False
+        except BlockingIOError:
+            alive = True
+        for _ in range(5):  # between its writing and its cutting off the rest of a longer text
+            if (found := _read(os.pread(fd, 65536, 0))) is not None:
+                return GuardState(**{**found, "alive": alive})  # type: ignore[arg-type]
+            time.sleep(0.01)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read(text: bytes) -> dict[str, object] | None:
+    try:
+        data = json.loads(text.partition(b"\n")[0])
+    except ValueError:
+        return None
+    known = {f.name for f in fields(GuardState)}
+    if not isinstance(data, Mapping):
+        return None
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+
+
+def own_state(settings: Settings, log: str = "") -> GuardState:
+    """A beginning for this very process."""
+    return GuardState(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
+
+
+def start(settings: Settings, slice_: str, log: Path) -> GuardState:
+    """Start a guard in the background and wait until it watches; one that runs already is left alone and returned.
+
+    Its events go to `log`, one JSON object a line. Raises: TestbedError - it ended at once, in its own words. TimedOut.
+    """
+    path = guard_path(settings, slice_)
+    there = look(path)
+    if there is not None and there.alive:
+        return there
+    guard = spawn(settings, ["guard", "--log", str(log)], log.with_suffix(".err"))
+    give_up = time.monotonic() + START_S
+    while time.monotonic() < give_up:
+        there = look(path)
+        if there is not None and there.alive and there.state != "starting":
+            guard.returncode = 0  # it is nobody's child to wait for: it outlives this process
+            return there
+        if guard.poll() is not None:
+            said = log.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+            raise TestbedError(f"the guard ended at once: {said[0] if said else f'exit {guard.returncode}'}", hint=f"see {log}")
+        time.sleep(0.02)
+    guard.terminate()
+    guard.wait()
+    raise TimedOut(f"the guard does not watch after {START_S:g} s", hint=f"see {log}")
+
+
+def stop(settings: Settings, slice_: str) -> GuardState | None:
+    """End the guard and wait until it is gone; it finishes the step in hand. None if none runs.
+
+    Raises: TimedOut - it does not end. TestbedError - it runs on another machine, or is another user's.
+    """
+    path = guard_path(settings, slice_)
+    there = look(path)
+    if there is None or not there.alive:
+        return None
+    if there.host != socket.gethostname():
+        raise TestbedError(f"the guard runs on {there.host} (pid {there.pid})", hint="stop it there")
+    mark = process_mark(there.pid)
+    try:
+        os.kill(there.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return there
+    except PermissionError:
+        raise TestbedError(f"the guard is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it") from None
+    give_up = time.monotonic() + STOP_S
+    while process_mark(there.pid) == mark:
+        if time.monotonic() > give_up:
+            raise TimedOut(f"the guard (pid {there.pid}) does not end", hint=f"see {there.log}")
+        time.sleep(0.02)
+    return there

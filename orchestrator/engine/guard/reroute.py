@@ -1,0 +1,221 @@
+"""One move of the guard: the hosts of a plan brought to routes that leave some links out, or back to the plan's own.
+
+Locked, journalled as a run, staged beside what is in use, committed with an armed revert, probed, confirmed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from optics import Circuit, HostName, HostPort, Link, Locked, NotVerified, TestbedError
+from optics.plain import counted
+from optics.plan import Plan
+from orchestrator.engine.change.locking import holding
+from orchestrator.engine.guard.process import GuardState
+from orchestrator.fabric.detour import Detour, broken, detour, link_text, questions
+from orchestrator.fabric.rules import Macs, Rules
+from orchestrator.hosts import Hello
+from orchestrator.inventory.lab import Lab
+from orchestrator.session import Session
+from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import lab_of
+from orchestrator.store.locks import Locks
+from orchestrator.store.scope import reach
+from orchestrator.store.store import CurrentPlan, Run, Store
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Silent
+from orchestrator.telemetry.recorder import Recorder
+
+GUARD = "guard"
+"""The verb of a guard's runs, and the first word of why it holds the lab."""
+PROBE_S = 1.0
+"""Longest time (s) for the pairs of one lane to answer on the new routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The plan that is up, as it is watched."""
+
+    current: CurrentPlan
+    plan: Plan
+    links: tuple[Link, ...]
+    ways: tuple[Circuit, ...]
+
+    @property
+    def hosts(self) -> frozenset[HostName]:
+        return frozenset(port.host for link in self.links for port in (link.a, link.b))
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move did; `run` is empty if all was in line already. generation: the routes in use now. notes: for the operator."""
+
+    run: str
+    generation: int
+    cut_off: tuple[HostName, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """Makes moves on one lab for one owner. acting: called when it begins to change something."""
+
+    session: Session
+    store: Store
+    settings: Settings
+    slice: str
+    locks: Locks
+    acting: Callable[[], None]
+
+    @property
+    def lab(self) -> Lab:
+        return self.session.lab
+
+    async def move(
+        self,
+        watched: Watched,
+        out: frozenset[Link],
+        applied: Collection[Link],
+        macs: Mapping[HostPort, Macs],
+        state: GuardState,
+        since_ns: int,
+    ) -> Moved | None:
+        """Leave `out` out; the hosts leave `applied` out now, as far as is known. None: another plan has come up meanwhile.
+
+        state: what this guard or the one before it put in place. since_ns: when the reason for the move was heard, 0 for now.
+        Raises: Locked - somebody else changes the lab. NotVerified - the new routes are worse, or the hosts run somebody else's.
+        Unreachable, TimedOut, Refused - of a host. The hosts are then as they were, or take it back by themselves.
+        """
+        began_ns = time.monotonic_ns()
+        hosts = self.session.hosts
+        scope, why = reach(self.lab, watched.hosts), f"{GUARD} {watched.current.plan_name}"
+        async with holding(self.lab, self.settings, self.store, scope, why) as held:
+            current = self.store.current(self.slice)
+            if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
+                return None
+            if (waiting := Confirmations(self.store, self.slice, self.locks.who).pending()) is not None:
+                raise Locked(str(waiting))  # the hosts owe to go back; routes that are confirmed would make them forget it
+            told = sorted(watched.hosts & set(hosts.attached()))
+            hellos = await hosts.greet(told)
+            self._not_others(watched, hellos)
+            names = sorted(map(link_text, out))
+            there = current.generation if not out else state.generation if list(state.around) == names else None
+            if there and all(hello.active == there and hello.pending_s is None for hello in hellos.values()):
+                return Moved("", there, state.cut_off if out else ())
+            known = tuple(link for link in watched.links if link.a in macs and link.b in macs)
+            way = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
+            before = [link for link in known if link not in applied]
+            lost = broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
+            self.acting()
+            run = self.store.new_run(
+                GUARD,
+                lab_of(self.slice),
+                plan_name=current.plan_name,
+                plan_sha=current.plan_sha,
+                inventory=self.session.inventory,
+                user=self.settings.user,
+                owner=self.locks.who.owner,
+                options={"around": names, "plan_run": current.run},
+            )
+            held.bind(run)
+            with run, Journal(self.settings.run_dir(run.id), run.id, self.lab.name) as journal:
+                await hosts.fence(run.token, told)
+                recorder = Recorder(Silent(), journal)
+                generation = (
+                    self.store.next_generation(lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
+                )
+                rules = {host: ours for host, ours in way.rules.items() if host in hellos}
+                move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
+                committed_ns, silent = await move.carry_out(way, hellos, lost)
+                since_ns = since_ns or began_ns
+                figures = {
+                    "committed_ms": round((committed_ns - since_ns) / 1e6, 1),
+                    "confirmed_ms": round((time.monotonic_ns() - since_ns) / 1e6, 1),
+                }
+                phases = {p.name: p.seconds for p in recorder.phases}
+                words = f"traffic goes round {', '.join(names)}" if out else "the planned routes are in use again"
+                run.finish("ok", message=words, summary={"around": names, **figures, "phases": phases})
+        notes = [*(way.words() if out else ()), *silent]
+        notes += [f"{host} does not answer and keeps its routes" for host in sorted(watched.hosts - set(told))]
+        cut_off = tuple(host for group in way.groups[1:] for host in group) if out else ()
+        return Moved(run.id, generation, cut_off, figures, tuple(notes))
+
+    def _not_others(self, watched: Watched, hellos: Mapping[HostName, Hello]) -> None:
+        """Raises: NotVerified - a host runs routes that neither the plan nor a guard gave it."""
+        given = self.store.generations(lab_of(self.slice))
+        for host, hello in sorted(hellos.items()):
+            whose = given.get(hello.active or 0)
+            ours = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)
+            if hello.active not in (None, watched.current.generation) and not ours:
+                raise NotVerified(
+                    f"{host} runs generation {hello.active}{f' of {whose}' if whose else ''}, which is not the plan's; left alone",
+                    hint="testbed status says what is; to bring the plan up again: testbed up",
+                )
+
+    def _guards(self, run: str) -> bool:
+        record = self.store.get(run) if run else None
+        return record is not None and record.verb == GUARD
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    session: Session
+    run: Run
+    recorder: Recorder
+    generation: int
+    rules: Mapping[HostName, Rules]
+    revert_after_s: float
+
+    async def carry_out(self, way: Detour, hellos: Mapping[HostName, Hello], lost: int) -> tuple[int, list[str]]:
+        """Return when the last host had it (ns), and which pairs stay silent in words.
+
+        lost: pairs, counted per lane, that have no way without this move; fewer that stay silent are better than that.
+        """
+        hosts, generation, told = self.session.hosts, self.generation, sorted(self.rules)
+        staging = {host: ours for host, ours in self.rules.items() if generation not in hellos[host].staged}
+        what = {"generation": generation, "hosts": told}
+        back = {"active": {host: hellos[host].active for host in told}}
+        try:
+            if staging:
+                step = self.run.step("host", "all", "stage", what, {"clear": [generation]})
+                with self.recorder.phase("stage", f"{counted(len(staging), 'host')}, over the channel"), step:
+                    await hosts.stage_warm({generation: staging})
+            step = self.run.step("host", "all", "commit", what, back)
+            with self.recorder.phase("routes", f"generation {generation} on {counted(len(told), 'host')}"), step:
+                done = await hosts.commit(generation, told, self.revert_after_s)
+            committed_ns = max(c.commit_ns for c in done.values())
+            with self.recorder.phase("verify") as phase:
+                silent, asked = await self._silent_pairs(way, told)
+                phase.detail = f"pairs {asked - len(silent)}/{asked}"
+                words = f"{len(silent)} of {asked} pairs do not answer: {', '.join(silent[:4])}"
+                if silent and len(silent) >= lost:
+                    raise NotVerified(f"on the new routes {words}")
+            with self.recorder.phase("confirm"), self.run.step("host", "all", "confirm", what):
+                await hosts.confirm(generation, told)
+        except BaseException:
+            await self._take_back(told)
+            raise
+        return committed_ns, [words] if silent else []
+
+    async def _silent_pairs(self, way: Detour, told: Collection[HostName]) -> tuple[list[str], int]:
+        silent, asked = [], 0
+        for lane, targets in enumerate(questions(way, self.session.lab, told)):
+            if targets:
+                answers = await self.session.hosts.probe(targets, timeout_s=PROBE_S)
+                asked += sum(map(len, targets.values()))
+                dumb = ((host, address) for host, found in answers.items() for address, probe in found.items() if not probe.ok)
+                silent += [f"{host}->{address} (lane {lane})" for host, address in dumb]
+        return silent, asked
+
+    async def _take_back(self, told: Collection[HostName]) -> None:
+        """Whoever had committed goes back now; whoever cannot be told does so by himself when nobody confirms."""
+        hosts = self.session.hosts
+        with suppress(TestbedError):
+            hellos = await hosts.greet(sorted(set(told) & set(hosts.attached())))
+            if counting := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
+                await hosts.revert(counting)

@@ -1,0 +1,277 @@
+"""What a running job really moves, by the counters of its hosts' ports; and what was predicted beside what was measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from optics import HostName, HostPort, Missing
+from optics.plan import Job
+from orchestrator.engine.change.jobs import look
+from orchestrator.fabric.next_hops import hops
+from orchestrator.plan.design.design import PAYLOAD
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import stored_links
+from orchestrator.results import JobStatus, Report, held_up
+from orchestrator.session import Session, deadline, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.keys import slice_of
+from orchestrator.store.store import JobRecord, Store
+from orchestrator.telemetry.progress import Progress
+from orchestrator.verify.ladder import PAIRS_S
+
+POLL_S = 0.1
+KEPT = "profile.json"
+HOPS = "hops.json"
+"""Beside the job's iterations, in the directory of the run that launched it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBytes:
+    """What went from a host's port to another host's in one iteration; payload, so headers of frames are taken off."""
+
+    src: HostName
+    dst: HostName
+    port: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(Report):
+    """A measured iteration: bytes per link, times (ms) by the job's own records. tax: bytes on all links per byte that is sent."""
+
+    job: str
+    run: str
+    ranks: tuple[HostName, ...]
+    iterations: int
+    seconds: float
+    links: tuple[LinkBytes, ...]
+    iteration_ms: float | None = None
+    compute_ms: float | None = None
+    tax: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a job, predicted and measured; None: not known."""
+
+    figure: str
+    unit: str
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def off(self) -> float | None:
+        """Measured against predicted: 0.1 is a tenth more."""
+        return self.measured / self.predicted - 1 if self.predicted and self.measured is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Versus(Report):
+    """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home.
+
+    busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.
+    """
+
+    run: str
+    plan: str
+    job: str
+    iterations: int
+    figures: tuple[Figure, ...]
+    time_scale: float = 1.0
+    busy: float | None = None
+
+    @property
+    def limit(self) -> str:
+        """As `held_up`."""
+        return held_up(next((one.off for one in self.figures if one.figure == "iteration"), None), self.busy)
+
+
+async def job_profile(
+    inventory: Path, *, iterations: int, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> Profile:
+    """Read all ports' counters, let the job make iterations, read them again. Raises: Missing - no job runs."""
+    lab = load_lab(inventory)
+    async with deadline(timeout_s, "job profile"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        key = slice_of(lab, settings)
+        record, current = store.latest_job(key), store.current(key)
+        if record is None or current is None:
+            raise Missing("no job runs on this lab", hint="testbed up with a plan that has a job")
+        plan = read_plan(current.plan_text, current.plan_name, lab)
+        if plan.segments:
+            words = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
+            raise Missing(f"{words}: a port's bytes do not tell for whom they are", hint="profile the job on optical links alone")
+        job = plan.job
+        run_dir = settings.run_dir(record.run)
+        ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
+        await session.hosts.connect(ranks)
+        first = await _next(session, store, record, run_dir, 0, progress)
+        before, began = await session.hosts.counters(ranks), time.monotonic()
+        last = await _next(session, store, record, run_dir, first.iterations + iterations - 1, progress)
+        after, seconds = await session.hosts.counters(ranks), time.monotonic() - began
+        made = last.iterations - first.iterations
+        peers: dict[HostPort, HostPort] = {}
+        for link in stored_links(current.links):
+            peers |= {link.a: link.b, link.b: link.a}
+        links = tuple(
+            LinkBytes(port.host, peers[port].host, port.number, round((after[port].tx_bytes - c.tx_bytes) * PAYLOAD / made))
+            for port, c in sorted(before.items())
+            if port in peers and port in after
+        )
+        compute = [r["iter_ms"] - r["comm_ms"] for r in records(run_dir)[-made:] if "comm_ms" in r]
+        sent = _sent(job)
+        found = Profile(
+            record.name,
+            record.run,
+            ranks,
+            made,
+            round(seconds, 3),
+            links,
+            last.iteration_ms,
+            round(statistics.median(compute), 3) if compute else None,
+            round(sum(link.bytes for link in links) / sent, 4) if sent else None,
+        )
+        (run_dir / KEPT).write_text(json.dumps(found.to_json()) + "\n", encoding="utf-8")
+        return found
+
+
+async def count_hops(inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> bool:
+    """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
+
+    False: the plan of `run` is not what is up. Raises: Missing - somebody does not answer; what was kept before is dropped.
+    """
+    lab = load_lab(inventory)
+    current, record = store.current(slice_of(lab, settings)), store.get(run)
+    if current is None or record is None or current.plan_text != record.plan_text:
+        return False
+    plan, links = read_plan(current.plan_text, current.plan_name, lab), stored_links(current.links)
+    asked: dict[HostName, dict[str, int | None]] = {}
+    for source, target in hops(links, lab, plan.routes):
+        asked.setdefault(source, {})[lab.hosts[target].lane_address(0)] = None
+    async with deadline(timeout_s, "compare"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        await session.hosts.connect(tuple(asked))
+        answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
+    names = {host.lane_address(0): name for name, host in lab.hosts.items()}
+    counts, silent = [], []
+    for source, each in asked.items():
+        for address in each:
+            answer = answers.get(source, {}).get(address)
+            if answer is None or not answer.ok or answer.hops is None:
+                silent.append(f"{source} to {names[address]}")
+            else:
+                counts.append(answer.hops)
+    if silent or not counts:
+        (settings.run_dir(run) / HOPS).unlink(missing_ok=True)
+        words = f"{len(silent)} of {len(silent) + len(counts)} pairs have no answer: {', '.join(silent[:3])}"
+        raise Missing(words, hint="testbed verify says where it is dark")
+    found = {"diameter": float(max(counts)), "mean_hops": round(statistics.mean(counts), 4), "pairs": len(counts)}
+    (settings.run_dir(run) / HOPS).write_text(json.dumps(found) + "\n", encoding="utf-8")
+    return True
+
+
+async def _next(session: Session, store: Store, record: JobRecord, run_dir: Path, than: int, progress: Progress) -> JobStatus:
+    """Wait for an iteration later than the one of this number to end; say how the job stands. Raises: Missing - it ended first."""
+    before = None
+    while True:
+        status = await look(session, store, record, run_dir)
+        if before is None:
+            before = max(than, status.iterations)
+        if status.iterations > before:
+            return status
+        if status.state not in ("starting", "running"):
+            words = f"job {record.name} {status.state} after {status.iterations} iterations"
+            raise Missing(words, hint="design its plan with --iterations 0")
+        progress.update("profile", status.iterations, before + 1, "iterations")
+        await asyncio.sleep(POLL_S)
+
+
+def _sent(job: Job | None) -> float:
+    """Bytes all ranks of a designed job send in an iteration, 0 for others."""
+    if job is None or job.traffic is None:
+        return 0.0
+    sums = sum(2 * (len(group.rings[0]) - 1) * group.bytes for group in job.traffic.groups)
+    return sums + sum(transfer.bytes for transfer in job.traffic.transfers)
+
+
+def as_workload(found: Profile) -> dict[str, Any]:
+    """The measured iteration as a workload file: what went over each link is a transfer between its ranks.
+
+    Counters do not tell for whom bytes are: what a host forwarded counts once for each link it took.
+    """
+    rank = {host: number for number, host in enumerate(found.ranks)}
+    moved: dict[tuple[int, int], int] = {}
+    for link in found.links:
+        if link.src in rank and link.dst in rank:
+            pair = (rank[link.src], rank[link.dst])
+            moved[pair] = moved.get(pair, 0) + link.bytes
+    return {
+        "schema": "testbed.workload/1",
+        "name": f"{found.job}-measured"[:63],
+        "description": f"measured over {found.iterations} iterations of {found.job}, run {found.run}",
+        "ranks": len(found.ranks),
+        "compute_s": round((found.compute_ms or 0.0) / 1e3, 6),
+        "transfers": [{"src": a, "dst": b, "bytes": size} for (a, b), size in sorted(moved.items()) if size],
+    }
+
+
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    """The iterations of the job that a run launched, as they were brought home, the oldest first."""
+    files = sorted(run_dir.glob("*.iterations.jsonl"), key=lambda path: path.stat().st_mtime)
+    return [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()] if files else []
+
+
+def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
+    """Figures of a run's job. Raises: Missing - its plan predicts nothing, or its job has made no iterations."""
+    try:
+        plan: Mapping[str, Any] = json.loads(plan_text)
+    except ValueError:
+        plan = {}
+    predicted: Mapping[str, float | None] = plan.get("predicted") or {}
+    if not predicted:
+        raise Missing(
+            f"{plan_name or run} predicts nothing",
+            hint="testbed design topoopt --workload examples/workloads/dlrm.yaml --out plan.json",
+        )
+    done = records(run_dir)
+    seen = done[1:] or done
+    if not seen:
+        raise Missing(f"no job of run {run} has made an iteration here", hint="testbed job status")
+
+    def median(*keys: str) -> float | None:
+        values = [sum(r[key] for key in keys) for r in seen if all(key in r for key in keys)]
+        return statistics.median(values) if values else None
+
+    compute = [r["iter_ms"] - r["comm_ms"] for r in seen if "comm_ms" in r]
+    busbw = median("busbw_gbps")
+    profile = run_dir / KEPT
+    tax = json.loads(profile.read_text())["tax"] if profile.exists() else None
+    wire, sent = median("wire_bytes"), _sent_by(plan)
+    if wire and sent:
+        tax = round(wire * PAYLOAD / sent, 4)
+    ways = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
+    figures = (
+        Figure("iteration", "ms", predicted.get("iteration_ms"), median("iter_ms")),
+        Figure("transfers", "ms", predicted.get("transfers_ms"), median("transfers_ms")),
+        Figure("all-reduce", "ms", predicted.get("allreduce_ms"), median("allreduce_ms")),
+        Figure("compute", "ms", predicted.get("compute_ms"), statistics.median(compute) if compute else None),
+        Figure("busbw", "MB/s", predicted.get("busbw_mbps"), None if busbw is None else busbw * 125),
+        Figure("bandwidth tax", "", predicted.get("bandwidth_tax"), tax),
+        Figure("diameter", "hops", predicted.get("diameter"), ways.get("diameter")),
+        Figure("mean hops", "hops", predicted.get("mean_hops"), ways.get("mean_hops")),
+    )
+    job = plan.get("job") or {}
+    scale = float((job.get("traffic") or {}).get("time_scale", 1.0))
+    return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy"))
+
+
+def _sent_by(plan: Mapping[str, Any]) -> float:
+    """As `_sent`, of a plan's text."""
+    traffic = (plan.get("job") or {}).get("traffic") or {}
+    sums = sum(2 * (len(group["rings"][0]) - 1) * group["bytes"] for group in traffic.get("groups", ()))
+    return float(sums + sum(transfer["bytes"] for transfer in traffic.get("transfers", ())))

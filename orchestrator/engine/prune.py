@@ -1,0 +1,94 @@
+"""Which runs may be forgotten: the oldest of a user's beyond so many, without those that something still needs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from optics import Missing
+from orchestrator.settings import Settings, campaigns
+from orchestrator.store.records import RunRecord
+from orchestrator.store.runs import latest_begun, latest_change, rows_in_use, size
+from orchestrator.store.store import Store
+from orchestrator.telemetry import retention
+from orchestrator.telemetry.influx_api import Target
+
+_RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{4,}")
+_NAMING = ("of", "resumes", "unconfirmed")
+"""Options of a run that name another one, which `rollback`, `resume` and `confirm` follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgettable:
+    """Runs beyond those that stay. going: to be removed, oldest first; staying: of the same age but needed, and by what."""
+
+    going: tuple[RunRecord, ...]
+    staying: tuple[tuple[str, str], ...]
+    bytes: int
+
+
+def forgettable(store: Store, settings: Settings, keep: int, target: Target | None) -> Forgettable:
+    """The user's own runs but for the newest `keep`. target: an InfluxDB that is to have their journals before they go."""
+    records = store.history(None, 0)
+    beyond = [record for record in records if record.user == settings.user][keep:]
+    why = dict(_needed(store, settings, records))
+    runs = settings.state_dir / "runs"
+    if target is not None:
+        unsent = retention.old(runs, 0.0, (), target)
+        why |= {each.run: each.why for each in unsent if each.why and each.run not in why}
+    going = tuple(record for record in reversed(beyond) if record.id not in why)
+    staying = tuple((record.id, why[record.id]) for record in reversed(beyond) if record.id in why)
+    return Forgettable(going, staying, sum(size(settings.run_dir(record.id)) for record in going))
+
+
+def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> None:
+    """Remove runs: first their folders, so that what is interrupted is found and ended the next time."""
+    for record in going:
+        folder = settings.run_dir(record.id)
+        if folder.exists():
+            shutil.rmtree(folder)
+        with store.transaction() as db:
+            db.execute("DELETE FROM steps WHERE run=?", (record.id,))
+            db.execute("DELETE FROM runs WHERE id=?", (record.id,))
+
+
+def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) -> Iterator[tuple[str, str]]:
+    """Runs that must stay, and why."""
+    by_id = {record.id: record for record in records}
+    first = {**dict(_in_use(store, records)), **dict(_compared(settings))}
+    open_ = list(first)
+    while open_:  # the way back of one may lead over others
+        record = by_id.get(open_.pop())
+        if record is None:
+            continue
+        more = {str(record.options[name]) for name in _NAMING if name in record.options}
+        more |= {other.id for other in records if other.resolved_by == record.id}
+        for run in more - first.keys():
+            first[run] = f"`rollback` or `resume` of run {record.id} needs it"
+            open_.append(run)
+    yield from first.items()
+
+
+def _in_use(store: Store, records: Collection[RunRecord]) -> Iterator[tuple[str, str]]:
+    for lab, owner in {(record.lab, record.owner) for record in records}:
+        for latest in (latest_change, latest_begun):
+            with suppress(Missing):
+                yield latest(store, lab, owner).id, "`rollback` or `resume` would begin with it"
+    for record in records:
+        if record.status == "running":
+            yield record.id, "it still runs"
+        elif record.unfinished:
+            yield record.id, "it is left half done"
+    with store.transaction() as db:
+        yield from rows_in_use(db)
+
+
+def _compared(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The runs of comparisons, whose reports can be made anew."""
+    for path in sorted(campaigns(settings).glob("*/campaign.json")):
+        with suppress(OSError):
+            for run in _RUN.findall(path.read_text(encoding="utf-8", errors="replace")):
+                yield run, f"the comparison {path.parent.name} is made of it"

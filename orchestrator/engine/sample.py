@@ -1,0 +1,199 @@
+"""`telemetry sample`: ports, light, GPUs and clocks of the lab, looked at as often as asked for, into a run of its own.
+
+It changes nothing and holds no lock. While somebody else holds the lab no device is asked, and its connection is given up: some
+devices talk to one peer at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from optics import Circuit, HostName, TestbedError, Unreachable
+from optics.plain import counted
+from orchestrator.deadline import OUTER
+from orchestrator.engine.change.port_counters import Counters, record_clocks, record_gpus
+from orchestrator.hosts import Hello, HostEvent, Hosts
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_circuits
+from orchestrator.results import Report
+from orchestrator.session import Session, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import locks_of
+from orchestrator.store.store import Store
+from orchestrator.telemetry.journal import Journal
+from orchestrator.telemetry.progress import Progress
+from orchestrator.verify.power import measure, tell_light
+
+SLOW_S = 1.0
+"""Between two looks at light, GPUs and clocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReport(Report):
+    """What was sampled. samples: of all ports together; missed: samples that a busy host could not take in time."""
+
+    run: str
+    lab: str
+    hosts: int
+    ports: int
+    hz: float
+    seconds: float = 0.0
+    samples: int = 0
+    missed: int = 0
+    light: int = 0
+    gpus: int = 0
+    journal: str = ""
+    notes: tuple[str, ...] = ()
+
+
+async def sample(
+    inventory: Path,
+    *,
+    hz: float,
+    seconds: float | None,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> SampleReport:
+    """Sample every port `hz` times a second for `seconds` (None: until cancelled), and once a second what changes slowly.
+
+    Raises: Unreachable - no host can be sampled.
+    """
+    if (outer := OUTER.get()) is not None:
+        outer.reschedule(None)
+    lab = load_lab(inventory)
+    current = store.current(slice_of(lab, settings))
+    circuits = stored_circuits(current.links, lab) if current is not None else ()
+    async with open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        names, notes = await _answering(session.hosts, lab, timeout_s)
+        for note in notes:
+            progress.note(note)
+        plan = current.plan_name if current is not None else ""
+        run = store.new_run(
+            "sample", key_of(lab), plan_name=plan, inventory=inventory, user=settings.user, owner=settings.owner, options={"hz": hz}
+        )
+        run_dir = settings.run_dir(run.id)
+        with run, Journal(run_dir, run.id, lab.name) as journal:
+            work = Sampling(session, store, settings, journal, names, circuits, notes)
+            begun = time.monotonic()
+            try:
+                await work.go_on(hz, seconds)
+            except asyncio.CancelledError:
+                progress.note("told to end")
+            finally:
+                await work.end()
+            took = time.monotonic() - begun
+            run.finish("ok", summary={"samples": work.counters.rows, "seconds": took})
+            return SampleReport(
+                run=run.id,
+                lab=lab.name,
+                hosts=len(names),
+                ports=len(work.counters.latest),
+                hz=hz,
+                seconds=round(took, 3),
+                samples=work.counters.rows,
+                missed=work.counters.missed,
+                light=work.light,
+                gpus=work.gpus,
+                journal=str(journal.directory),
+                notes=tuple(notes),
+            )
+
+
+async def _answering(hosts: Hosts, lab: Lab, timeout_s: float) -> tuple[list[HostName], list[str]]:
+    """Hosts that can be sampled, and why others cannot. Raises: Unreachable - none can."""
+    answers = await hosts.connect(timeout_s=min(timeout_s, 10.0))
+    old = set(hosts.unprovisioned())
+    names = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed and name not in old]
+    notes = [str(answer).splitlines()[0] for answer in answers.values() if isinstance(answer, TestbedError)]
+    if behind := [name for name in lab.hosts if name in old]:
+        notes.append(f"{counted(len(behind), 'host')} not provisioned by this release ({', '.join(behind[:3])}): not sampled")
+    if not names:
+        raise Unreachable("\n".join([f"no host of {lab.name} can be sampled", *notes[:5]]), hint="testbed doctor")
+    return names, notes
+
+
+class Sampling:
+    """Everything that is sampled, until `end`."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        settings: Settings,
+        journal: Journal,
+        names: list[HostName],
+        circuits: tuple[Circuit, ...],
+        notes: list[str],
+    ) -> None:
+        self._session, self._store, self._settings = session, store, settings
+        self._journal, self._names, self._circuits, self._notes = journal, names, circuits, notes
+        self.counters = Counters(journal, circuits)
+        self.light = self.gpus = 0
+        self._queue = session.hosts.subscribe()
+        self._meters = bool(circuits)
+
+    async def go_on(self, hz: float, seconds: float | None) -> None:
+        """Until `seconds` are over. Raises: TestbedError - a host is lost."""
+        hosts = self._session.hosts
+        listening = asyncio.create_task(self._listen())
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                await hosts.stream_counters(1 / hz, self._names)
+                await hosts.stream_gpus(SLOW_S, self._names)
+                while True:
+                    due = time.monotonic() + SLOW_S
+                    record_clocks(self._journal, await hosts.clocks(self._names))
+                    await self._look_at_light()
+                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _look_at_light(self) -> None:
+        devices = self._session.devices
+        if not self._meters:
+            return
+        held = locks_of(self._session.lab, self._settings, self._store).listed()
+        if any(lock.state == "active" for lock in held):
+            await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
+            return
+        try:
+            self.light += tell_light(await measure(devices, self._session.lab, self._circuits), self._journal)
+        except TestbedError as error:
+            self._meters = False
+            self._notes.append(f"light is not looked at any more: {str(error).splitlines()[0]}")
+
+    async def _listen(self) -> None:
+        while True:
+            self._heard(await self._queue.get())
+
+    def _heard(self, event: HostEvent) -> None:
+        if event.kind == "counters":
+            with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
+                self.counters.hear(event)
+        elif event.kind == "gpus":
+            self.gpus += record_gpus(self._journal, event)
+        elif event.kind == "lost":
+            self._notes.append(f"{event.host}: {event.values['error']}")
+
+    async def end(self) -> None:
+        """Ask the hosts to stop and take what they still send."""
+        hosts = self._session.hosts
+        names = [name for name in self._names if name in hosts.attached()]
+        with suppress(TestbedError):
+            await hosts.stream_counters(None, names)
+            await hosts.stream_gpus(None, names)
+        hosts.unsubscribe(self._queue)
+        while not self._queue.empty():
+            self._heard(self._queue.get_nowait())
+        self.counters.rates()

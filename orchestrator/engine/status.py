@@ -1,0 +1,295 @@
+"""The verbs that only look: the lab as it is now, and the verification ladder against the plan that is up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from drivers.api import CircuitSwitch, PortHolders
+from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
+from optics.plain import counted
+from optics.words import short, sort_key
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change.locking import holding
+from orchestrator.engine.change.unfinished import left_behind
+from orchestrator.engine.guard import process as guardfile
+from orchestrator.engine.guard.process import GuardState
+from orchestrator.fabric.circuits import receivers, settings
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.lookahead import prewired
+from orchestrator.fabric.transition import Held, per_device
+from orchestrator.hosts import Hello
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import stored_circuits, stored_links
+from orchestrator.results import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
+from orchestrator.session import Observation, Session, deadline, load_lab, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import locks_of, who
+from orchestrator.store.scope import reach
+from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.telemetry.progress import Progress
+from orchestrator.trust import loose
+from orchestrator.verify.degraded import degraded
+from orchestrator.verify.ladder import Ladder, Surroundings
+from orchestrator.verify.power import Reading, drifts, keep
+from orchestrator.verify.rung import TRAFFIC
+
+
+async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:
+    """The lab as it answers now; what does not answer stands in the report with its own words."""
+    lab = load_lab(inventory)
+    key = slice_of(lab, settings)
+    current = store.current(key)
+    async with deadline(timeout_s, "status"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        seen, identities = await asyncio.gather(session.observe(), _identities(session))
+        ways = stored_circuits(current.links, lab) if current else ()
+        links = stored_links(current.links) if current else ()
+        dark, job = await asyncio.gather(
+            degraded(session.devices, lab, links, ways, seen.hellos), _job(session, store, key, settings, seen)
+        )
+    wanted = _wanted(current, lab)
+    owned = per_device(store.owned(key))
+    ahead = prewired(seen.settings, wanted, owned, lab)
+    devices = tuple(
+        replace(
+            _device(lab, n, seen, identities.get(n), wanted, owned),
+            prewired=_shorts(ahead.get(n, ())),
+            holders=_holders(session.devices[n]) if n in seen.settings else {},
+        )
+        for n in lab.devices
+    )
+    hosts = tuple(_host(lab, n, seen, current) for n in lab.hosts)
+    held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
+    tags = Tagouts(store, key_of(lab), who(settings)).listed()
+    waiting = Confirmations(store, key, who(settings)).pending()
+    watcher = guardfile.look(guardfile.guard_path(settings, key))
+    if watcher is not None and (current is None or watcher.run != current.run):
+        watcher = None
+    return StatusReport(
+        lab=lab.name,
+        inventory=str(inventory),
+        plan=current.plan_name if current else "",
+        run=current.run if current else "",
+        since=current.since if current else None,
+        generation=current.generation if current else None,
+        links=len(stored_links(current.links)) if current else 0,
+        devices=devices,
+        hosts=hosts,
+        job=job,
+        locked_by="; ".join(f"{lock} [lock {lock.id}, {lock.scope}]" for lock in held),
+        tagged=tuple(map(str, tags)),
+        drift=(*_drift(devices, hosts, current, dark, watcher), *_dead(job, current)),
+        unfinished=left_behind(store, key, seen),
+        dark=dark,
+        guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
+        confirm=waiting.report() if waiting is not None else None,
+        segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
+        loose=tuple(map(str, loose(inventory))),
+    )
+
+
+async def verify(
+    inventory: Path,
+    *,
+    rungs: Sequence[str] = (),
+    qualify: bool = False,
+    collective: bool = False,
+    beside_job: bool = False,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> VerifyReport:
+    """The ladder against the plan that is up; devices and hosts of it that do not answer fail the rungs that need them.
+
+    rungs: climb these alone; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
+    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - nobody answers. Interlock - a job runs.
+    """
+    lab = load_lab(inventory)
+    key = slice_of(lab, settings)
+    current = store.current(key)
+    if current is None:
+        raise Missing(
+            f"no plan is up on {lab.name}, so there is nothing to verify against",
+            hint="testbed up --topology examples/ring-12.json",
+        )
+    plan = read_plan(current.plan_text, current.plan_name, lab)
+    links, ways = stored_links(current.links), stored_circuits(current.links, lab)
+    async with deadline(timeout_s, "verify"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        progress.phase("observe")
+        seen = await session.observe()
+        if not seen.settings and not seen.hellos:
+            seen.complete()
+        progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
+        progress.phase("verify")
+        needed = {x.ingress.device for way in ways for x in way.path} | {p.host for link in links for p in (link.a, link.b)}
+        silent = {str(name): str(error) for name, error in seen.errors.items()}
+
+        def note(readings: tuple[Reading, ...]) -> None:
+            keep(readings, store, key_of(lab))
+
+        owned = per_device(store.owned(key))
+        around = Surroundings(
+            owned,
+            {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
+            silent,
+            lambda: [d for d in drifts(store.light(key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+            prewired(seen.settings, _wanted(current, lab), owned, lab),
+        )
+        ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)
+        chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
+        busy = ""
+        async with AsyncExitStack() as lock:
+            if loads := [name for name in TRAFFIC if name in chosen]:
+                explicit = qualify or collective or set(rungs) & set(TRAFFIC)
+                scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
+                try:  # who loads the links must be alone on them
+                    await lock.enter_async_context(holding(lab, settings, store, scope, "verify", progress=progress))
+                    if store.current(key) != current:
+                        raise Locked("another plan came up meanwhile", hint="again: testbed verify")
+                except Locked as error:
+                    if explicit:
+                        raise
+                    busy = str(error).splitlines()[0]
+                running = await _running(session, store, key, settings, seen)
+                if running and explicit and not beside_job:
+                    raise Interlock(
+                        f"job {running} runs: {' and '.join(loads)} would slow it, and would measure what it leaves over",
+                        hint="add --beside-job, or first: testbed job stop",
+                    )
+                busy = f"job {running} runs" if running and not beside_job else busy
+            climbed = await ladder.climb(chosen, busy)
+        progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
+    notes = [
+        f"{h}: runs generation {hello.active}, not {current.generation}"
+        for h, hello in seen.hellos.items()
+        if h in needed and hello.active not in (None, current.generation)
+    ]
+    notes += [f"{name} does not answer; the plan does not need it: {words}" for name, words in silent.items() if name not in needed]
+    unheard = {name: words for name, words in silent.items() if name in needed}
+    return VerifyReport(lab=lab.name, plan=current.plan_name, rungs=climbed, notes=tuple(notes), silent=unheard)
+
+
+async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
+    async def one(name: DeviceName) -> tuple[DeviceName, Identity | None]:
+        try:
+            return name, await session.devices[name].identify()
+        except TestbedError:
+            return name, None  # `observe` meets the same trouble and reports it
+
+    return {n: i for n, i in await asyncio.gather(*map(one, session.devices)) if i is not None}
+
+
+async def _job(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> JobStatus | None:
+    record = store.latest_job(key)
+    if record is None or not seen.hellos or any(isinstance(name, str) and name in session.lab.hosts for name in seen.errors):
+        return None
+    try:
+        return await jobs.look(session, store, record, settings.run_dir(record.run))
+    except TestbedError:
+        return None  # the lab was rebuilt since: its hosts know nothing of that job
+
+
+async def _running(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> str:
+    """The name of the job that runs, or may run where not all of its hosts answer; empty if none does."""
+    record = store.latest_job(key)
+    if record is None or record.ended is not None:
+        return ""
+    job = await _job(session, store, key, settings, seen)
+    return record.name if job is None or job.state in ("starting", "running") else ""
+
+
+def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
+    return settings(stored_circuits(current.links, lab)) if current else {}
+
+
+def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | None, wanted: Held, owned: Held) -> DeviceStatus:
+    config = lab.devices[name]
+    if name in seen.errors:
+        error = seen.errors[name]
+        return DeviceStatus(
+            name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
+        )
+    none: frozenset[Setting] = frozenset()
+    held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
+    foreign, missing = held - among(held, ours | goal), goal - among(goal, held)
+    return DeviceStatus(
+        name,
+        config.driver,
+        config.address,
+        True,
+        identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
+        ours=len(among(held, ours)),
+        foreign=_shorts(foreign),
+        missing=_shorts(missing),
+        time_scale=config.time_scale,
+    )
+
+
+def _holders(device: CircuitSwitch) -> dict[str, str]:
+    held = device.holders() if isinstance(device, PortHolders) else {}
+    return {short(setting): held[setting] for setting in sorted(held, key=sort_key)}
+
+
+def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
+    return tuple(short(s) for s in sorted(held, key=sort_key))
+
+
+def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | None) -> HostStatus:
+    target = lab.hosts[name].ssh
+    address = f"{target.address}:{target.port}"
+    planned = [p for p in receivers(stored_links(current.links)) if p.host == name] if current else []
+    if name in seen.errors:
+        return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
+    hello: Hello = seen.hellos[name]
+    if not hello.installed:  # on a host that no plan needs it is no fault: nobody has provisioned it yet
+        more = ", so its routes and ports are not known; `testbed up` with the plan starts it again" if planned else ""
+        return HostStatus(name, address, not planned, planned=len(planned), error=f"no committer answers{more}")
+    up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
+    return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
+
+
+def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
+    """In words, that the job of the plan that is up has failed; nothing if it has not."""
+    wanted = json.loads(current.plan_text).get("job") if current else None
+    if job is None or job.state != "failed" or not wanted or wanted["name"] != job.name:
+        return []
+    return [f"job {job.name} failed: {job.detail}; what it said: testbed job logs; to launch it again: testbed up"]
+
+
+def _drift(
+    devices: tuple[DeviceStatus, ...],
+    hosts: tuple[HostStatus, ...],
+    current: CurrentPlan | None,
+    dark: tuple[str, ...] = (),
+    guard: GuardState | None = None,
+) -> list[str]:
+    found = [
+        f"{d.name}: {counted(len(d.missing), 'planned cross-connect')} missing: {', '.join(d.missing[:6])}"
+        for d in devices
+        if d.missing
+    ]
+    found += dark
+    if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
+        found += [f"{d.name}: {counted(left, 'cross-connect')} of ours" for d in devices if (left := d.ours - len(d.prewired))]
+        found += [
+            f"{h.name}: runs generation {h.generation}, of a run that died or of somebody else"
+            for h in hosts
+            if h.generation is not None
+        ]
+    else:
+        away = [h for h in hosts if h.ok and h.planned and h.generation != current.generation]
+        if guard is not None and guard.around and away and all(h.generation == guard.generation for h in away):
+            whose = "" if guard.alive else ", of a guard that has ended"
+            found.append(f"routes: traffic goes round {', '.join(guard.around)} (generation {guard.generation}{whose})")
+        else:
+            found += [f"{h.name}: runs generation {h.generation}, {current.generation} was committed" for h in away]
+    return found

@@ -1,0 +1,338 @@
+"""The verbs: observe, diff, plan, journal, act, observe again. The only module that asks devices and hosts to change.
+
+The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow stands between
+break and commit: hosts are armed before the light moves and commit by themselves on carrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from optics import Infeasible, Interlock, Locked, Missing
+from optics.plain import counted
+from optics.plan import Plan
+from orchestrator.engine.change import jobs
+from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
+from orchestrator.engine.change.interlock import Interlocks, rerouted
+from orchestrator.engine.change.keep_job import consequence
+from orchestrator.engine.change.run import Change, before_run, chosen
+from orchestrator.engine.change.up import as_saved
+from orchestrator.engine.devices import devices, devices_power
+from orchestrator.engine.job_verbs import job_logs, job_status
+from orchestrator.engine.status import status, verify
+from orchestrator.fabric.rules import hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.avoid import avoiding
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.relabel import relabelled
+from orchestrator.plan.stored import stored_links
+from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
+from orchestrator.results import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
+from orchestrator.session import deadline, load_lab, load_plan, open_session
+from orchestrator.settings import Settings
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.locks import who
+from orchestrator.store.ownership import adopted, explained
+from orchestrator.store.records import RunRecord
+from orchestrator.store.runs import latest_begun, latest_change
+from orchestrator.store.store import Store
+from orchestrator.store.tagouts import Tagouts
+from orchestrator.telemetry.progress import Progress
+from orchestrator.telemetry.recorder import Recorder
+
+__all__ = [
+    "confirm",
+    "devices",
+    "devices_power",
+    "down",
+    "job_launch",
+    "job_logs",
+    "job_status",
+    "job_stop",
+    "plan",
+    "prewire",
+    "restore",
+    "resume",
+    "rollback",
+    "status",
+    "up",
+    "verify",
+    "watch",
+]
+
+job_launch, job_stop = settled(jobs.job_launch), settled(jobs.job_stop)
+
+
+async def plan(
+    inventory: Path,
+    plan_path: Path,
+    *,
+    avoid: tuple[str, ...] = (),
+    relabel: bool = False,
+    adopt: tuple[str, ...] = (),
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> PlanReport:
+    """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
+    lab = load_lab(inventory)
+    wanted, text = load_plan(plan_path, lab)
+    wanted = avoiding(wanted, avoid, lab)
+    labels: RelabelReport | None = None
+    key = slice_of(lab, settings)
+    recorder = Recorder(progress)
+    async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        with recorder.phase("observe") as phase:
+            seen = await session.observe(hosts=False)
+            phase.detail = counted(len(seen.settings), "device")
+        owners = store.owners(key_of(lab))
+        owned = store.owned(key) | adopted(adopt, seen.settings, store.owned(key), owners)
+        if relabel:
+            wanted, _, labels = relabelled(wanted, text, lab, seen.complete().settings, owned, _current_text(store, key))
+        try:
+            goal = target(wanted, lab, seen.settings, owned)
+        except Interlock as error:
+            raise explained(error, owners) from None
+        except Infeasible:
+            seen.complete()  # what could not be read may be the cause
+            raise
+        needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
+        silent = seen.needing(needed)
+        interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
+        current = store.current(key)
+        switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
+        refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
+    job = store.latest_job(key)
+    affected = jobs.affected(job, goal)
+    told = ""
+    if job is not None and job.ended is None:
+        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(inventory, "up"))
+    return PlanReport(
+        plan=wanted.name,
+        lab=lab.name,
+        diff=diff(goal.change, session.devices, lab, goal.early),
+        circuits=circuit_rows(goal, lab),
+        links=len(goal.links),
+        hosts=len({p.host for link in goal.links for p in (link.a, link.b)}),
+        routes=len(hops(goal.links, lab, wanted.routes)),
+        dark_ms_expected=expected_dark_ms(goal.late, session.devices),
+        jobs_affected=affected,
+        job_change=told,
+        notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
+        fingerprint=fingerprint(wanted, seen.settings),
+        dark_time_scale=dark_time_scale(goal.late, session.devices, lab),
+        relabel=labels,
+        segments=_segments(wanted, lab),
+    )
+
+
+def _segments(wanted: Plan, lab: Lab) -> tuple[str, ...]:
+    return tuple(str(lab.segments[name]) for name in wanted.segments)
+
+
+def _current_text(store: Store, key: str) -> str:
+    current = store.current(key)
+    return current.plan_text if current else ""
+
+
+async def _by_labels(
+    wanted: Plan, text: str, lab: Lab, inventory: Path, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> tuple[Plan, str, RelabelReport]:
+    """The plan with its interchangeable hosts where most light stays, as the lab is now."""
+    key = slice_of(lab, settings)
+    async with deadline(timeout_s, "relabel"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+        with Recorder(progress).phase("relabel") as phase:
+            seen = (await session.observe(hosts=False)).complete()
+            plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
+            phase.detail = f"{counted(len(report.labels), 'host')} in others' places, {report.moves} moves"
+    return plan, text, report
+
+
+@settled
+async def up(
+    inventory: Path,
+    plan_path: Path,
+    *,
+    dry_run: bool,
+    launch_job: bool,
+    avoid: tuple[str, ...] = (),
+    relabel: bool = False,
+    adopt: tuple[str, ...] = (),
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+    rollback: bool = True,
+    expected: str = "",
+    confirm_s: float | None = None,
+    keep_job: bool = False,
+) -> UpReport:
+    """Bring the plan up; idempotent. keep_job: a job that runs goes on running, whatever the plan's job is.
+    expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
+    confirm_s: it is taken back unless `confirm` comes within this time (s).
+    relabel: interchangeable hosts may take each other's places. adopt: circuits of others that become ours.
+
+    Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
+    before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
+    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message says what became of it.
+    """
+    lab = load_lab(inventory)
+    wanted, text = load_plan(plan_path, lab)
+    wanted = avoiding(wanted, avoid, lab)
+    if dry_run:
+        found = await plan(
+            inventory,
+            plan_path,
+            avoid=avoid,
+            relabel=relabel,
+            adopt=adopt,
+            progress=progress,
+            store=store,
+            settings=settings,
+            timeout_s=timeout_s,
+        )
+        as_saved(expected, found.fingerprint)
+        return UpReport(
+            run="",
+            plan=wanted.name,
+            lab=lab.name,
+            nothing_to_do=found.nothing_to_do,
+            dry_run=True,
+            diff=found.diff,
+            dark_ms_expected=found.dark_ms_expected,
+            notes=found.notes,
+            dark_time_scale=found.dark_time_scale,
+            relabel=found.relabel,
+            segments=found.segments,
+        )
+    labels: RelabelReport | None = None
+    if relabel:
+        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
+    change = Change("up", lab, inventory, progress, store, settings, timeout_s)
+    options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
+    options |= {} if confirm_s is None else {"confirm_s": confirm_s}
+    options |= {"keep_job": True} if keep_job else {}
+    report = await change.up(wanted, text, options, expected=expected)
+    return replace(report, relabel=labels, segments=_segments(wanted, lab))
+
+
+@settled
+async def prewire(
+    inventory: Path,
+    plan_path: Path,
+    *,
+    relabel: bool = False,
+    progress: Progress,
+    store: Store,
+    settings: Settings,
+    timeout_s: float,
+) -> PrewireReport:
+    """Have slow devices make, in the dark, what `up` of this plan will want of them; idempotent.
+
+    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, what was made will be used.
+    """
+    lab = load_lab(inventory)
+    wanted, text = load_plan(plan_path, lab)
+    labels: RelabelReport | None = None
+    if relabel:
+        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
+    change = Change("prewire", lab, inventory, progress, store, settings, timeout_s)
+    return replace(await change.prewire(wanted, text, {}), relabel=labels)
+
+
+async def down(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
+    """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
+    return await Change("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
+
+
+@settled
+async def resume(
+    inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> UpReport | DownReport | PrewireReport:
+    """Go on with a run that stopped on its way: the same plan and options again, from what is. Raises: as the verb it resumes.
+
+    Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
+    """
+    lab = load_lab(inventory)
+    record = _half_done(store, lab, settings, run)
+    options = {**record.options, "resumes": record.id}
+    still = partial(_half_done, store, lab, settings, record.id)
+    change = Change(record.verb, lab, inventory, progress, store, settings, timeout_s, still)
+    match record.verb:
+        case "up":
+            read = read_plan(record.plan_text, record.plan_name, lab)
+            wanted = avoiding(read, tuple(map(str, cast(list[str], record.options.get("avoid") or []))), lab)
+            return await change.up(wanted, record.plan_text, options)
+        case "prewire":
+            return await change.prewire(read_plan(record.plan_text, record.plan_name, lab), record.plan_text, options)
+        case "down":
+            return await change.down(options)
+        case "rollback":
+            undone = str(record.options["of"])
+            if (before := before_run(store, undone)) is not None:
+                return await change.back(before, options, undone)
+        case "restore":
+            return await change.restore(options)
+    raise Missing(f"run {record.id} ({record.verb}) cannot be resumed", hint="testbed status")
+
+
+def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
+    """A run that may be gone on with; `last`: the latest of the owner's that began to change something.
+
+    Raises: as `chosen`; Missing - nothing of it is left, or it never began.
+    """
+    if run == "last":
+        run = latest_begun(store, key_of(lab), settings.owner).id
+    record = chosen(store, lab, settings, run)
+    if not record.may_have_begun:
+        raise Missing(
+            f"run {record.id} ended before it changed anything, so there is nothing to go on with",
+            hint=f"testbed show {record.id} says why it ended; then give the whole command again",
+        )
+    if record.status == "ok" or record.resolved_by not in ("", record.id):
+        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
+        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+    return record
+
+
+async def rollback(
+    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
+) -> UpReport | DownReport:
+    """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
+
+    Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
+    """
+    lab = load_lab(inventory)
+    run = None if run == "last" else run  # the last that changed something, not a command that was refused
+    waiting = confirmations(inventory, store, settings).pending() if run is None else None
+    run = waiting.undo if waiting is not None else run
+    record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
+    if run is None and (lost := record.options.get("unconfirmed")):
+        raise Interlock(
+            f"the latest change, run {lost}, was taken back by run {record.id} already: nobody had confirmed it",
+            hint=f"to bring it up again all the same: testbed rollback {record.id}",
+        )
+    before = before_run(store, record.id)
+    if before is None:
+        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
+
+    def still() -> None:
+        if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
+            raise Locked(
+                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was taken back",
+                hint=f"to take it back: testbed rollback {now.id}",
+            )
+
+    change = Change("rollback", lab, inventory, progress, store, settings, timeout_s, still)
+    return await change.back(before, {"of": record.id}, record.id)
+
+
+@settled
+async def restore(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
+    """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
+    lab = load_lab(inventory)
+    return await Change("restore", lab, inventory, progress, store, settings, timeout_s).restore({})

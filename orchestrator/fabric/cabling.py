@@ -1,0 +1,159 @@
+"""Who is at the other end of each fibre, against who is planned there: swapped and misplaced fibres are named. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, TypeAlias
+
+from optics import HostPort, Link, LinkKind
+from orchestrator.fabric.lightpath import Glass, Held
+from orchestrator.inventory.lab import Lab
+
+Hears: TypeAlias = Mapping[HostPort, HostPort | None]
+"""Receiver -> the transmitter whose light arrives there, None: nobody's."""
+MOST_SWAPS = 8
+"""So many exchanges are looked for at once; more than that is no slip of a hand, and each receiver is named instead."""
+
+
+def senders(links: Iterable[Link]) -> dict[HostPort, HostPort]:
+    """Receiver -> the transmitter planned to be heard there."""
+    found: dict[HostPort, HostPort] = {}
+    for link in links:
+        found[link.b] = link.a
+        if link.kind is LinkKind.DUPLEX:
+            found[link.a] = link.b
+    return found
+
+
+def led(held: Held, lab: Lab) -> dict[HostPort, HostPort]:
+    """Receiver -> transmitter, as the settings of the devices lead light if every fibre is where the inventory says."""
+    return {trace.receiver: trace.transmitter for trace in Glass(held, lab).traces() if trace.receiver is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Two fibres in each other's sockets at their devices: the whole cables, or only the halves that enter or leave there."""
+
+    ends: Literal["both", "enters", "leaves"]
+    one: HostPort
+    other: HostPort
+
+    def other_than(self, port: HostPort, half: Literal["enters", "leaves"]) -> HostPort:
+        """Whose socket `port`'s fibre is in, on that half."""
+        if self.ends not in ("both", half):
+            return port
+        return self.other if port == self.one else self.one if port == self.other else port
+
+    def words(self, lab: Lab) -> str:
+        """`gpu03:p1 and gpu03:p2 are swapped at ocs1`."""
+        devices = dict.fromkeys(lab.fibres[port].device for port in (self.one, self.other))
+        half = {"both": "", "enters": " where their light enters", "leaves": " where their light leaves"}[self.ends]
+        return f"{self.one} and {self.other} are swapped at {' and '.join(devices)}{half}"
+
+    def likelihood(self, lab: Lab) -> tuple[object, ...]:
+        """Orders swaps that explain the same: ports of one host first, then plugs of one device, then whole cables."""
+        same_device = lab.fibres[self.one].device == lab.fibres[self.other].device
+        return (self.one.host != self.other.host, not same_device, self.ends != "both", self.one, self.other)
+
+
+def predicted(
+    planned: Mapping[HostPort, HostPort], swaps: Iterable[Swap], receivers: Iterable[HostPort]
+) -> dict[HostPort, HostPort | None]:
+    """Whom each receiver hears if these fibres are swapped and the devices lead light as in `planned`."""
+    done = tuple(swaps)
+    found: dict[HostPort, HostPort | None] = {}
+    for receiver in receivers:
+        socket = receiver
+        for swap in done:
+            socket = swap.other_than(socket, "leaves")
+        sender = planned.get(socket)
+        for swap in reversed(done):
+            sender = sender and swap.other_than(sender, "enters")
+        found[receiver] = sender
+    return found
+
+
+def candidates(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> Iterator[Swap]:
+    """Exchanges that would explain what some receiver hears instead of its planned sender."""
+    heard_at = {sender: receiver for receiver, sender in planned.items()}
+    pairs: set[tuple[HostPort, HostPort]] = set()
+    for receiver, seen in hears.items():
+        wanted = planned.get(receiver)
+        if seen == wanted or seen is None:
+            continue
+        if wanted is not None:
+            pairs.add((min(wanted, seen), max(wanted, seen)))
+        should = heard_at.get(seen)
+        if should is not None:
+            pairs.add((min(receiver, should), max(receiver, should)))
+    for one, other in sorted(pairs):
+        if one in lab.fibres and other in lab.fibres and one != other:
+            yield Swap("both", one, other)
+            if lab.fibres[one].device == lab.fibres[other].device:
+                yield Swap("enters", one, other)
+                yield Swap("leaves", one, other)
+
+
+def swaps(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> tuple[tuple[Swap, tuple[Swap, ...]], ...]:
+    """The fewest exchanges of fibres that explain what is heard, each with others that would look the same; none if none do.
+
+    planned: who would be heard if every fibre were where the inventory says, for all receivers.
+    """
+    receivers = tuple(hears)
+
+    def wrong(done: tuple[Swap, ...]) -> int:
+        guess = predicted(planned, done, receivers)
+        return sum(guess[r] != hears[r] for r in receivers)
+
+    found: list[tuple[Swap, tuple[Swap, ...]]] = []
+    left = wrong(())
+    while left and len(found) < MOST_SWAPS:
+        done = tuple(swap for swap, _ in found)
+        now = predicted(planned, done, receivers)
+        tried = {
+            swap: wrong((*done, swap)) for swap in candidates({r: s for r, s in now.items() if s}, hears, lab) if swap not in done
+        }
+        best = min(tried.values(), default=left)
+        if best >= left:
+            break
+        equal = sorted((swap for swap, count in tried.items() if count == best), key=lambda swap: swap.likelihood(lab))
+        found.append((equal[0], tuple(equal[1:])))
+        left = best
+    return tuple(found)
+
+
+def explained(
+    planned: Mapping[HostPort, HostPort],
+    led_to: Mapping[HostPort, HostPort],
+    hears: Hears,
+    lab: Lab,
+    lit: Collection[HostPort] = (),
+) -> tuple[str, ...]:
+    """One line for each swap that explains what is heard, then one for each planned receiver that is still not explained.
+
+    led_to: as `led`, from the devices' own maps: a wrong cross-connect is told from a wrong fibre. lit: receivers with carrier.
+    """
+    wrong = {receiver for receiver, sender in planned.items() if hears.get(receiver) != sender}
+    # Receivers of others, and idle ones, count too where somebody was heard there: half of a swap may show only at those.
+    seen = {receiver: sender for receiver, sender in hears.items() if receiver in planned or sender is not None}
+    found = swaps(led_to, seen, lab)
+    guess = predicted(led_to, [swap for swap, _ in found], seen)
+    lines = []
+    for swap, same in found:
+        names = ", ".join(lab.fibres[port].name for port in (swap.one, swap.other))
+        others = "; the light would look the same if " + ", or if ".join(s.words(lab) for s in islice(same, 2)) if same else ""
+        lines.append(f"{swap.words(lab)} (fibres {names}{others})")
+    for receiver in sorted(wrong):
+        heard, wanted = hears.get(receiver), planned[receiver]
+        if found and guess.get(receiver) == heard and led_to.get(receiver) == wanted:
+            continue  # by what was said above
+        if heard is None:
+            who = "has light, but nobody of this lab speaks there" if receiver in lit else "hears nobody"
+            lines.append(f"{receiver}: {who}; {wanted} is planned")
+        elif led_to.get(receiver) == heard:
+            lines.append(f"{receiver}: hears {heard}; {wanted} is planned: another cross-connect leads there")
+        else:
+            lines.append(f"{receiver}: hears {heard}; {wanted} is planned: fibres swapped, or another cross-connect")
+    return tuple(lines)

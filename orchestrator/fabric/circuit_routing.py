@@ -1,0 +1,259 @@
+"""Which way each circuit takes: fewest devices, then least loss; no port twice, no spectrum twice. Pure.
+
+One device is the common case and needs no search. Over trunks each circuit is routed by itself; circuits that then want the same
+port or the same spectrum are taken up and routed again at rising cost of what they contend for (the negotiation of McMurchie and
+Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared out whatever the order of the plan. Circuits that are lit
+already take no part in it unless there is no other way. A device that needs a second or more for each move is asked for as few
+moves as possible, and for moves in the dark rather than such that darken somebody: so light goes where it was wired ahead.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from optics import Circuit, CrossConnect, DeviceName, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
+from orchestrator.fabric.lightpath import MAX_PASSES, Glass, Held, loss_db
+from orchestrator.inventory.lab import Lab
+
+TURNS = 40
+"""Rounds of negotiation; a handful settle every fabric tried, an impossible one is given up after these."""
+FOREIGN = 1_000_000
+"""Cost of a port that somebody else's circuit holds: any way around it is better."""
+DARK_MOVES = 1_000
+"""Cost, in moves, of waiting in the dark for a slow device to free a port that carries light."""
+
+Way: TypeAlias = tuple[HostPort, HostPort]
+Side: TypeAlias = tuple[str, Port]
+
+
+def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
+    """The light path between two ports of an otherwise empty lab, and its expected loss. Raises: Infeasible - there is none."""
+    return route([(transmitter, receiver)], lab)[0]
+
+
+def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
+    """A path for each transmitter and receiver, in the order given.
+
+    live: what the devices hold; light that arrives already keeps its way, if the rest finds one beside it. foreign: settings of
+    others, whose ports are avoided where there is another way (the transition refuses the rest, naming them).
+    Raises: Infeasible - a circuit has no way at all, or two contend for a port or for spectrum and no way around was found.
+    """
+    lit = {(t.transmitter, t.receiver): t.path for t in Glass(live or {}, lab).traces()} if lab.trunks else {}
+    paths = [lit.get(way) or direct(way, lab) for way in wanted]
+    searched = [index for index, path in enumerate(paths) if path is None]
+    lasting = [index for index, way in enumerate(wanted) if way in lit]
+    if searched:
+        for movable in (searched, searched + lasting):
+            negotiation = _Negotiation(wanted, lab, foreign or {}, live or {})
+            for index, path in enumerate(paths):
+                if path is not None:
+                    negotiation.take(index, path)
+            for index in searched:
+                negotiation.take(index, negotiation.search(index))
+            if negotiation.settle(movable):
+                break
+        paths = [negotiation.paths[index] for index in range(len(wanted))]
+    found = tuple(
+        Circuit(*way, path, loss_db(*way, path, lab)) for way, path in zip(wanted, paths, strict=True) if path is not None
+    )
+    _alone(found, lab)
+    return found
+
+
+def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
+    """The one setting that joins two ports of one device, None where light must pass several times.
+
+    Raises: Infeasible - a port has no fibre; no path leads from the one to the other; the transmitter's slot is not known.
+    """
+    transmitter, receiver = way
+    for port in way:
+        if port not in lab.fibres:
+            raise Infeasible(f"{transmitter}->{receiver}: no fibre is attached to {port}")
+    sends, receives = lab.fibres[transmitter], lab.fibres[receiver]
+    if sends.device == receives.device and lab.traits_of(sends.device).joins(sends.enters.label, receives.leaves.label):
+        return (_setting(way, sends.enters, receives.leaves, lab),)
+    if not lab.trunks:
+        if sends.device != receives.device:
+            where = f"{transmitter} is on {sends.device}, {receiver} is on {receives.device}"
+        else:
+            where = f"{sends.device} cannot lead light from {sends.enters.label} to {receives.leaves.label}"
+        raise Infeasible(f"{transmitter}->{receiver}: no fibre path: {where}")
+    return None
+
+
+def _setting(way: Way, ingress: Port, egress: Port, lab: Lab) -> Setting:
+    if not lab.traits_of(ingress.device).spectral:
+        return CrossConnect(ingress, egress)
+    fibre = lab.fibres[way[0]]
+    if fibre.slot is None:
+        raise Infeasible(
+            f"{way[0]}->{way[1]}: {ingress.device} switches by wavelength, and fibre {fibre.name} does not say what {way[0]} sends",
+            hint=f"add the slot to fibre {fibre.name} in fibres.yml: slot: {{n: -280, m: 4}}",
+        )
+    return SpectralRoute(ingress, egress, fibre.slot)
+
+
+class _Negotiation:
+    def __init__(self, wanted: Sequence[Way], lab: Lab, foreign: Held, live: Held) -> None:
+        self.wanted, self.lab = wanted, lab
+        self.slow = frozenset(device for device in lab.devices if lab.slow(device))
+        self.there = frozenset(setting for device in self.slow for setting in live.get(device, ()))
+        self.plugged: dict[Side, list[Setting]] = {}
+        for setting in self.there:
+            for side in _sides(setting):
+                self.plugged.setdefault(side, []).append(setting)
+        traces = Glass(live, lab).traces() if self.there else ()
+        self.lit = frozenset(setting for trace in traces if trace.receiver is not None for setting in trace.path)
+        self.paths: dict[int, tuple[Setting, ...]] = {}
+        self.users: dict[Side, dict[Setting, set[int]]] = {}
+        self.others: dict[Side, list[Setting]] = {}
+        self.history: Counter[Side] = Counter()
+        self.turn = 1
+        for settings in foreign.values():
+            for setting in settings:
+                for side in _sides(setting):
+                    self.others.setdefault(side, []).append(setting)
+
+    def take(self, index: int, path: tuple[Setting, ...]) -> None:
+        self.paths[index] = path
+        for setting in path:
+            for side in _sides(setting):
+                self.users.setdefault(side, {}).setdefault(setting, set()).add(index)
+
+    def give_up(self, index: int) -> None:
+        for setting in self.paths.pop(index):
+            for side in _sides(setting):
+                users = self.users[side][setting]
+                users.discard(index)
+                if not users:
+                    del self.users[side][setting]
+
+    def contenders(self, setting: Setting, index: int) -> set[int]:
+        """The circuits whose settings cannot be beside this one."""
+        return {
+            user
+            for side in _sides(setting)
+            for other, users in self.users.get(side, {}).items()
+            if clash(setting, other) is not None
+            for user in users
+            if user != index
+        }
+
+    def cost(self, setting: Setting, index: int) -> int:
+        cost = self.turn * len(self.contenders(setting, index))
+        for side in _sides(setting):
+            if cost:
+                cost += self.history[side]
+            cost += FOREIGN * sum(clash(setting, other) is not None for other in self.others.get(side, ()))
+        return cost
+
+    def moves(self, setting: Setting) -> int:
+        """What a slow device must move for the setting; nothing where it is there, or the device is a fast one."""
+        if setting.ingress.device not in self.slow or setting in self.there:
+            return 0
+        held = {other for side in _sides(setting) for other in self.plugged.get(side, ()) if clash(setting, other) is not None}
+        return 1 + sum(1 + DARK_MOVES * (other in self.lit) for other in held)
+
+    def search(self, index: int) -> tuple[Setting, ...]:
+        """The cheapest way now: least contended, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
+        way, lab = self.wanted[index], self.lab
+        start, goal = lab.fibres[way[0]].enters, lab.fibres[way[1]].leaves
+        open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
+        settled: set[Port] = set()
+        lacking: Infeasible | None = None
+        while open_:
+            cost, moves, passes, loss, names, at, path = heappop(open_)
+            if path and path[-1].egress == goal:
+                return path
+            if at in settled or passes >= MAX_PASSES:
+                continue
+            settled.add(at)
+            traits = lab.traits_of(at.device)
+            exits = [(goal, goal, 0.0, "")] if at.device == goal.device else []
+            exits += [(t.start, t.end, t.loss_db, t.name) for t in lab.leaving.get(at.device, ())]
+            for egress, following, more, name in exits:
+                if not traits.joins(at.label, egress.label) or (following in settled and egress != goal):
+                    continue
+                try:
+                    setting = _setting(way, at, egress, lab)
+                except Infeasible as error:
+                    lacking = error
+                    continue
+                dear = (cost + self.cost(setting, index), moves + self.moves(setting))
+                heappush(
+                    open_,
+                    (*dear, passes + 1, loss + traits.insertion_loss_db + more, (*names, name), following, (*path, setting)),
+                )
+        if lacking is not None:
+            raise lacking
+        where = f"no trunks lead from {start} to {goal}"
+        raise Infeasible(f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
+
+    def settle(self, movable: Sequence[int]) -> bool:
+        """Route again whoever contends, until nobody does (True) or the turns are over."""
+        for self.turn in range(2, TURNS + 2):
+            fighting = [index for index in movable if any(self.contenders(s, index) for s in self.paths[index])]
+            if not fighting:
+                return True
+            for index in fighting:
+                for setting in self.paths[index]:
+                    if self.contenders(setting, index):
+                        self.history.update(_sides(setting))
+            for index in fighting:
+                if any(self.contenders(setting, index) for setting in self.paths[index]):
+                    self.give_up(index)
+                    self.take(index, self.search(index))
+        return False
+
+
+def _sides(setting: Setting) -> tuple[Side, Side]:
+    return ("in", setting.ingress), ("out", setting.egress)
+
+
+def _alone(found: Iterable[Circuit], lab: Lab) -> None:
+    """No two circuits need one port, or overlapping spectrum of it, and none hears another's light.
+
+    Raises: Infeasible - two do; circuits, port and slots are named.
+    """
+    users: dict[Side, dict[Setting, Circuit]] = {}
+    for way in found:
+        for setting in way.path:
+            for side in _sides(setting):
+                for other, theirs in users.setdefault(side, {}).items():
+                    if theirs is not way and clash(setting, other) is not None:
+                        raise Infeasible(_contention(theirs, other, way, setting, side[1], lab))
+                users[side].setdefault(setting, way)
+    if any(len(ports) > 1 for ports in lab.transmitters.values()):
+        _strays(found, lab)
+
+
+def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, port: Port, lab: Lab) -> str:
+    trunk = lab.onward.get(port) or next((t for t in lab.trunks if t.end == port), None)
+    over = f" (trunk {trunk.name})" if trunk is not None else ""
+    if isinstance(first, SpectralRoute) and isinstance(second, SpectralRoute):
+        return f"{one} and {other} overlap at {port}{over}: {first.slot} and {second.slot}"
+    return f"{one} and {other} both need {port}{over}"
+
+
+def _strays(found: Iterable[Circuit], lab: Lab) -> None:
+    """Behind a coupler an ordinary cross-connect carries everybody's light: nobody may hear two transmitters."""
+    ways = list(found)
+    held: Mapping[DeviceName, set[Setting]] = {device: set() for device in lab.devices}
+    for way in ways:
+        for setting in way.path:
+            held[setting.ingress.device].add(setting)
+    planned = {way.transmitter: way for way in ways}
+    hears = {way.receiver: way for way in ways}
+    for trace in Glass(held, lab).traces():
+        if trace.receiver is None or (own := hears.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
+            continue
+        shared = next(iter(_common(trace.path, own.path)), trace.path[0])
+        mine = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
+        raise Infeasible(f"{own}: {trace.receiver} would hear {trace.transmitter} too: both pass {shared}{mine}")
+
+
+def _common(one: Sequence[Setting], other: Sequence[Setting]) -> Iterator[Setting]:
+    return (setting for setting in one if setting in other)

@@ -1,0 +1,74 @@
+"""From links to light: circuits, the settings that make them, and the links that settings make. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from optics import Circuit, DeviceName, HostPort, Link, LinkKind, Setting
+from orchestrator.fabric.circuit_routing import circuit, route
+from orchestrator.fabric.lightpath import Glass, Held, among
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.ports import assign_ports
+
+__all__ = ["assign_ports", "circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
+
+
+def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
+    """The circuits of these links, a duplex link being two, an electrical one none. live, foreign, Raises: as `routing.route`."""
+    wanted: list[tuple[HostPort, HostPort]] = []
+    for link in links:
+        if lab.electrical(link):
+            continue
+        wanted.append((link.a, link.b))
+        if link.kind is LinkKind.DUPLEX:
+            wanted.append((link.b, link.a))
+    return route(wanted, lab, live, foreign)
+
+
+def settings(wanted: Iterable[Circuit]) -> Mapping[DeviceName, frozenset[Setting]]:
+    """What each device must hold for these circuits; devices that need nothing are absent."""
+    per_device: dict[DeviceName, set[Setting]] = {}
+    for way in wanted:
+        for setting in way.path:
+            per_device.setdefault(setting.ingress.device, set()).add(setting)
+    return {device: frozenset(found) for device, found in sorted(per_device.items())}
+
+
+def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit, ...]:
+    """The circuits expected to lose more than `max_loss_db`."""
+    return tuple(way for way in wanted if way.loss_db > max_loss_db)
+
+
+def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
+    """The links that these settings make, over several devices too: both directions present is duplex, one is simplex.
+
+    Settings at device ports where the inventory knows no fibre make no link and are left out; so does light that two
+    transmitters bring to one receiver.
+    """
+    lit = {(t.transmitter, t.receiver) for t in Glass(observed, lab).traces()}
+    heard = Counter(receiver for _, receiver in lit)
+    ways = {(a, b) for a, b in lit if b is not None and a != b and heard[b] == 1}
+    found = []
+    for a, b in sorted(ways):
+        if (b, a) not in ways:
+            found.append(Link(a, b, LinkKind.SIMPLEX))
+        elif a < b:
+            found.append(Link(a, b, LinkKind.DUPLEX))
+    return tuple(found)
+
+
+def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
+    """The host ports that settings we do not own light up or listen to: not to be chosen for a link of ours."""
+    ends = Glass(observed, lab).ends()
+    found: set[HostPort] = set()
+    for device, held in observed.items():
+        for setting in frozenset(held) - among(held, owned.get(device, ())):
+            for ports in ends[setting]:
+                found |= ports
+    return frozenset(found)
+
+
+def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
+    """Host ports that the links bring light to."""
+    return tuple(sorted({p for link in links for p in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,))}))

@@ -1,0 +1,108 @@
+"""Where light goes: from the settings that devices hold to the paths they make, over trunks from device to device. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from optics import Db, DeviceName, HostPort, Port, Setting, Slot, SpectralRoute
+from orchestrator.inventory.lab import Lab
+
+MAX_PASSES = 8
+"""Light is followed through this many devices: four tiers up and down, more than any published fabric of circuit switches."""
+
+Held: TypeAlias = Mapping[DeviceName, Iterable[Setting]]
+Route: TypeAlias = object
+"""What makes two settings the same whatever their attenuation; only to be compared."""
+
+
+def route(setting: Setting) -> Route:
+    """The setting without its attenuation."""
+    return setting.route if isinstance(setting, SpectralRoute) else setting
+
+
+def routes(settings: Iterable[Setting]) -> frozenset[Route]:
+    return frozenset(map(route, settings))
+
+
+def among(settings: Iterable[Setting], known: Iterable[Setting]) -> frozenset[Setting]:
+    """Those of `settings` that are in `known` too, whatever their attenuation."""
+    listed = routes(known)
+    return frozenset(setting for setting in settings if route(setting) in listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The way of one transmitter's light; `receiver` None: it ends in the dark, or where the inventory knows no fibre."""
+
+    transmitter: HostPort
+    path: tuple[Setting, ...]
+    receiver: HostPort | None
+
+
+class Glass:
+    """Everything some devices hold, ready to follow light through."""
+
+    def __init__(self, held: Held, lab: Lab) -> None:
+        self.lab = lab
+        self._at: dict[Port, list[Setting]] = {}
+        for settings in held.values():
+            for setting in settings:
+                self._at.setdefault(setting.ingress, []).append(setting)
+
+    def follow(self, ingress: Port, slot: Slot | None) -> tuple[Setting, ...]:
+        """The settings that light of `slot` meets from `ingress` on. Light of unknown slot ends at a spectral device."""
+        path: list[Setting] = []
+        at: Port | None = ingress
+        while at is not None and len(path) < MAX_PASSES:
+            found = next((s for s in self._at.get(at, ()) if passes(s, slot)), None)
+            if found is None:
+                break
+            path.append(found)
+            trunk = self.lab.onward.get(found.egress)
+            at = trunk.end if trunk is not None else None
+        return tuple(path)
+
+    def traces(self) -> Iterator[Trace]:
+        """The light of every transmitter that any setting takes on."""
+        for port, fibre in self.lab.fibres.items():
+            if path := self.follow(fibre.enters, fibre.slot):
+                yield Trace(port, path, self.lab.receivers.get(path[-1].egress))
+
+    def ends(self) -> Mapping[Setting, tuple[frozenset[HostPort], frozenset[HostPort]]]:
+        """For every setting: whose light it carries, and to whom, as far as the inventory knows."""
+        senders: dict[Setting, set[HostPort]] = {}
+        hearers: dict[Setting, set[HostPort]] = {}
+        for trace in self.traces():
+            for setting in trace.path:
+                senders.setdefault(setting, set()).add(trace.transmitter)
+                if trace.receiver is not None:
+                    hearers.setdefault(setting, set()).add(trace.receiver)
+        found = {}
+        for setting in (setting for settings in self._at.values() for setting in settings):
+            if setting not in senders:  # light that comes from where the inventory knows no fibre, or whose slot it does not say
+                slot = setting.slot if isinstance(setting, SpectralRoute) else None
+                dark = self.follow(setting.ingress, slot) or (setting,)
+                receiver = self.lab.receivers.get(dark[-1].egress)
+                hearers.setdefault(setting, set()).update({receiver} - {None})  # type: ignore[arg-type]
+                unsaid = (p for p in self.lab.transmitters.get(setting.ingress, ()) if self.lab.fibres[p].slot is None)
+                senders[setting] = set(unsaid)
+            found[setting] = (frozenset(senders[setting]), frozenset(hearers.get(setting, ())))
+        return found
+
+
+def passes(setting: Setting, slot: Slot | None) -> bool:
+    """Whether the setting lets all of that light through."""
+    return not isinstance(setting, SpectralRoute) or (slot is not None and setting.slot.holds(slot))
+
+
+def loss_db(transmitter: HostPort, receiver: HostPort, path: Iterable[Setting], lab: Lab) -> Db:
+    """Expected loss (dB) end to end: both fibres, every pass, every trunk; attenuation that is set on purpose is not counted."""
+    loss = lab.fibres[transmitter].loss_db + lab.fibres[receiver].loss_db
+    for setting in path:
+        loss += lab.insertion_loss_db(setting.ingress.device)
+        trunk = lab.onward.get(setting.egress)
+        if trunk is not None:
+            loss += trunk.loss_db
+    return round(loss, 4)

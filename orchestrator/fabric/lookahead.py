@@ -1,0 +1,85 @@
+"""What slow devices can do ahead of a change, in the dark: the look-ahead side of a patch panel. Pure.
+
+TopoOpt puts a 1x2 switch at every interface, before two ports of the panel: while light goes over one, the robot wires the other,
+and the change itself is a flip of milliseconds. Nothing here knows of sides. A setting of a slow device is *dark* when no light
+that reaches a host passes it; what a change makes there in the dark can be made before, and what it no longer needs there can stay
+plugged, as the way back, until its ports are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optics import Change, DeviceName, HostPort, Setting, clash
+from orchestrator.fabric.lightpath import Glass, Held, among
+from orchestrator.fabric.move_order import ordered
+from orchestrator.fabric.transition import Transition
+from orchestrator.inventory.lab import Lab
+
+
+def lit(held: Held, lab: Lab) -> frozenset[Setting]:
+    """The settings that light on its way to a host passes."""
+    return frozenset(s for trace in Glass(held, lab).traces() if trace.receiver is not None for s in trace.path)
+
+
+def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
+    """Settings of ours that nothing wants any more and may stay: on slow devices, dark once `wanted` is up, in nobody's way."""
+    found: dict[DeviceName, frozenset[Setting]] = {}
+    for device, held in observed.items():
+        if not lab.slow(device):
+            continue
+        goal = frozenset(wanted.get(device, ()))
+        unwanted = among(held, owned.get(device, ())) - among(held, goal)
+        if free := frozenset(s for s in unwanted if not any(clash(s, other) for other in goal)):
+            found[device] = free
+    if not found:
+        return {}
+    none: frozenset[Setting] = frozenset()
+    after: dict[DeviceName, frozenset[Setting]] = {}
+    for device, held in observed.items():
+        foreign = frozenset(held) - among(held, owned.get(device, ()))
+        after[device] = foreign.union(wanted.get(device, none), found.get(device, none))
+    alight = lit(after, lab)
+    return {device: free - alight for device, free in found.items() if free - alight}
+
+
+def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
+    """What slow devices hold of ours, dark, beside what the plan that is up wants: wired for the next, or the way back."""
+    alight = lit(observed, lab)
+    found = {
+        device: among(held, owned.get(device, ())) - among(held, wanted.get(device, ())) - alight
+        for device, held in observed.items()
+        if lab.slow(device)
+    }
+    return {device: settings for device, settings in found.items() if settings}
+
+
+def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, Change]:
+    """What slow devices can do of `change` now so that no host sees any of it: make what is dark, taking out what is dark first."""
+    slow = [device for device in change.changes if lab.slow(device)]
+    if not slow:
+        return {}
+    alight = lit(observed, lab)
+    changes: dict[DeviceName, Change] = {}
+    for device in slow:
+        asked = change.changes[device]
+        blocked = {new: [old for old in asked.remove if clash(old, new) is not None] for new in asked.add}
+        free = frozenset(new for new, olds in blocked.items() if alight.isdisjoint(olds))
+        changes[device] = _of(device, free, blocked)
+    before = _heard(observed, lab)
+    after = {d: (frozenset(held) - changes[d].remove) | changes[d].add if d in changes else held for d, held in observed.items()}
+    # Light that would arrive where none did: its circuit is made with the rest of the change.
+    early = {s for way, path in _heard(after, lab).items() if way not in before for s in path}
+    for device in slow:
+        kept = frozenset(changes[device].add - early)
+        changes[device] = _of(device, kept, {s: [old for old in changes[device].remove if clash(old, s) is not None] for s in kept})
+    return {device: found for device, found in changes.items() if found}
+
+
+def _of(device: DeviceName, add: frozenset[Setting], blocked: Mapping[Setting, list[Setting]]) -> Change:
+    found = Change(device, frozenset(old for new in add for old in blocked[new]), add)
+    return Change(device, found.remove, found.add, ordered(found))
+
+
+def _heard(held: Held, lab: Lab) -> dict[tuple[HostPort, HostPort], tuple[Setting, ...]]:
+    return {(t.transmitter, t.receiver): t.path for t in Glass(held, lab).traces() if t.receiver is not None}

@@ -1,0 +1,244 @@
+"""Which link traffic takes: shortest paths over the plan's links, spread over equals, one choice per host, destination and lane."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+from optics import HostName, HostPort, Infeasible, Link, LinkKind
+from optics.plain import natural
+from optics.plan import FixedRoute, Job, Ring, ring_steps
+from orchestrator.inventory.lab import Lab
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Hop:
+    """One link in one direction: out of the port `out`, into the port `into`."""
+
+    out: HostPort
+    into: HostPort
+
+    def __str__(self) -> str:
+        return f"{self.out}->{self.into}"
+
+
+Key: TypeAlias = tuple[HostName, HostName, int]
+"""Host, destination, lane."""
+NextHops: TypeAlias = Mapping[Key, Hop]
+
+
+@dataclass(frozen=True, slots=True)
+class RingPath:
+    """One ring as light: the hop of each step, from `order[i]` to `order[i + 1]`, and the lane whose addresses it uses."""
+
+    index: int
+    lane: int
+    order: tuple[HostName, ...]
+    hops: tuple[Hop, ...]
+
+
+def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
+    """The hops that leave each host; parallel links stand in the same order at both ends. Hosts in natural order."""
+    ways: list[tuple[tuple[HostPort, HostPort], Hop]] = []
+    hosts: set[HostName] = set()
+    for link in links:
+        ends = (min(link.a, link.b), max(link.a, link.b))
+        ways.append((ends, Hop(link.a, link.b)))
+        if link.kind is LinkKind.DUPLEX:
+            ways.append((ends, Hop(link.b, link.a)))
+        hosts |= {link.a.host, link.b.host}
+    found: dict[HostName, list[Hop]] = {host: [] for host in sorted(hosts, key=natural)}
+    for _, hop in sorted(ways):
+        found[hop.out.host].append(hop)
+    return found
+
+
+def distances(leaving: Mapping[HostName, Sequence[Hop]], target: HostName) -> dict[HostName, int]:
+    """Hops from each host that can reach `target`."""
+    arriving: dict[HostName, list[HostName]] = {}
+    for host, hops in leaving.items():
+        for hop in hops:
+            arriving.setdefault(hop.into.host, []).append(host)
+    far = {target: 0}
+    wave = [target]
+    while wave:
+        wave = [host for here in wave for host in arriving.get(here, ()) if far.setdefault(host, far[here] + 1) == far[here] + 1]
+        wave = list(dict.fromkeys(host for host in wave if host != target))
+    return far
+
+
+def next_hops(links: Iterable[Link], lanes: int, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()) -> NextHops:
+    """The hop for every host, destination and lane; pairs without a path are absent.
+
+    Among equal shortest hops: ring `r` uses lane `r mod lanes`, and rings that step between the same hosts take different
+    parallel links as far as there are any; otherwise lane `l` takes the l-th candidate, counted from a start that levels the
+    number of destinations per link of the host. Fixed routes override; the rest of the host's traffic is not moved.
+    Raises: Infeasible - a fixed route steps where there is no link.
+    """
+    leaving = graph(links)
+    by_ring = _ring_hops(leaving, lanes, rings)
+    chosen: dict[Key, Hop] = {}
+    load: dict[HostName, Counter[Hop]] = {host: Counter() for host in leaving}
+    open_: list[tuple[HostName, HostName, list[Hop], bool]] = []
+    for target in leaving:
+        far = distances(leaving, target)
+        for host, hops in leaving.items():
+            if host != target and host in far:
+                nearer = [hop for hop in hops if far.get(hop.into.host, len(far)) == far[host] - 1]
+                open_.append((host, target, _interleaved(nearer), far[host] == 1))
+    for host, target, candidates, direct in sorted(
+        open_, key=lambda item: len(item[2]) > 1 and not item[3]
+    ):  # no choice comes first
+        for lane, pick in enumerate(_spread(candidates, lanes, load[host], direct=direct)):
+            hop = by_ring.get((host, target, lane), pick)
+            chosen[host, target, lane] = hop
+            load[host][hop] += 1
+    for route in fixed:
+        for lane in range(lanes) if route.lane is None else (route.lane,):
+            for host, follower in pairwise(route.path):
+                candidates = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
+                if not candidates:
+                    raise Infeasible(f"the route from {route.source} to {route.target} steps from {host} to {follower}: no link")
+                planned = chosen.get((host, route.target, lane))
+                if planned is None or planned.into.host != follower:
+                    chosen[host, route.target, lane] = candidates[lane % len(candidates)]
+    return chosen
+
+
+def _interleaved(hops: Sequence[Hop]) -> list[Hop]:
+    """Neighbours in turn, the first parallel link of each, then the second of each."""
+    nth: Counter[HostName] = Counter()
+    keyed = []
+    for hop in hops:
+        keyed.append((nth[hop.into.host], natural(hop.into.host), hop))
+        nth[hop.into.host] += 1
+    return [hop for _, _, hop in sorted(keyed)]
+
+
+def _spread(candidates: Sequence[Hop], lanes: int, load: Mapping[Hop, int], *, direct: bool) -> list[Hop]:
+    """One candidate per lane, in turn; for destinations further away the start that levels the load of this host's links."""
+
+    def turn(start: int) -> list[Hop]:
+        return [candidates[(start + lane) % len(candidates)] for lane in range(lanes)]
+
+    if direct or len(candidates) == 1:
+        return turn(0)
+
+    def unevenness(start: int) -> tuple[int, int]:
+        total = Counter({hop: load.get(hop, 0) for hop in candidates}) + Counter(turn(start))
+        return sum(count * count for count in total.values()), start
+
+    return turn(min(range(len(candidates)), key=unevenness))
+
+
+def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Sequence[Ring]) -> dict[Key, Hop]:
+    """Direct hops for ring steps: the k-th lane whose ring steps from a host to another takes the k-th parallel link."""
+    users: dict[tuple[HostName, HostName], list[int]] = {}
+    for index, order in enumerate(rings):
+        for step in ring_steps(order):
+            taken = users.setdefault(step, [])
+            if index % lanes not in taken:
+                taken.append(index % lanes)
+    found: dict[Key, Hop] = {}
+    for (host, follower), taken in users.items():
+        parallel = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
+        if not parallel:
+            continue  # the link is dark for now: the lane goes round like any other traffic
+        rest = [lane for lane in range(lanes) if lane not in taken]
+        for place, lane in enumerate([*sorted(taken), *rest]):
+            found[host, follower, lane] = parallel[place % len(parallel)]
+    return found
+
+
+def plan_rings(job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()) -> tuple[RingPath, ...]:
+    """Each ring of the job with the ports its steps leave and enter by, as `rules` will route them.
+
+    Raises: Infeasible - a step has no link.
+    """
+    links = tuple(links)
+    lanes = lanes_of(lab)
+    chosen = next_hops(links, lanes, fixed, job.orders)
+    paths = []
+    for index, order in enumerate(job.orders):
+        lane = index % lanes
+        hops = []
+        for host, follower in ring_steps(order):
+            hop = chosen.get((host, follower, lane))
+            if hop is None or hop.into.host != follower:
+                raise Infeasible(f"ring {index} steps from {host} to {follower}, but no link joins them")
+            hops.append(hop)
+        paths.append(RingPath(index, lane, tuple(order), tuple(hops)))
+    return tuple(paths)
+
+
+def edge_disjoint(paths: Sequence[RingPath]) -> tuple[str, ...]:
+    """Hops that more than one ring uses in the same direction, in words; empty when every ring has its links to itself."""
+    users: dict[Hop, list[int]] = {}
+    for path in paths:
+        for hop in path.hops:
+            users.setdefault(hop, []).append(path.index)
+    return tuple(f"rings {', '.join(map(str, rings))} share {hop}" for hop, rings in sorted(users.items()) if len(rings) > 1)
+
+
+def lanes_of(lab: Lab) -> int:
+    """The number of lanes, which all hosts of a lab have in common."""
+    return min((host.lanes for host in lab.hosts.values()), default=1)
+
+
+def hops(
+    links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = (), *, lane: int = 0
+) -> Mapping[tuple[HostName, HostName], int]:
+    """The planned number of hops of every ordered pair of linked hosts that can reach each other.
+
+    Lanes differ only by fixed routes. On npar-rdma hosts `lane` counts the target's ports that are reached (`landings`).
+    """
+    chosen = next_hops(links, lanes_of(lab), fixed)
+    counted: dict[tuple[HostName, HostName], int] = {}
+    for host, target, at in chosen:
+        if lab.hosts[host].forwarding == "kernel":
+            if at == lane:
+                counted[host, target] = len(follow(chosen, lab, host, target, lane))
+        elif (host, target) not in counted:
+            reached = landings(chosen, lab, host, target)
+            counted[host, target] = len(reached[sorted(reached)[lane % len(reached)]])
+    return counted
+
+
+def follow(chosen: NextHops, lab: Lab, host: HostName, target: HostName, lane: int) -> tuple[Hop, ...]:
+    """The hops from `host` to `target`; none if there is no path.
+
+    A kernel relay goes by the packet's lane. An npar-rdma relay knows only the port a packet came in by and the target host: it
+    takes the choice of the lane with that port's number.
+    """
+    path: list[Hop] = []
+    hop = chosen.get((host, target, lane))
+    while hop is not None and len(path) <= len(lab.hosts):
+        path.append(hop)
+        relay = hop.into.host
+        if relay == target:
+            return tuple(path)
+        at = lane if lab.hosts[relay].forwarding == "kernel" else (hop.into.number - 1) % lanes_of(lab)
+        hop = chosen.get((relay, target, at))
+    return ()
+
+
+def landings(chosen: NextHops, lab: Lab, host: HostName, target: HostName) -> dict[int, tuple[Hop, ...]]:
+    """Which ports of `target` the paths of all lanes from `host` end at, and the path to each, the lowest lane's if several do."""
+    found: dict[int, tuple[Hop, ...]] = {}
+    for lane in range(lanes_of(lab)):
+        path = follow(chosen, lab, host, target, lane)
+        if path:
+            found.setdefault(path[-1].into.number, path)
+    return found
+
+
+def drained(old: NextHops, kept: NextHops) -> NextHops:
+    """Next hops while links are dark: over the surviving links where a pair has a path there, else the old hop.
+
+    Free of loops: a host without a surviving path hands on along the old path, which gets shorter with each hop, and a host that
+    has one forwards only to hosts that have one too.
+    """
+    return {key: kept.get(key, hop) for key, hop in old.items()}

@@ -1,0 +1,1 @@
+"""The lab as values, read from three files with line and column. Pure."""

@@ -1,0 +1,32 @@
+"""Inventory directories: which there are, and what is said of one that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from optics import BadFile
+from optics.plain import did_you_mean
+
+FILES = ("hosts.yml", "devices.yml", "fibres.yml")
+
+
+def beside(folder: Path) -> list[str]:
+    """The inventories in the same directory as `folder`, by name."""
+    try:
+        return sorted(found.parent.name for found in folder.parent.glob("*/devices.yml"))
+    except OSError:
+        return []
+
+
+def absent(inventory: Path) -> BadFile | None:
+    """What is wrong where `inventory` is no directory, or one without any of the files of an inventory; None: it may be one."""
+    near = did_you_mean(inventory.name, beside(inventory))
+    if not inventory.exists():
+        words = f"{inventory}: no such directory{near}"
+    elif not inventory.is_dir():
+        words = f"{inventory}: not a directory; an inventory is one"
+    elif not any((inventory / name).exists() for name in FILES):
+        words = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
+    else:
+        return None
+    return BadFile([words], hint=f"an inventory is a directory with {', '.join(FILES)}, such as inventory/example-lab")

@@ -1,0 +1,196 @@
+"""Checks parsed files against pydantic models and says what is wrong in our words, at the user's line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from optics.plain import did_you_mean
+from orchestrator.inventory.positions import Path, Problems
+
+
+class Edge(BaseModel):
+    """A mapping in a user's file: strict types, unknown keys refused, keys that start with `x_` the user's own and ignored."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        populate_by_name=False,
+        allow_inf_nan=False,
+        json_schema_extra={"patternProperties": {"^x_": {}}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_private_keys(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            return {key: value for key, value in data.items() if not (isinstance(key, str) and key.startswith("x_"))}
+        return data
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def check(
+    model: type[Model], value: Any, problems: Problems, path: Path = (), place: Callable[[Path], Path] | None = None
+) -> Model | None:
+    """`value` as a `model`, or None after adding everything wrong with it to `problems`.
+
+    `path` is where `value` stands in the document; `place`, if given, maps a path inside the value to its path in the document.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found: dict[Path, list[ErrorDetails]] = {}
+        for detail in error.errors(include_url=False):
+            inner = _inside(detail["loc"], value)
+            found.setdefault((*inner, "", str(detail["loc"][-1])) if detail["type"] == "missing" else inner, []).append(detail)
+        for details in found.values():
+            inner = _inside(details[0]["loc"], value)
+            what, key, inner = _words(details[0], inner, model)
+            kinds = [_KINDS[detail["type"]] for detail in details if detail["type"] in _KINDS]
+            if len(kinds) > 1:  # a union reports each of its members
+                what = f"wanted {', '.join(kinds[:-1])} or {kinds[-1]}, got {show(details[0]['input'])}"
+            problems.add(place(inner) if place else (*path, *inner), what, key=key)
+        return None
+
+
+def attempt(model: type[Model], value: Any) -> Model | None:
+    """`value` as a `model` if it is one, else None: for checks that go on after `check` has complained."""
+    try:
+        return model.model_validate(value)
+    except ValidationError:
+        return None
+
+
+def _inside(loc: tuple[int | str, ...], value: Any) -> Path:
+    """The part of pydantic's location that exists in the file: it adds names of union members and `[key]` marks."""
+    path: list[int | str] = []
+    for index, part in enumerate(loc):
+        last = index == len(loc) - 1
+        if isinstance(value, Mapping):
+            if part not in value and not last:
+                continue
+            path.append(part)
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            path.append(part)
+            value = value[part]
+    if path and path[-1] == "[key]":
+        path.pop()
+    return tuple(path)
+
+
+def _fields(model: type[BaseModel], inner: Path) -> Iterable[str]:
+    """Field names, as written in the file, of the model that holds `inner`."""
+    current: Any = model
+    for part in inner:
+        field = (
+            next((f for n, f in current.model_fields.items() if (f.alias or n) == part), None) if isinstance(part, str) else None
+        )
+        if field is not None:
+            found = _model_in(field.annotation)
+            if found is None:
+                return ()
+            current = found
+    return [f.alias or n for n, f in current.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+END = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:p[0-9]{1,3})?$"
+PORT = END.replace("?", "")
+INTERFACE = r"^[^\s/:]{1,15}$"
+OPTION = r"^[a-z][a-z0-9_]{0,62}$"
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
+ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
+LAUNCHERS = r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
+"""Variables of a job that nobody but the launcher and the hosts set: which program runs, as whom, and where a rank stands."""
+LINE = r"^[^\x00\r\n]{0,4096}$"
+PATTERNS = {
+    NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
+    END: "a host port such as gpu01:p1, or a host alone",
+    PORT: "a host port such as gpu01:p1",
+    INTERFACE: "the name of a Linux interface, at most 15 characters",
+    OPTION: "an option's name in small letters, digits and '_'",
+    VARIABLE: "the name of an environment variable",
+    ACCOUNT: "a user's name in small letters, digits, '_' and '-', at most 32",
+    LINE: "one line of text, at most 4096 characters",
+}
+"""What each pattern of the files asks for, in words."""
+
+_KINDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[str, bool, Path]:
+    """What to say, whether it is about the key, and the path to blame."""
+    kind, got, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown field{did_you_mean(inner[-1], _fields(model, inner[:-1]))}", True, inner
+    if kind == "missing":
+        return f"the field {detail['loc'][-1]} is missing", False, inner[:-1]
+    if kind in _KINDS:
+        return f"wanted {_KINDS[kind]}, got {show(got)}", False, inner
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return f"wanted {words} {context[name]:g}, got {show(got)}", False, inner
+    if kind == "literal_error":
+        wanted = str(context["expected"]).replace("'", "")
+        return f"wanted {wanted}, got {show(got)}{did_you_mean(got, wanted.replace(' or ', ', ').split(', '))}", False, inner
+    if kind in ("too_short", "too_long"):
+        limit, count = ("least", context["min_length"]) if kind == "too_short" else ("most", context["max_length"])
+        return f"wanted at {limit} {count} item{'s' if count != 1 else ''}, got {context['actual_length']}", False, inner
+    if kind in ("string_too_short", "string_too_long"):
+        limit = f"at least {context['min_length']}" if kind == "string_too_short" else f"at most {context['max_length']}"
+        return f"wanted {limit} characters, got {show(got)}", False, inner
+    if kind == "string_pattern_mismatch":
+        words = PATTERNS.get(str(context["pattern"]), f"text that matches {context['pattern']}")
+        return f"wanted {words}, got {show(got)}", inner[-1:] == (got,), inner
+    if kind == "finite_number":
+        return f"wanted a finite number, got {got}", False, inner
+    if kind == "value_error":
+        return str(context.get("error", detail["msg"])), False, inner
+    return detail["msg"], False, inner
+
+
+def show(value: Any) -> str:
+    """A value as a reader would write it, shortened."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "nothing"}[value]
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= 40 else f'"{value[:37]}..."'
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 24 else f"{text[:20]}..."

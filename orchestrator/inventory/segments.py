@@ -1,0 +1,138 @@
+"""Electrical segments: host ports cabled to packet switches, which deliver by address and which nobody here drives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from optics import HostName, HostPort, Link
+from optics.plain import did_you_mean, summary
+from orchestrator.inventory.edges import SegmentEdge
+from orchestrator.inventory.positions import Path, Problems
+
+
+@dataclass(frozen=True, slots=True)
+class Rack:
+    """Hosts at one leaf switch. All that they exchange with other racks shares `uplink_mbps` (Mb/s), each way."""
+
+    hosts: tuple[HostName, ...]
+    uplink_mbps: float
+
+
+def cable_of(segment: str, host: HostName) -> str:
+    """The name of the cable between a host and a segment."""
+    return f"{segment}-{host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One port of each of some hosts; every port reaches every other. link_mbps: of a port, each way (Mb/s).
+
+    racks: leaf switches, if anything but the ports limits traffic; every host is in one of them then.
+    """
+
+    name: str
+    ports: Mapping[HostName, HostPort]
+    link_mbps: float
+    racks: tuple[Rack, ...] = ()
+
+    def links(self, hosts: Collection[HostName]) -> tuple[Link, ...]:
+        """A duplex link for each pair of these hosts: to routing a segment is a full mesh whose links share their ports."""
+        ports = [self.ports[host] for host in self.ports if host in hosts]
+        return tuple(Link(a, b) for a, b in combinations(ports, 2))
+
+    @property
+    def cables(self) -> Mapping[str, HostPort]:
+        """The host port at the end of each cable to these switches; a cable is called by switch and host."""
+        return {cable_of(self.name, host): port for host, port in self.ports.items()}
+
+    def rack(self, host: HostName) -> int:
+        """The number of the host's rack; 0 where there are none."""
+        return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)
+
+    def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
+        """What carries traffic from `a` to `b`, by name, and its rate (Mb/s): the two ports, and the uplinks between racks."""
+        yield f"{self.ports[a]} out", self.link_mbps
+        if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
+            for number, way in zip(ways, ("up", "down"), strict=True):
+                yield f"{self.name} rack {number + 1} {way}", self.racks[number].uplink_mbps
+        yield f"{self.ports[b]} in", self.link_mbps
+
+    def alone_mbps(self, a: HostName, b: HostName) -> float:
+        """What `a` can send `b` where nobody else sends (Mb/s)."""
+        return min(mbps for _, mbps in self.limits(a, b))
+
+    @property
+    def full(self) -> bool:
+        """Whether every rack's uplinks carry all that its hosts can send."""
+        return all(rack.uplink_mbps >= len(rack.hosts) * self.link_mbps * (1 - 1e-6) for rack in self.racks)
+
+    def __str__(self) -> str:
+        racks = f", {len(self.racks)} racks" if self.racks else ""
+        return f"{self.name} ({len(self.ports)} ports of {self.link_mbps:g} Mb/s{racks})"
+
+
+def read_segments(
+    edges: Sequence[SegmentEdge],
+    problems: Problems,
+    ports: Mapping[HostName, Collection[int]],
+    host_names: Collection[HostName] | None,
+    taken: Mapping[object, str],
+) -> dict[str, Segment]:
+    """The segments of fibres.yml, everything wrong with them added to `problems`.
+
+    ports: the port numbers of each well described host; host_names: all hosts, None where that is not known. taken: which names
+    and host ports have a cable already, and where.
+    """
+    found: dict[str, Segment] = {}
+    plugged: dict[object, str] = dict(taken)
+    for index, edge in enumerate(edges):
+        path: Path = ("segments", index)
+        place = f"segments[{index}]"
+        if edge.name in plugged:
+            problems.add((*path, "name"), f"the name {edge.name} is taken already, by {plugged[edge.name]}")
+        plugged.setdefault(edge.name, place)
+        members: dict[HostName, HostPort] = {}
+        for at, text in enumerate(edge.ports):
+            where: Path = (*path, "ports", at)
+            host, _, number = text.rpartition(":p")
+            port = HostPort(host, int(number))
+            if host_names is not None and host not in host_names:
+                hint = did_you_mean(host, host_names)
+                problems.add(where, f"host {host} is not in the lab ({summary(host_names, 'host')}){hint}")
+            elif host in ports and port.number not in ports[host]:
+                problems.add(where, f"{host} has no port {number} (it has {', '.join(map(str, ports[host]))})")
+            elif host in members:
+                problems.add(where, f"{host} is at this segment already, by {members[host]}; a segment takes one port of a host")
+            elif port in plugged:
+                problems.add(where, f"there is a cable at {port} already, {plugged[port]}")
+            elif (cable := cable_of(edge.name, host)) in plugged:
+                problems.add(where, f"the name of its cable, {cable}, is taken already, by {plugged[cable]}")
+            members.setdefault(host, port)
+            plugged.setdefault(port, place)
+            plugged.setdefault(cable_of(edge.name, host), place)
+        _racks(edge, members, problems, path)
+        racks = tuple(Rack(tuple(rack.hosts), rack.uplink_mbps) for rack in edge.racks)
+        found[edge.name] = Segment(edge.name, members, edge.link_mbps, racks)
+    return found
+
+
+def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Problems, path: Path) -> None:
+    """Racks part the hosts of their segment."""
+    seen: dict[HostName, int] = {}
+    for index, rack in enumerate(edge.racks):
+        for at, host in enumerate(rack.hosts):
+            where: Path = (*path, "racks", index, "hosts", at)
+            if host not in members:
+                problems.add(where, f"{host} has no port at segment {edge.name}{did_you_mean(host, members)}")
+            elif host in seen:
+                problems.add(where, f"{host} is in racks[{seen[host]}] already")
+            seen.setdefault(host, index)
+    if edge.racks and (lost := [host for host in members if host not in seen]):
+        problems.add((*path, "racks"), f"{_few(lost)} in no rack; every host of the segment is in one, or leave racks out")
+
+
+def _few(hosts: Sequence[HostName]) -> str:
+    words = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    return f"{words} {'is' if len(hosts) == 1 else 'are'}"

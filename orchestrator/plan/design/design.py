@@ -1,0 +1,553 @@
+"""From a workload and a lab to a plan: the topology by one of the planner's methods, the job that uses it, what it will take.
+
+The prediction follows the routes the hosts will really have: ports as they would be assigned on an empty lab, next hops as
+`paths.next_hops` chooses them. Nothing here touches a lab.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any, cast
+
+from optics import BadFile, HostName, Infeasible, Link, LinkKind
+from optics.plain import reason
+from optics.plan import WantedLink, ring_steps
+from orchestrator.fabric.circuits import assign_ports
+from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.schema import check
+from orchestrator.plan.design import electrical
+from orchestrator.plan.design.placement import chosen_hosts
+from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
+from planner.alternating import Watch
+from planner.backend import orders
+from planner.bfb import Send
+from planner.demand import Demand, Group
+from planner.methods import METHODS, Found, Wanted
+from planner.predict import (
+    PairFlow,
+    Prediction,
+    RingFlow,
+    StepFlow,
+    Way,
+    allreduce_s,
+    is_link,
+    on_links,
+    pair_loads,
+    ring_loads,
+    spread,
+    transfers_s,
+)
+from planner.shape import Lab as PlannerLab
+from planner.shape import Shape
+from planner.workload import Workload, demand
+
+PAYLOAD = 8948 / 9014
+"""Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
+AIM_S = 1.0
+"""On labs much slower than the workload's home an iteration is scaled down to take about so long."""
+MUCH_SLOWER = 10.0
+LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
+"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say. Of computing, likewise."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A workload file that was read. `sha256`: of its text."""
+
+    workload: Workload
+    demand: Demand
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """Bytes of one transfer that go by one lane, and the links they take."""
+
+    src: int
+    dst: int
+    bytes: int
+    lane: int
+    way: Way
+
+
+@dataclass(frozen=True)
+class Design:
+    """A topology on hosts of a lab, the job on it and its prediction.
+
+    orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
+    home: the same at the workload's own rate and bytes. others: topologies reckoned with beside, and their iteration (s).
+    stopped: somebody ended the search for a strategy; this is the best until then.
+    """
+
+    wanted: Wanted
+    read: Read
+    hosts: tuple[HostName, ...]
+    lab: PlannerLab
+    found: Found
+    orders: Mapping[str, tuple[tuple[int, ...], ...]]
+    links: tuple[Link, ...]
+    transfers: tuple[Transferred, ...]
+    schedules: Mapping[str, tuple[Send, ...]]
+    link_mbps: float
+    scale: float
+    time_scale: float
+    here: Prediction
+    home: Prediction
+    others: tuple[tuple[str, float], ...] = ()
+    stopped: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        return self.found.shape
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """Groups whose buffer would be smaller than a number once it is scaled, and is one."""
+        return tuple(group.id for group in self.read.demand.groups if 0 < group.bytes * self.scale < LEAST_BYTES)
+
+
+def bytes_here(size: float, scale: float) -> int:
+    """Of a group's buffer once it is scaled: a number to sum at least, unless there is nothing to sum."""
+    return max(round(size * scale), int(LEAST_BYTES)) if size else 0
+
+
+def read_workload(path: Path) -> Read:
+    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
+    if path.suffix == ".fbuf":
+        return _read_graph(path)
+    try:
+        text = text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        document = read_yaml(text, str(path))
+        problems = Problems(document)
+        found = check(Workload, document.value, problems)
+    if found is None:
+        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
+    return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
+
+
+def _read_graph(path: Path) -> Read:
+    from planner.importers import taskgraph
+
+    try:
+        data = bytes_of(path, MAX_GRAPH_BYTES)
+    except OSError as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        found = taskgraph.demand(data)
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
+    given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
+    return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
+
+
+def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
+    """What these hosts have in common: ports with fibres, and whether each port number has a switch of its own.
+
+    Raises: Infeasible - more ports are wanted than there are.
+    """
+    devices = {host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host} for host in hosts}
+    fewest = min(hosts, key=lambda host: len(devices[host]))
+    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)  # what rates and scales are by
+    if wanted.ports is not None and not 1 <= wanted.ports <= ports:
+        raise Infeasible(f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre", hint=f"--ports {ports}")
+    alike = all(found == devices[hosts[0]] for found in devices.values())
+    apart = len(set(devices[hosts[0]].values())) == len(devices[hosts[0]])
+    joined = any(trunk.start.device != trunk.end.device for trunk in lab.trunks)
+    return PlannerLab(
+        len(hosts),
+        wanted.ports or ports,
+        rate_mbps(lab, hosts) / 1e3 * PAYLOAD,
+        duplex=not wanted.simplex,
+        planes=alike and apart and not joined and ports > 1,
+        alpha_s=wanted.alpha_s,
+    )
+
+
+def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
+    """The rate of the slowest of these hosts' ports (Mb/s)."""
+    return min(lab.hosts[host].link_mbps for host in hosts)
+
+
+def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
+    """Find the topology and reckon with it. watch: hears how far a search is and may end it.
+
+    Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
+    """
+    hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken)
+    _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
+    degree = offered(lab, hosts, wanted).degree
+    try:
+        return _designed(read, lab, hosts, wanted, watch)
+    except Infeasible as error:
+        most = offered(lab, hosts, replace(wanted, ports=None)).degree
+        for ports in sorted({*range(1, most + 1)} - {degree}, key=lambda ports: (abs(ports - degree), -ports)):
+            try:
+                _designed(read, lab, hosts, replace(wanted, ports=ports, search=0))
+            except Infeasible:
+                continue
+            raise Infeasible(str(error), hint=f"--ports {ports}" + (f"; or {error.hint}" if error.hint else "")) from error
+        raise
+
+
+def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
+    """Raises: Infeasible - bytes by this scale are none at all, or more than a plan can say, or the time to compute is."""
+    if scale is None:
+        return
+    largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
+    least, most = LEAST_BYTES / max(largest, LEAST_BYTES), MOST_BYTES / max(largest, LEAST_BYTES)
+    if given.compute_s:
+        most = min(most, MOST_S / (given.compute_s * ratio))
+    if not least <= scale <= most:
+        raise Infeasible(
+            f"{scale:g} of the bytes: the largest buffer or transfer has {largest:.4g}, computing takes "
+            f"{given.compute_s * ratio:.3g} s on links of this rate",
+            hint=f"--scale {1.1 * least if scale < least else 0.9 * most:.2g}, or leave it out",
+        )
+
+
+def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted, watch: Watch | None = None) -> Design:
+    planner_lab = offered(lab, hosts, wanted)
+    read, searched, stopped = _searched(read, planner_lab, wanted, watch) if wanted.search else (read, (), False)
+    designs: list[Design] = []
+    refused: Infeasible | None = None
+    switched = wanted.method in electrical.KINDS
+    for found in electrical.find(lab, hosts, wanted) if switched else METHODS[wanted.method](read.demand, planner_lab, wanted):
+        try:
+            designs.append(_on_hosts(found, read, lab, hosts, planner_lab, wanted))
+        except Infeasible as error:
+            refused = refused or error
+    if refused is not None and not designs:
+        raise refused
+    best = min(designs, key=lambda found: found.home.iteration_s)
+    others = tuple((d.found.name, d.home.iteration_s) for d in designs if d is not best)
+    return replace(best, found=replace(best.found, why=(*searched, *best.found.why)), others=others, stopped=stopped)
+
+
+def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
+    """The demand of the best way to spread the model that the search found, what it did, in words, and whether it was stopped."""
+    from planner.alternating import alternate
+    from planner.strategies import parts
+
+    at_home = replace(lab, rate_gbps=read.workload.rate_gbps * PAYLOAD)
+    ways = parts(read.workload)
+    found = alternate(
+        ways,
+        at_home,
+        lab.n,
+        rules=wanted.rules,
+        seed=wanted.seed,
+        budget=wanted.search,
+        patience=wanted.patience,
+        watch=watch,
+    )
+    spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
+    told = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
+    last = found.rounds[-1].tried
+    if found.stopped:
+        end = "stopped there"
+    elif 0 < last < wanted.search:
+        end = f"{wanted.patience} in a row brought nothing better"
+    else:
+        end = f"all {last} were tried" if last else "there is only one way"
+    said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}; {end}")
+    return replace(read, demand=found.demand), said, found.stopped
+
+
+def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], offer: PlannerLab, wanted: Wanted) -> Design:
+    shape = found.shape
+    if not shape.connected:
+        src, dst = next((s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0)
+        raise Infeasible(f"no way leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
+    rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
+    kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
+    if found.segments:
+        links = tuple(link for name, members in found.segments for link in lab.segments[name].links(members))
+        lab = replace(lab, hosts={host: lab.hosts[host] for host in hosts})  # whose rate speeds are by
+    else:
+        links = assign_ports([WantedLink(a, b, kind) for a, b in rows], lab)
+    ways = orders(read.demand, shape, wanted.backend)
+    rings = [tuple(hosts[rank] for rank in order) for group in ways.values() for order in group]
+    chosen = next_hops(links, lanes_of(lab), (), rings)
+    link_mbps = rate_mbps(lab, hosts)
+    home_rate = read.workload.rate_gbps * 1e9 / 8 * PAYLOAD
+    named = _ring_flows(read.demand, ways, hosts, chosen, lab)
+    groups = {group.id: group for group in read.demand.groups}
+    schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, home_rate)
+    stepped = [_step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
+    flows = [flow for name, flow in named if name not in schedules]
+    ways |= {name: (groups[name].members,) for name in schedules}
+    pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
+    shares = spread(pairs)
+    ratio = read.workload.rate_gbps * 1e3 / link_mbps
+    home = predicted(read.demand, flows, pairs, shares, home_rate, wanted.alpha_s, read.demand.compute_s, stepped)
+    scale = wanted.scale if wanted.scale is not None else _scale(_ideal_s(read.demand, offer, home_rate), ratio)
+    moved = tuple(
+        Transferred(src, dst, max(1, round(read.demand.mp[src, dst] * scale * share)), lane, way)
+        for (src, dst, used), pair, parts in zip(lanes, pairs, shares, strict=True)
+        for lane, way, share in zip(used, pair.ways, parts, strict=True)
+        if share > 0
+    )
+    scaled = [replace(flow, bytes=flow.bytes * scale) for flow in flows]
+    least = [PairFlow(t.bytes, (t.way,)) for t in moved]
+    rate = link_mbps * 1e6 / 8 * PAYLOAD
+    here = predicted(
+        _scaled(read.demand, scale),
+        scaled,
+        least,
+        [(1.0,)] * len(least),
+        rate,
+        wanted.alpha_s,
+        read.demand.compute_s * scale * ratio,
+        [replace(flow, bytes=flow.bytes * scale) for flow in stepped],
+    )
+    return Design(wanted, read, hosts, offer, found, ways, links, moved, schedules, link_mbps, scale, scale * ratio, here, home)
+
+
+def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
+    """Time (s) of an iteration if every port of every rank could be filled: the same for all methods, so that scales are."""
+    sent = given.mp.sum(axis=1)
+    for group in given.groups:
+        sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
+    return float(given.compute_s + sent.max() / (lab.degree * bytes_per_s))
+
+
+def _scale(home_s: float, ratio: float) -> float:
+    """Bytes here per byte of the workload: all of them where the lab is about as fast as the workload's home."""
+    if ratio <= MUCH_SLOWER or not home_s or home_s * ratio <= AIM_S:
+        return 1.0
+    return float(f"{AIM_S / (home_s * ratio):.2g}")
+
+
+def _scaled(given: Demand, scale: float) -> Demand:
+    groups = tuple(replace(group, bytes=bytes_here(group.bytes, scale)) for group in given.groups)
+    return Demand(given.n, groups, given.mp * scale, given.compute_s)
+
+
+def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+    """The links traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
+    path = follow(chosen, lab, src, dst, lane)
+    if not path:
+        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
+    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
+
+
+def _ring_flows(
+    given: Demand, ways: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> list[tuple[str, RingFlow]]:
+    """The rings of each group, with its name."""
+    lanes, number, found = lanes_of(lab), 0, []
+    for group in given.groups:
+        for order in ways[group.id]:
+            order_of_hosts = [hosts[rank] for rank in order]
+            flow = ring_flow(group.bytes / len(ways[group.id]), order_of_hosts, chosen, lab, number % lanes)
+            found.append((group.id, flow))
+            number += 1
+    return found
+
+
+def _schedules(
+    found: Found,
+    wanted: Wanted,
+    named: Sequence[tuple[str, RingFlow]],
+    groups: Mapping[str, Group],
+    hosts: Sequence[HostName],
+    chosen: NextHops,
+    lab: Lab,
+    bytes_per_s: float,
+) -> dict[str, tuple[Send, ...]]:
+    """Breadth-first schedules for groups of all ranks, where the back-end runs any, and they are faster than rings or asked for."""
+    whole = [group for group in groups.values() if len(group.members) == found.shape.n]
+    if wanted.backend != "msccl" or not whole:
+        return {}
+    from planner.bfb import schedule
+
+    sends, taken = schedule(found.shape), {}
+    for group in whole:
+        by_rings = allreduce_s([flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s)
+        by_steps = _step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
+        if wanted.method == "direct" or by_steps < by_rings * 0.999:
+            taken[group.id] = sends
+    return taken
+
+
+def _step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
+    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
+    return StepFlow(group.bytes, len(group.members), tuple(rows))
+
+
+def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
+    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
+    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
+
+
+def pair_flows(
+    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
+    """The ways of each transfer that differ, and which lane takes each."""
+    flows, lanes = [], []
+    for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
+        ways: dict[Way, int] = {}
+        for lane in range(lanes_of(lab)):
+            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
+        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
+        lanes.append((src, dst, list(ways.values())))
+    return flows, lanes
+
+
+def predicted(
+    given: Demand,
+    rings: Sequence[RingFlow],
+    pairs: Sequence[PairFlow],
+    shares: Sequence[Sequence[float]],
+    bytes_per_s: float,
+    alpha_s: float,
+    compute_s: float,
+    stepped: Sequence[StepFlow] = (),
+) -> Prediction:
+    """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
+    loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
+    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
+    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
+    sent: Counter[int] = Counter()
+    for group in given.groups:
+        for rank in group.members:
+            sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
+    moved = sum(flow.bytes for flow in pairs)
+    every = sum((flow.loads for flow in stepped), Counter(loads) + ring_loads(rings))
+    sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
+    # rank 0 is the one whose iterations are recorded
+    mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
+    return Prediction(
+        compute_s,
+        transfers_s(loads, bytes_per_s, alpha_s, hops),
+        took,
+        mine / took if took else 0.0,
+        on_links(every) / sent_in_all if sent_in_all else 1.0,
+        on_links(loads) / moved if moved else 0.0,
+        every,
+    )
+
+
+# --- the plan file --------------------------------------------------------------------------------------------------------------
+
+
+def routing(found: Design, lab: Lab) -> list[str]:
+    """How the hosts route, in words: rules per host, and whether lossless forwarding could stand still in a circle."""
+    from planner.routing import Routes, deadlock, lossless_classes
+
+    rank = {host: number for number, host in enumerate(found.hosts)}
+    rings = [tuple(found.hosts[r] for r in order) for g, each in found.orders.items() if g not in found.schedules for order in each]
+    chosen = next_hops(found.links, lanes_of(lab), (), rings)
+    paths = {}
+    for a, b in permutations(found.hosts, 2):
+        hops = follow(chosen, lab, a, b, 0)
+        paths[rank[a], rank[b]] = (((rank[a], *(rank[hop.into.host] for hop in hops)), 1.0),)
+    routes = Routes(len(rank), paths)
+    rules = routes.rules()
+    transit = max(one.filters for one in rules)
+    words = [f"routing: shortest paths, one next hop per destination and lane; {len(chosen) // len(rank)} routes a host"]
+    words[0] += f" (RDMA functions: {max(one.routes for one in rules)} and as many neighbours, at most {transit} filters)"
+    circle = deadlock(routes)
+    if circle:
+        stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
+        classes = max(lossless_classes(routes).values()) + 1
+        words.append(
+            f"lossless forwarding could stand still: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
+        )
+    else:
+        words.append("lossless forwarding cannot stand still: no circle of channels that wait for one another")
+    return words
+
+
+def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
+    """The schedule's sends, the parts of a piece laid one after the other for each receiver."""
+    laid: dict[tuple[int, int], float] = {}
+    rows = []
+    for send in schedule:
+        begin = laid.get((send.dst, send.shard), 0.0)
+        end = round(begin + send.part, 9)
+        laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
+        ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
+        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
+    return rows
+
+
+def document(found: Design, name: str = "") -> dict[str, Any]:
+    """The plan file: links, the job with its traffic, the prediction, who made it."""
+    hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
+    ringed = {
+        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
+    }
+    merged: Counter[tuple[int, int]] = Counter()
+    for a, b in found.shape.cables.tolist():
+        merged[(a, b) if not found.shape.duplex or a < b else (b, a)] += 1
+    kind = {} if found.shape.duplex else {"kind": "simplex"}
+    links = [
+        {"a": hosts[a], "b": hosts[b], **kind, **({"count": count} if count > 1 else {})}
+        | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
+        for (a, b), count in sorted(merged.items())
+    ]
+    segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
+    here = found.here
+    predicted = {
+        "iteration_ms": here.iteration_s * 1e3,
+        "compute_ms": here.compute_s * 1e3,
+        "transfers_ms": here.transfers_s * 1e3,
+        "allreduce_ms": here.allreduce_s * 1e3,
+        "busbw_mbps": here.busbw / 1e6,
+        "link_mbps": found.link_mbps,
+        "diameter": float(found.shape.diameter),
+        "mean_hops": found.shape.mean_hops(),
+        "bandwidth_tax": here.tax,
+    }
+    groups = [
+        {
+            "id": group.id,
+            "bytes": bytes_here(group.bytes, found.scale),
+            "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
+        }
+        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
+        for group in found.read.demand.groups
+        if group.bytes
+    ]
+    rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
+    return {
+        "schema": "testbed.plan/1",
+        "name": name or f"{workload.name}-{wanted.method}",
+        "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
+        "producer": {
+            "name": "testbed-design",
+            "method": wanted.method,
+            **rules,
+            "seed": wanted.seed,
+            "backend": wanted.backend,
+            "workload": workload.name,
+            "workload_sha256": found.read.sha256,
+        },
+        **({"segments": segments} if segments else {"links": links}),
+        "job": {
+            "name": f"{workload.name}-{wanted.method}",
+            "workload": "replay",
+            "ranks": list(hosts),
+            "args": {"iterations": wanted.iterations},
+            "traffic": {
+                "groups": groups,
+                "transfers": [
+                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
+                ],
+                "compute_s": round(here.compute_s, 6),
+                "scale": found.scale,
+                "time_scale": float(f"{found.time_scale:.9g}"),
+            },
+        },
+        "predicted": {key: round(value, 3) for key, value in predicted.items()},
+    }

@@ -1,0 +1,119 @@
+"""Designs over packet switches: which segments of the lab a method means, the topology they are, what limits traffic. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from optics import HostName, Infeasible
+from optics.plain import did_you_mean, summary
+from orchestrator.fabric.next_hops import Hop
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.segments import Segment
+from planner.methods import Found, Wanted
+from planner.predict import Shared, Way
+from planner.shape import Ring, Shape
+from planner.topofinder import BASE
+
+KINDS: Mapping[str, tuple[str, Callable[[Segment], bool]]] = {
+    "ideal": ("a packet switch without racks", lambda segment: not segment.racks),
+    "fat-tree": ("racks whose uplinks carry all that their hosts send", lambda segment: bool(segment.racks) and segment.full),
+    "oversubscribed": ("racks whose uplinks carry less than their hosts send", lambda segment: not segment.full),
+    "electrical": ("the packet switches named", lambda segment: True),
+}
+"""The methods whose hosts are joined by packet switches: what each needs, in words, and whether a segment is that."""
+
+
+def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
+    """The topology that the segments of a method are. Raises: Infeasible - the lab has none that joins these hosts, or not so."""
+    chosen = _chosen(lab, hosts, wanted)
+    names = ", ".join(segment.name for segment in chosen)
+    members = tuple((segment.name, tuple(host for host in hosts if host in segment.ports)) for segment in chosen)
+    rank = {host: number for number, host in enumerate(hosts)}
+    pairs = [(rank[link.a.host], rank[link.b.host]) for segment in chosen for link in segment.links(hosts)]
+    if not pairs:
+        raise Infeasible(f"{names or ', '.join(wanted.segments)}: no two of these {len(hosts)} hosts", hint="name other segments")
+    _joined(chosen, hosts, lab)
+    degree = max(sum(host in segment.ports for segment in chosen) for host in hosts)
+    why = tuple(_words(segment, hosts) for segment in chosen)
+    rings: tuple[Ring, ...] = ()
+    if len(chosen) == 1 and all(host in chosen[0].ports for host in hosts):
+        order = tuple(sorted(rank.values(), key=lambda number: (chosen[0].rack(hosts[number]), number)))
+        along = {(min(step), max(step)) for step in zip(order, order[1:] + order[:1], strict=True)}
+        pairs = [pair for pair in pairs if (min(pair), max(pair)) not in along]
+        rings = (Ring(BASE, order),)
+    return [Found(Shape(len(hosts), degree, True, rings, tuple(pairs)), f"{wanted.method} over {names}", why, members)]
+
+
+def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment]:
+    needs, fits = KINDS[wanted.method]
+    known, several = lab.segments, wanted.method == "electrical"
+    if several and not wanted.segments:
+        hint = f"--segment {next(iter(known))}: {summary(known, 'segment')}" if known else _make(wanted)
+        raise Infeasible("no packet switch is named" if known else "the lab has no packet switches", hint=hint)
+    found: dict[str, Segment] = {}
+    for pattern in wanted.segments:
+        named = {name: segment for name, segment in known.items() if fnmatchcase(name, pattern)}
+        if not named:
+            listed = summary(known, "segment") if known else "it has none"
+            raise Infeasible(f"segment {pattern} is not in the lab ({listed}){did_you_mean(pattern, known)}", hint=_make(wanted))
+        found |= named
+    if several:
+        return [segment for segment in found.values() if sum(host in segment.ports for host in hosts) > 1]
+    for segment in found.values():
+        if not fits(segment):
+            words = f"segment {segment} is not {wanted.method}: that is {needs}"
+            raise Infeasible(words, hint=f"testbed design electrical --segment {segment.name}")
+    fitting = [s for s in (found or known).values() if fits(s) and all(host in s.ports for host in hosts)]
+    if not fitting:
+        have = f"; it has {', '.join(map(str, known.values()))}" if known else ""
+        raise Infeasible(f"no segment of the lab joins these {len(hosts)} hosts by {needs}{have}", hint=_make(wanted))
+    return fitting[:1]
+
+
+def _joined(chosen: Sequence[Segment], hosts: Sequence[HostName], lab: Lab) -> None:
+    """Raises: Infeasible - traffic of some of the hosts does not get to the others, whatever switches of these it crosses."""
+    reached, before = {hosts[0]}, 0
+    while len(reached) > before:
+        before = len(reached)
+        reached |= {host for segment in chosen if reached & segment.ports.keys() for host in hosts if host in segment.ports}
+    if lost := [host for host in hosts if host not in reached]:
+        names = [segment.name for segment in chosen]
+        words = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not join {hosts[0]} and {', '.join(lost[:4])}"
+        further = [name for name, one in lab.segments.items() if name not in names and sum(host in one.ports for host in hosts) > 1]
+        hint = f"name further segments: {summary(further, 'segment')}" if further else "design for hosts that they join: --hosts"
+        raise Infeasible(words + (", ..." if len(lost) > 4 else ""), hint=hint)
+
+
+def _make(wanted: Wanted) -> str:
+    """How to get one on the emulated lab."""
+    kind = {"oversubscribed": "oversubscribed:4", "electrical": "ideal"}.get(wanted.method, wanted.method)
+    return f"list it in fibres.yml; an emulated lab has one with: python -m emulators.generate --electrical {kind} --out DIR"
+
+
+def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
+    """What a segment offers these hosts."""
+    mine = [host for host in hosts if host in segment.ports]
+    words = f"{segment.name} joins {len(mine)} hosts at {segment.link_mbps:g} Mb/s each"
+    if not segment.racks:
+        return words
+    racks = [rack for rack in segment.racks if set(rack.hosts) & set(mine)]
+    worst = min(rack.uplink_mbps / len(rack.hosts) for rack in racks)
+    return f"{words}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
+
+
+def parts(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
+    """A path as what limits traffic on it: an optical hop is a link; over a switch both ports do, and the uplinks between racks.
+
+    link_mbps: the rate of a link, which the speeds are by.
+    """
+    found: list[Hashable] = []
+    for hop in path:
+        segment = lab.segment_at.get(hop.out)
+        if segment is None:
+            found.append(hop)
+            continue
+        found.append(Shared(hop, segment.link_mbps / link_mbps))
+        limits = segment.limits(hop.out.host, hop.into.host)
+        found += [Shared(name, mbps / link_mbps, counted=False) for name, mbps in limits]
+    return tuple(found)

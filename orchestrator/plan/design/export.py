@@ -1,0 +1,160 @@
+"""A design in the words of other tools, a file each; what a tool cannot take is named with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optics import Infeasible
+from orchestrator.atomic import write_whole
+from orchestrator.fabric.next_hops import Hop
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.segments import Segment
+from orchestrator.plan.design.design import Design
+from planner.demand import Demand
+from planner.exporters import astra, graphviz, msccl, ranks, svg
+from planner.exporters.switches import Switch
+from planner.exporters.taskgraph import taskgraph
+from planner.predict import Shared
+from planner.routing import even
+
+Files = Mapping[str, str | bytes | Infeasible]
+"""By name; or why one cannot be."""
+
+
+def export(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
+    """Write every file that applies; return their names, and a line for each that does not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written, refused = [], []
+    for kind, make in KINDS.items():
+        try:
+            files = make(found, lab)
+        except Infeasible as error:
+            files = {kind: error}
+        for name, content in files.items():
+            if isinstance(content, Infeasible):
+                refused.append(f"{kind}: {content}" + (f" ({content.hint})" if content.hint else ""))
+                continue
+            write_whole(folder / name, content)
+            written.append(name)
+    return written, refused
+
+
+def picture(found: Design, lab: Lab, title: str) -> str:
+    """Rings, or packet switches; and maps of bytes before and, on links of light, after."""
+    return svg.svg(title, found.shape, found.hosts, before(found.read.demand), after(found), switches(found, lab))
+
+
+def switches(found: Design, lab: Lab) -> tuple[Switch, ...]:
+    """The packet switches that a design goes over, as far as its hosts are cabled to them; none if it goes over light."""
+    return tuple(_switch(segment, found.hosts) for segment in _segments(found, lab))
+
+
+def _segments(found: Design, lab: Lab) -> list[Segment]:
+    return [lab.segments[name] for name, _ in found.found.segments]
+
+
+def _switch(segment: Segment, hosts: Sequence[str]) -> Switch:
+    ports = f"ports of {segment.link_mbps:g} Mb/s"
+    if not segment.racks:
+        return Switch(segment.name, tuple(r for r, host in enumerate(hosts) if host in segment.ports), words=ports)
+    below = []
+    for number, rack in enumerate(segment.racks, 1):
+        if ranks := tuple(rank for rank, host in enumerate(hosts) if host in rack.hosts):
+            below.append(Switch(f"{segment.name} rack {number}", ranks, words=f"uplink {rack.uplink_mbps:g} Mb/s"))
+    return Switch(segment.name, below=tuple(below), words=ports)
+
+
+def before(demand: Demand) -> NDArray[np.float64]:
+    """Bytes from row to column: transfers, and sums passed on in the order of the members."""
+    matrix = np.array(demand.mp)
+    for group in demand.groups:
+        each = group.wire_bytes / len(group.members)
+        for a, b in pairwise((*group.members, group.members[0])):
+            matrix[a, b] += each
+    return matrix
+
+
+def after(found: Design) -> NDArray[np.float64]:
+    """Bytes on the links from row to column, those of parallel links together, at the workload's own size."""
+    rank = {host: index for index, host in enumerate(found.hosts)}
+    matrix = np.zeros((found.shape.n, found.shape.n))
+    for link, size in found.home.loads.items():
+        hop = link.name if isinstance(link, Shared) else link
+        if isinstance(hop, Hop):  # the rest limits hops and is none
+            matrix[rank[hop.out.host], rank[hop.into.host]] += size
+    return matrix
+
+
+def _nccl(found: Design) -> Files:
+    environment = ranks.nccl_environment(found.orders, found.shape.n)
+    whole = next((order for each in found.orders.values() for order in each if len(order) == found.shape.n), None)
+    order = whole or tuple(range(found.shape.n))
+    return {
+        "ranks.txt": ranks.rank_file(found.hosts, order),
+        "nccl.env": "".join(f"{key}={value}\n" for key, value in environment.items()),
+    }
+
+
+def _msccl(found: Design) -> Files:
+    """A program for each group, with the hosts of its communicator's ranks beside it."""
+    files: dict[str, str | bytes | Infeasible] = {}
+    for group in found.read.demand.groups:
+        name, file = f"{found.read.workload.name}-{group.id}", f"allreduce-{group.id}"
+        try:
+            if sends := found.schedules.get(group.id):
+                files[f"{file}.xml"] = msccl.scheduled(name, found.shape.n, sends)
+            else:
+                files[f"{file}.xml"] = msccl.xml(name, found.orders[group.id])
+        except Infeasible as error:
+            files[file] = Infeasible(f"group {group.id}: {error}", hint=error.hint)
+            continue
+        files[f"{file}.ranks.txt"] = ranks.rank_file(found.hosts, msccl.ranks_of(group.members))
+    if not files:
+        raise Infeasible("no group sums anything", hint="export a workload with all-reduces")
+    return files
+
+
+def _astra(found: Design, lab: Lab) -> Files:
+    demand, rate = found.read.demand, found.read.workload.rate_gbps
+    if segments := _segments(found, lab):
+        network = astra.switched(found.shape.n, _one_switch(segments, found.hosts).link_mbps / found.link_mbps * rate)
+    else:
+        network = astra.network(found.shape, rate)
+    files = {"astra-network.yml": network, "astra-communicators.json": astra.communicators(demand)}
+    return {**files} | {f"astra.{rank}.et": astra.trace(demand, rank) for rank in range(demand.n)}
+
+
+def _one_switch(segments: Sequence[Segment], hosts: Sequence[str]) -> Segment:
+    """The segment that limits nothing but ports. Raises: Infeasible - there are several, or hosts share uplinks."""
+    hint = "export a design over one switch, or over a ring of light"
+    if len(segments) > 1:
+        raise Infeasible(f"the analytical network has no place for {len(segments)} packet switches beside one another", hint=hint)
+    if not segments[0].full and len({segments[0].rack(host) for host in hosts}) > 1:
+        raise Infeasible("the analytical network knows no uplinks that several hosts share", hint=hint)
+    return segments[0]
+
+
+def _taskgraph(found: Design) -> Files:
+    if found.found.segments:
+        raise Infeasible("the task graph has links from host to host only, no packet switches", hint="export a design over light")
+    return {"taskgraph.fbuf": taskgraph(found.read.demand, found.shape, even(found.shape), found.read.workload.rate_gbps)}
+
+
+def _graphviz(found: Design, lab: Lab) -> Files:
+    return {"topology.dot": graphviz.dot(found.shape, found.hosts, found.read.workload.name, switches(found, lab))}
+
+
+KINDS: dict[str, Callable[[Design, Lab], Files]] = {
+    "nccl": lambda found, _: _nccl(found),
+    "ring-groups": lambda found, _: {"ring-groups.json": ranks.ring_groups(found.orders)},
+    "msccl": lambda found, _: _msccl(found),
+    "astra-sim": _astra,
+    "taskgraph": lambda found, _: _taskgraph(found),
+    "graphviz": _graphviz,
+    "picture": lambda found, lab: {"picture.svg": picture(found, lab, f"{found.read.workload.name}: {found.found.name}")},
+}

@@ -1,0 +1,95 @@
+"""Several designed jobs on one lab: which hosts plans that were there before have, and which are left for another. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from itertools import count as numbers
+
+from optics import HostName, Infeasible
+from optics.plain import did_you_mean, natural
+from optics.plan import Plan
+from orchestrator.inventory.lab import Lab
+
+
+def hosts_of(plan: Plan) -> frozenset[HostName]:
+    """Every host that a plan links, runs its job on, or routes over."""
+    linked = {host for link in plan.links for host in link.hosts}
+    routed = {host for route in plan.routes for host in route.path}
+    return frozenset(linked | routed | set(plan.job.ranks if plan.job else ()))
+
+
+def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
+    """Who has each host, by the plans' files. Raises: Infeasible - two of them need the same host."""
+    whose: dict[HostName, str] = {}
+    for file, plan in plans.items():
+        if twice := sorted(hosts_of(plan) & whose.keys(), key=natural):
+            raise Infeasible(
+                f"{file} and {whose[twice[0]]} both need {', '.join(twice[:6])}",
+                hint=f"one of them can be up at a time: leave {file} out, or design it beside {whose[twice[0]]}",
+            )
+        whose |= dict.fromkeys(hosts_of(plan), file)
+    return whose
+
+
+def chosen_hosts(
+    lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None
+) -> tuple[HostName, ...]:
+    """The hosts of ranks 0, 1, ...: those named, else the first of the lab that no other plan has (`whose`).
+
+    Raises: Infeasible - one is not there, is another plan's, or is named twice; there are too few or too many.
+    """
+    whose = whose or {}
+    free = sorted(lab.hosts.keys() - whose.keys(), key=natural)
+    for index, host in enumerate(named):
+        if host not in lab.hosts:
+            raise Infeasible(
+                f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
+            )
+        if host in whose:
+            raise Infeasible(f"host {host} is named, and {whose[host]} has it", hint=f"free: {', '.join(free) or 'none'}")
+        if host in named[:index]:
+            raise Infeasible(f"host {host} is named twice", hint=f"name {count} different hosts")
+    if len(named) > count:
+        raise Infeasible(
+            f"{len(named)} hosts are named, the workload has {count} ranks",
+            hint=f"name {count} of them: {','.join(named[:count])}, or set ranks to {len(named)} in the workload",
+        )
+    there = tuple(named) or tuple(free)
+    if len(there) >= count:
+        return there[:count]
+    if named:
+        words = f"the hosts named are {len(there)}"
+    elif whose:
+        words = f"{', '.join(dict.fromkeys(whose.values()))} leave {len(there)} of {len(lab.hosts)} hosts free"
+    else:
+        words = f"{lab.name} are {len(there)}"
+    set_to = f"set ranks to {len(there)} in the workload, or " if len(there) > 1 else ""
+    other = f"name {count} hosts" if named else f"take a lab of {count + len(whose)} hosts"
+    raise Infeasible(f"the workload has {count} ranks, {words}", hint=set_to + other)
+
+
+def apart(name: str, others: Iterable[str]) -> str:
+    """The name, or the first of `name-2`, `name-3`, ... that none of the others has."""
+    there = set(others)
+    numbered = (f"{name[:59]}-{number}" for number in numbers(2))
+    return next(one for one in chain((name,), numbered) if one not in there)
+
+
+def owner_for(name: str, others: Iterable[str] = ()) -> str:
+    """A name under which a plan can be up beside others': its own, made of what owners' names may hold."""
+    return apart(re.sub(r"[^\w.-]", "-", name)[:64], others)
+
+
+def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]) -> list[tuple[str, str]]:
+    """Which plans go over an uplink that these hosts use, too: plan and segment. Uplinks that carry all there is are no limit."""
+    found = []
+    for name in segments:
+        segment = lab.segments[name]
+        mine = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
+        for file, plan in plans.items() if not segment.full and len(mine) > 1 else ():
+            theirs = {segment.rack(host) for host in segment.ports.keys() & hosts_of(plan)} if name in plan.segments else set()
+            if len(theirs) > 1 and mine & theirs:
+                found.append((file, name))
+    return found

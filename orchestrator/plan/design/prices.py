@@ -1,0 +1,83 @@
+"""Reads the prices, those that came with the program or the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import planner
+from optics import BadFile, Infeasible
+from optics.plain import reason
+from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.schema import check
+from orchestrator.reading import attentive, text_of
+from orchestrator.results import Report
+from planner.cost import TIERS, Fabric, Prices
+
+
+def read_prices(path: Path | None = None) -> Prices:
+    """The prices of a file, None: those that came along. Raises: BadFile."""
+    given = path or Path(planner.__path__[0]) / "prices.yml"
+    try:
+        text = text_of(given)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{given}: {reason(error)}"]) from error
+    with attentive(str(given)):
+        document = read_yaml(text, str(given))
+    problems = Problems(document)
+    found = check(Prices, document.value, problems)
+    if found is None:
+        raise BadFile(problems.lines(), hint="planner/prices.yml shows the form")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FabricRow:
+    """A host's share of one fabric. gbps: of all its links together; price_ratio: to the first row's."""
+
+    fabric: str
+    links: int
+    gbps: float
+    price: float
+    watts: float
+    price_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fabrics(Report):
+    """Fabrics for the same hosts; `mark` says who verified the prices."""
+
+    mark: str
+    currency: str
+    rows: tuple[FabricRow, ...]
+
+
+def fabrics(prices: Prices, ports: int, gbps: float) -> Fabrics:
+    """Optical fabrics of so many ports a host, electrical ones of the same rate together, and the fat-tree of a panel's price.
+
+    Raises: Infeasible - a rate the table has no price for.
+    """
+    first = prices.host("panel", gbps, ports)
+    rows = []
+    whole = ports * gbps
+    kinds: tuple[Fabric, ...] = get_args(Fabric)
+    for kind in kinds:
+        electrical = kind in TIERS
+        links, rate = (1, whole) if electrical else (ports, gbps)
+        try:
+            cost = prices.host(kind, rate, links)
+        except Infeasible:
+            if not electrical:
+                raise
+            continue  # the table has no single link of this rate
+        name = f"{'electrical' if electrical else 'optical'}, {kind}"
+        rows.append(FabricRow(name, links, whole, cost, prices.host_watts(kind, links), cost / first))
+    try:
+        equal = prices.equal_rate(first, "three tiers")
+        rows.append(
+            FabricRow("electrical, three tiers, of a panel's price", 1, equal, first, prices.host_watts("three tiers"), 1.0)
+        )
+    except Infeasible:
+        pass
+    return Fabrics(prices.mark, prices.currency, tuple(rows))

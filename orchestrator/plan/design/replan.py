@@ -1,0 +1,218 @@
+"""What a change or a failure costs a designed job: plans read back as topology and demand, dark time against gain."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from optics import HostName, Infeasible, Link, LinkKind, Missing
+from optics.plan import Plan, Traffic
+from orchestrator.fabric.circuits import assign_ports
+from orchestrator.fabric.next_hops import lanes_of, next_hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design.design import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
+from orchestrator.results import PlanReport, Report
+from planner.demand import Demand, Group
+from planner.methods import Wanted
+from planner.predict import Prediction, RingFlow, spread
+from planner.repair import Replan, payoff, replan
+from planner.shape import Lab as PlannerLab
+from planner.shape import Ring, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Rewiring(Report):
+    """A change of topology against what it gains. Times in s; break_even_s counts from the change on, None: it gains nothing.
+
+    stalled_bytes: what waits while circuits are dark. iterations: until the time saved is the time lost.
+    """
+
+    plan: str
+    up: str
+    made: int
+    removed: int
+    dark_s: float
+    before_s: float
+    after_s: float
+    stalled_bytes: float
+    iterations: float | None
+    break_even_s: float | None
+    time_scale: float
+
+
+@dataclass(frozen=True)
+class Degraded:
+    """Both ways on after a failure, for a plan."""
+
+    plan: str
+    failed: tuple[str, ...]
+    options: Replan
+
+
+def traffic_of(plan: Plan) -> Traffic:
+    """Raises: Missing - the plan's job says not what it moves."""
+    if plan.job is None or plan.job.traffic is None:
+        raise Missing(
+            f"{plan.name} does not say what its job moves",
+            hint="design it: testbed design topoopt --workload examples/workloads/dlrm.yaml",
+        )
+    if any(group.schedule for group in plan.job.traffic.groups):
+        raise Missing(f"{plan.name} sums by a schedule; changes are reckoned for rings", hint="design it for --backend ring-groups")
+    if plan.segments:
+        raise Missing(
+            f"{plan.name} goes over packet switches ({', '.join(plan.segments)}), where no light moves",
+            hint="changes are reckoned between plans of optical links",
+        )
+    return plan.job.traffic
+
+
+def demand_of(plan: Plan) -> Demand:
+    """The demand of a designed job, by ranks. Raises: Missing."""
+    traffic = traffic_of(plan)
+    assert plan.job is not None
+    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    mp = np.zeros((len(rank), len(rank)))
+    for transfer in traffic.transfers:
+        mp[rank[transfer.src], rank[transfer.dst]] += transfer.bytes
+    groups = tuple(Group(g.id, tuple(sorted(rank[host] for host in g.rings[0])), g.bytes) for g in traffic.groups)
+    return Demand(len(rank), groups, mp, traffic.compute_s)
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The topology of a designed plan: rings where its orders have links of their own, the rest matched. Raises: Missing."""
+    traffic = traffic_of(plan)
+    assert plan.job is not None
+    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    duplex = all(link.kind is LinkKind.DUPLEX for link in plan.links)
+
+    def key(a: int, b: int) -> tuple[int, int]:
+        return (min(a, b), max(a, b)) if duplex else (a, b)
+
+    left: Counter[tuple[int, int]] = Counter()
+    for link in plan.links:
+        if not set(link.hosts) <= rank.keys():
+            raise Missing(
+                f"{plan.name} links hosts that are no ranks of its job", hint="one job on all hosts of the plan is wanted"
+            )
+        left[key(*(rank[host] for host in link.hosts))] += 1
+    degree = Counter(end for pair, count in left.items() for end in pair for _ in range(count))
+    rings: list[Ring] = []
+    for group in traffic.groups:
+        for hosts in group.rings:
+            order = tuple(rank[host] for host in hosts)
+            if any(ring.group == group.id and _reversed(ring.order, order) for ring in rings) and duplex:
+                continue
+            steps = Counter(key(a, b) for a, b in zip(order, order[1:] + order[:1], strict=True))
+            if len(order) == 2 and duplex:
+                steps = Counter([key(*order)])
+            if all(left[step] >= count for step, count in steps.items()):
+                left -= steps
+                rings.append(Ring(group.id, order))
+    return Shape(len(rank), max(degree.values()), duplex, tuple(rings), tuple(sorted(left.elements())))
+
+
+def _reversed(one: Sequence[int], other: Sequence[int]) -> bool:
+    """The same cycle the other way round; of the same number of copies, which come in pairs."""
+    back = list(reversed(other))
+    at = back.index(one[0])
+    return list(one) == back[at:] + back[:at]
+
+
+def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
+    """What the plan's hosts offer, at the rate of payload."""
+    assert plan.job is not None
+    return offered(lab, plan.job.ranks, Wanted("replan"))
+
+
+def reckon(
+    plan: Plan, links: Sequence[Link], lab: Lab, orders: Mapping[str, Sequence[Sequence[HostName]]] | None = None
+) -> Prediction:
+    """An iteration of the plan's job on links that may be another plan's, its transfers spread anew. orders: of groups that go by
+    others than the plan's."""
+    traffic, demand = traffic_of(plan), demand_of(plan)
+    assert plan.job is not None
+    lanes = lanes_of(lab)
+    given = {group.id: tuple((orders or {}).get(group.id) or group.rings) for group in traffic.groups}
+    every = [tuple(order) for group in given.values() for order in group]
+    chosen = next_hops(links, lanes, (), every)
+    flows: list[RingFlow] = []
+    for group in traffic.groups:
+        for order in given[group.id]:
+            flows.append(ring_flow(group.bytes / len(given[group.id]), order, chosen, lab, len(flows) % lanes))
+    pairs, _ = pair_flows(demand, plan.job.ranks, chosen, lab)
+    rate = rate_mbps(lab, plan.job.ranks) * 1e6 / 8 * PAYLOAD
+    return predicted(demand, flows, pairs, spread(pairs), rate, 0.0, traffic.compute_s)
+
+
+def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: float) -> Rewiring:
+    """Dark time of the change against the time an iteration of the wanted plan's job saves. Raises: Missing, Infeasible."""
+    if change.dark_ms_expected is None and not change.nothing_to_do:
+        raise Infeasible("no device says how long it switches", hint="give it a settling time: traits: {settle_s: 0.05}")
+    traffic = traffic_of(wanted)
+    after = reckon(wanted, assign_ports(wanted.links, lab), lab)
+    theirs = {g.id: g.rings for g in up.job.traffic.groups} if up.job is not None and up.job.traffic is not None else {}
+    fit = {g.id: theirs[g.id] for g in traffic.groups if g.id in theirs and set(theirs[g.id][0]) == set(g.rings[0])}
+    live = assign_ports(up.links, lab)
+    before = min((reckon(wanted, live, lab, orders) for orders in ({}, fit)), key=lambda found: found.iteration_s)
+    moves = change.made + change.removed
+    dark = (change.dark_ms_expected or 0.0) / 1e3 + (link_up_s if moves else 0.0)
+    size = demand_of(wanted)
+    worth = payoff(moves, dark, before.iteration_s, after.iteration_s, size.allreduce_bytes + size.mp_bytes)
+    pays = worth.iterations < inf
+    return Rewiring(
+        wanted.name,
+        up.name,
+        change.made,
+        change.removed,
+        dark,
+        before.iteration_s,
+        after.iteration_s,
+        worth.stalled_bytes,
+        worth.iterations if pays else None,
+        worth.break_even_s if pays else None,
+        traffic.time_scale,
+    )
+
+
+def _of_hosts(words: str, hosts: Sequence[HostName]) -> str:
+    """The words with `rank 3`, `ranks 0 and 1` said as hosts."""
+    return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), words)
+
+
+def degraded(
+    plan: Plan, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName], link_up_s: float
+) -> Degraded:
+    """Both ways on when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, nobody remains."""
+    shape, demand = shape_of(plan), demand_of(plan)
+    assert plan.job is not None
+    rank = {host: number for number, host in enumerate(plan.job.ranks)}
+    for host in (*hosts, *(host for link in links for host in link)):
+        if host not in rank:
+            raise Infeasible(f"{host} is no rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
+    left = Counter(shape.links)
+    for a, b in links:
+        for way in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
+            left[way] -= 1
+        if left[rank[a], rank[b]] < 0:
+            beside = ", ".join(plan.job.ranks[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
+            raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {beside}")
+    traits = [lab.traits_of(device) for device in lab.devices]
+    many = [found.at_once for found in traits if found.at_once is not None]
+    found = replan(
+        shape,
+        demand,
+        replace(planner_lab(plan, lab), degree=shape.degree),
+        links=[(rank[a], rank[b]) for a, b in links],
+        hosts=[rank[host] for host in hosts],
+        settle_s=max(found.settle_s for found in traits),
+        at_once=min(many) if many else None,
+        link_up_s=link_up_s,
+    )
+    if not hosts:  # ranks are then the plan's own
+        found = replace(found, why_not=_of_hosts(found.why_not, plan.job.ranks))
+    return Degraded(plan.name, (*(f"{a}--{b}" for a, b in links), *hosts), found)

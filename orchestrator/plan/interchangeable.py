@@ -1,0 +1,89 @@
+"""Hosts that can take each other's place, and a plan whose hosts have. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from optics import HostName, HostPort
+from orchestrator.inventory.lab import Lab
+
+Labels: TypeAlias = Mapping[HostName, HostName]
+"""Host of the plan -> host that takes its place."""
+
+
+def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
+    """What hosts must agree in to be interchangeable."""
+    it = lab.hosts[host]
+    wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
+    devices = ", ".join(f"p{n} at {device}" for n, device in wired.items())
+    segments = ", ".join(
+        f"p{s.ports[host].number} at {s.name}" + (f" rack {s.rack(host) + 1}" if s.racks else "")
+        for s in lab.segments.values()
+        if host in s.ports
+    )
+    same = {"forwarding": it.forwarding, "lanes": it.lanes, "GPUs": it.gpus, "ports": len(it.ports), "fibres": devices}
+    return same | {"segments": segments}
+
+
+def difference(one: HostName, other: HostName, lab: Lab) -> str:
+    """Why two hosts cannot take each other's place, empty if they can: `GPUs 8, gpu07 has 4`."""
+    mine, theirs = facts(one, lab), facts(other, lab)
+    return "; ".join(f"{what} {mine[what]}, {other} has {theirs[what]}" for what in mine if mine[what] != theirs[what])
+
+
+def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ...]:
+    """The hosts in groups that agree in their facts; hosts without their like are left out."""
+    groups: dict[tuple[object, ...], list[HostName]] = {}
+    for host in dict.fromkeys(hosts):
+        groups.setdefault(tuple(facts(host, lab).values()), []).append(host)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def relabelled_text(text: str, by: Labels) -> str:
+    """The same plan file with other hosts in their places: links, ranks, rings and routes follow the labels."""
+    if not by:
+        return text
+    body = json.loads(text)
+
+    def end(name: str) -> str:
+        host, colon, port = name.partition(":")
+        return by.get(host, host) + colon + port
+
+    for link in body.get("links", ()):
+        link["a"], link["b"] = end(link["a"]), end(link["b"])
+    for segment in body.get("segments", ()):
+        if segment.get("hosts"):
+            segment["hosts"] = [by.get(host, host) for host in segment["hosts"]]
+    if job := body.get("job"):
+        job["ranks"] = [by.get(host, host) for host in job["ranks"]]
+        if "rings" in job:
+            job["rings"] = [[by.get(host, host) for host in ring] for ring in job["rings"]]
+    for route in body.get("routes", ()):
+        route["src"], route["dst"] = by.get(route["src"], route["src"]), by.get(route["dst"], route["dst"])
+        route["via"] = [by.get(host, host) for host in route["via"]]
+    return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def labels_between(text: str, other: str) -> dict[HostName, HostName] | None:
+    """The labels that make `other` out of `text`, None if it is another plan."""
+    try:
+        one, two = json.loads(text), json.loads(other)
+        by: dict[HostName, HostName] = {}
+        for a, b in zip(_names(one), _names(two), strict=True):
+            if by.setdefault(a, b) != b:
+                return None
+        if json.loads(relabelled_text(text, by)) != two or len(set(by.values())) < len(by):
+            return None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return {old: new for old, new in by.items() if old != new}
+
+
+def _names(body: Any) -> Iterable[str]:
+    """Every host that a plan names in its links and ranks, in the order of the file."""
+    for link in body.get("links", ()):
+        yield link["a"].partition(":")[0]
+        yield link["b"].partition(":")[0]
+    yield from (body.get("job") or {}).get("ranks", ())

@@ -1,0 +1,41 @@
+"""A job's arguments against what its program takes, and what makes two jobs the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from optics.plain import did_you_mean
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.positions import Path, Problems
+from orchestrator.inventory.schema import show
+from orchestrator.plan.edges import JobEdge
+from orchestrator.plan.job_env import check_env
+from workloads.options import OPTIONS, size
+
+
+def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
+    """Add every argument, variable and back-end of a plan's job that its program or its hosts do not take."""
+    _check_args(job.workload, job.args, problems)
+    ranks = [lab.hosts[name] for name in job.ranks if name in lab.hosts]
+    opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()
+    check_env(job.env, opened, ("job", "env"), problems)
+    if job.backend == "nccl" and (lacking := [host.name for host in ranks if not host.gpus]):
+        few = ", ".join(lacking[:4]) + (", ..." if len(lacking) > 4 else "")
+        problems.add(("job", "backend"), f"nccl needs a GPU on every host of the job; none on {few} (testbed_gpus in hosts.yml)")
+
+
+def _check_args(program: str, given: Mapping[str, object], problems: Problems) -> None:
+    options = {option.name: option for option in OPTIONS[program]}
+    wrong = False
+    for name, value in given.items():
+        place: Path = ("job", "args", name)
+        if name not in options:
+            words = f"{program} takes no argument {name}{did_you_mean(name, options) or '; it takes ' + ', '.join(options)}"
+            problems.add(place, words, key=True)
+        elif not options[name].takes(value):
+            wrong = True
+            problems.add(place, f"wanted {options[name].wanted}, got {show(value)}")
+    if "maxbytes" in given and "maxbytes" in options and not wrong:
+        smallest, largest = (size(str(given.get(name, options[name].default))) for name in ("minbytes", "maxbytes"))
+        if largest < smallest:
+            problems.add(("job", "args", "maxbytes"), f"wanted at least minbytes, {smallest}, got {show(given['maxbytes'])}")

@@ -1,0 +1,61 @@
+"""Links and circuits as the store keeps them, and back."""
+
+from __future__ import annotations
+
+from optics import Circuit, CrossConnect, DeviceName, HostPort, Link, LinkKind, Port, Setting, Slot, SpectralRoute
+from orchestrator.fabric import circuits as light
+from orchestrator.fabric.transition import per_device
+from orchestrator.inventory.lab import Lab
+
+
+def path_data(circuit: Circuit) -> dict[str, object]:
+    """A circuit's way as the store keeps it, for circuits that could take another one too."""
+    return {
+        "transmitter": [circuit.transmitter.host, circuit.transmitter.number],
+        "receiver": [circuit.receiver.host, circuit.receiver.number],
+        "path": [
+            [
+                x.ingress.device,
+                x.ingress.label,
+                x.egress.label,
+                *([x.slot.low_mhz, x.slot.high_mhz] if isinstance(x, SpectralRoute) else []),
+            ]
+            for x in circuit.path
+        ],
+    }
+
+
+def stored_circuits(stored: object, lab: Lab) -> tuple[Circuit, ...]:
+    """The circuits of a current plan: by the ways they were given, which several devices leave a choice of."""
+    kept: dict[tuple[HostPort, HostPort], tuple[Setting, ...]] = {}
+    for x in (stored.get("paths") if isinstance(stored, dict) else None) or ():
+        kept[HostPort(*x["transmitter"]), HostPort(*x["receiver"])] = tuple(_stored_setting(*s) for s in x["path"])
+    links = stored_links(stored)
+    live = per_device(setting for path in kept.values() for setting in path)
+    return light.circuits(links, lab, live)
+
+
+def _stored_setting(device: DeviceName, ingress: str, egress: str, *edges: int) -> Setting:
+    ports = Port(device, ingress), Port(device, egress)
+    return SpectralRoute(*ports, Slot(*edges)) if edges else CrossConnect(*ports)
+
+
+def link_data(link: Link) -> dict[str, str | int]:
+    """A link as the store keeps it."""
+    return {
+        "a": link.a.host,
+        "a_port": link.a.number,
+        "b": link.b.host,
+        "b_port": link.b.number,
+        "kind": link.kind.value,
+    }
+
+
+def stored_links(stored: object) -> tuple[Link, ...]:
+    """The links of a current plan as the store kept them; empty if it kept none."""
+    listed = stored.get("links") if isinstance(stored, dict) else None
+    return tuple(
+        Link(HostPort(x["a"], x["a_port"]), HostPort(x["b"], x["b_port"]), LinkKind(x["kind"]))
+        for x in listed or ()
+        if isinstance(x, dict)
+    )

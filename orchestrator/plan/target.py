@@ -1,0 +1,195 @@
+"""What a plan means on this lab, now: ports chosen, circuits, the change, the rules. Pure; computed from an observation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from drivers.api import CircuitSwitch
+from optics import (
+    Change,
+    Circuit,
+    DeviceName,
+    HostName,
+    Infeasible,
+    Link,
+    LinkKind,
+    Setting,
+    Traits,
+)
+from optics.plan import Plan
+from optics.words import short, sort_key
+from orchestrator.fabric import circuits as light
+from orchestrator.fabric.lightpath import Glass, among, loss_db, route, routes
+from orchestrator.fabric.lookahead import ahead, spare
+from orchestrator.fabric.move_order import in_order, per_device_dark, without
+from orchestrator.fabric.transition import Held, Transition, per_device, transition
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.avoid import choose
+from orchestrator.plan.avoid import without as bare
+from orchestrator.results import CircuitRow, DeviceDiff
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside, and the plan's segments, which
+    always carry traffic; kept_links: those that stay.
+
+    early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`prewire.ahead`); late: the
+    rest of it.
+    """
+
+    links: tuple[Link, ...]
+    circuits: tuple[Circuit, ...]
+    wanted: Held
+    change: Transition
+    old_links: tuple[Link, ...]
+    early: Mapping[DeviceName, Change] = field(default_factory=dict)
+
+    @property
+    def kept_links(self) -> tuple[Link, ...]:
+        still = {normal(link) for link in self.links}
+        return tuple(link for link in self.old_links if normal(link) in still)
+
+    @property
+    def broken_links(self) -> tuple[Link, ...]:
+        kept = set(self.kept_links)
+        return tuple(link for link in self.old_links if link not in kept)
+
+    @property
+    def moving(self) -> bool:
+        return bool(self.change)
+
+    @property
+    def late(self) -> Transition:
+        return without(self.change, self.early)
+
+    def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
+        """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.
+
+        already: settings the devices came to hold since they were observed; their light will not come anew.
+        """
+        ports: dict[HostName, set[int]] = defaultdict(set)
+        there = routes(already)
+        for circuit in self.circuits:
+            if any(x in self.change.made[x.ingress.device] and route(x) not in there for x in circuit.path):
+                ports[circuit.receiver.host].add(circuit.receiver.number)
+        return {host: tuple(sorted(numbers)) for host, numbers in sorted(ports.items())}
+
+
+def normal(link: Link) -> Link:
+    """The same link with its ends in order, so that `a--b` equals `b--a`; a simplex link keeps its direction."""
+    return link if link.kind is LinkKind.SIMPLEX or link.a <= link.b else Link(link.b, link.a, link.kind)
+
+
+def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting]], owned: Iterable[Setting]) -> Target:
+    """Work out the least disruptive way to `plan`.
+
+    Raises: Infeasible - the lab cannot carry the plan, or a circuit would lose more light than allowed. Interlock - circuits
+    that are not ours are in the way.
+    """
+    ours = per_device(owned)
+    # Links of others are neither kept for bare hosts nor given up: their ports are taken.
+    mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
+    links = choose(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab), plan.avoid)
+    ways = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - mine[d] for d, held in observed.items()})
+    if dim := light.over_budget(ways, plan.acceptance.max_loss_db):
+        words = "; ".join(f"{way} would lose {way.loss_db:.1f} dB" for way in dim[:5])
+        raise Infeasible(
+            f"{len(dim)} circuits exceed acceptance.max_loss_db {plan.acceptance.max_loss_db:g}: {words}",
+            hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
+        )
+    wanted = light.settings(ways)
+    unplugged = spare(observed, wanted, ours, lab)
+    change = transition(observed, {d: held | unplugged.get(d, frozenset()) for d, held in {**unplugged, **wanted}.items()}, ours)
+    early = ahead(change, observed, lab)
+    change = in_order(change, early, observed, lab)
+    old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
+    old += tuple(link for link in links if lab.electrical(link))
+    return Target(links, ways, wanted, change, old, early)
+
+
+def diff(
+    change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, early: Mapping[DeviceName, Change] | None = None
+) -> tuple[DeviceDiff, ...]:
+    """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves.
+
+    early: the part that is done before, in the dark.
+    """
+    early = early or {}
+    change = without(change, early)
+    observed = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
+    dark = per_device_dark(change, observed, lab)
+    return tuple(
+        DeviceDiff(
+            device,
+            kept=_shorts(change.kept[device]),
+            removed=_shorts(change.removed[device]),
+            made=_shorts(change.made[device]),
+            foreign=_shorts(change.foreign[device]),
+            dark_ms_expected=switching_s(asked, devices[device].traits) * 1e3 if (asked := change.changes.get(device)) else None,
+            time_scale=lab.time_scale(device),
+            dark_port_s_expected=dark.get(device),
+            ahead_s_expected=switching_s(before, devices[device].traits) if (before := early.get(device)) else None,
+        )
+        for device in sorted(change.kept)
+    )
+
+
+def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
+    return tuple(map(short, sorted(held, key=sort_key)))
+
+
+def switching_s(change: Change, traits: Traits) -> float:
+    """How long (s, of this lab) the device needs for `change` by its data sheet: settling, as often as it must be told anew.
+
+    A robot does one move at a time; a mirror switch turns all mirrors together.
+    """
+    moves = len(change.remove) + len(change.add)
+    return traits.settle_s * (ceil(moves / traits.at_once) if traits.at_once else 1)
+
+
+def slowest(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> tuple[DeviceName, float] | None:
+    """The device that needs longest, and how long (s), None if nothing moves."""
+    needs = ((switching_s(asked, devices[device].traits), device) for device, asked in change.changes.items())
+    return next(((device, seconds) for seconds, device in sorted(needs, reverse=True)), None)
+
+
+def expected_dark_ms(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> float | None:
+    """How long (ms) the slowest device needs, None if nothing goes dark."""
+    found = slowest(change, devices)
+    return found[1] * 1e3 if found else None
+
+
+def dark_time_scale(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> float:
+    """The time scale of the device the expected dark time is of; 1 for hardware."""
+    found = slowest(change, devices)
+    return lab.time_scale(found[0]) if found else 1.0
+
+
+def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
+    """Every light path that is kept, broken, made or somebody else's, for a report; one that is rerouted is broken and made."""
+    change = goal.change
+    before = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
+    after = {d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}
+    foreign = frozenset[Setting]().union(*change.foreign.values())
+    was, will = ({(t.transmitter, t.receiver, t.path) for t in Glass(held, lab).traces()} for held in (before, after))
+    rows = []
+    for state, ways in (("keep", was & will), ("break", was - will), ("make", will - was)):
+        for transmitter, receiver, path in ways:
+            if receiver is not None:
+                theirs = "foreign" if state == "keep" and foreign.intersection(path) else state
+                loss = loss_db(transmitter, receiver, path, lab)
+                rows.append(CircuitRow(f"{transmitter}->{receiver}", tuple(map(str, path)), loss, theirs))
+    order = ("keep", "break", "make", "foreign")
+    return tuple(sorted(rows, key=lambda row: (row.path, order.index(row.state))))
+
+
+def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
+    """A short name for this plan on this state of the devices; another state gives another name."""
+    held = (s for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
+    text = " ".join((plan.sha256, *plan.avoid.words)) + "".join(f"\n{s}" for s in held)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,88 @@
+"""Commands of this program that outlive the one that starts them: a guard, the watch over a change that waits to be confirmed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import optical_testbed
+from orchestrator.settings import Settings
+
+LOWLY = 10
+"""Niceness of what must not disturb: a tenth of the share of an ordinary process (sched(7)), and never nothing, as 19 would be."""
+
+
+def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
+    """Start `testbed WORDS` on the same lab and store, in a session of its own; what it says on stderr goes to the file `said`.
+
+    lowly: at a low priority from its first instruction on. Nobody waits for it: whoever leaves it running sets its
+    `returncode`.
+    """
+    said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # -P: -m would look for modules in the current directory first, which may be anybody's.
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--no-color"]
+    command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
+    if lowly and (nice := shutil.which("nice")) is not None:
+        command = [nice, "-n", str(LOWLY), *command]
+    places = {"DATA_DIR": settings.data_dir, "STATE_DIR": settings.state_dir, "LOCK_DIR": settings.lock_dir}
+    places |= {} if settings.store is None else {"STORE": settings.store}
+    environment = optical_testbed.environment() | {f"TESTBED_{name}": str(value) for name, value in places.items()}
+    words_fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words_fd, start_new_session=True, env=environment
+        )
+    finally:
+        os.close(words_fd)
+
+
+def process_mark(pid: int) -> str:
+    """Tell one life of a process id from the next: this boot and the process's start, empty if there is no such process."""
+    boot, stat = boot_id(), _stat(pid)
+    if not boot or not stat:
+        return ""
+    fields = stat[stat.rfind(")") + 2 :].split()
+    # proc(5): field 22 is the start time; field 3, the state, is the first after the name. A zombie does nothing any more.
+    return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
+
+
+def process_alive(pid: int, mark: str) -> bool:
+    """Whether the process that had `mark` still lives; one that only its owner may see (proc mounted with hidepid) is taken to."""
+    now = process_mark(pid)
+    if now:
+        return now == mark
+    if not mark.startswith(boot_id() or "?"):
+        return False
+    if _stat(pid):
+        return False  # a zombie
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def boot_clock_ns() -> int:
+    """Nanoseconds since this machine started, the time it slept included; nobody sets this clock."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _stat(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

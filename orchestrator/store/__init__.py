@@ -1,0 +1,1 @@
+"""One SQLite file: runs, steps, owners, locks, tag-outs, confirmations."""

@@ -1,0 +1,199 @@
+"""Changes that go back by themselves unless they are confirmed in time."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+
+from optics import HostName, Interlock
+from optics.plain import seconds_text
+from orchestrator.processes import boot_clock_ns, boot_id, process_alive, process_mark
+from orchestrator.results import Awaiting
+from orchestrator.store.audit import Who, make_tables
+from orchestrator.store.keys import lab_of
+from orchestrator.store.locks import Locks
+from orchestrator.store.scope import Scope
+from orchestrator.store.store import Run, Store
+
+LEAST_S, MOST_S = 1.0, 12 * 3600.0
+"""What may be asked for (s); a committer counts down for a day at most."""
+_TABLE = """
+CREATE TABLE IF NOT EXISTS awaited(
+  run TEXT PRIMARY KEY, slice TEXT NOT NULL, undo TEXT NOT NULL, plan TEXT NOT NULL, back TEXT NOT NULL,
+  generation INTEGER NOT NULL, hosts TEXT NOT NULL, leaving TEXT NOT NULL, within_s REAL NOT NULL,
+  host TEXT NOT NULL, boot TEXT NOT NULL,
+  due_ns INTEGER NOT NULL, due REAL NOT NULL, state TEXT NOT NULL, ended_by TEXT NOT NULL DEFAULT '', ended REAL,
+  pid INTEGER NOT NULL DEFAULT 0, process TEXT NOT NULL DEFAULT '')
+"""
+
+
+class Settled(Exception):
+    """It is not waited for any more: somebody else took it back or confirmed it meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A change that waits, or waited, to be confirmed. state: pending, confirmed, reverted, hands-needed or superseded.
+
+    undo: the run whose before is the way back; it differs from `run` where that resumed another. leaving: hosts of the plan before,
+    which keep their routes until it is confirmed. boot, due_ns: the deadline by the clock of the boot it was set in; due: in wall
+    s. pid, process: who watches.
+    """
+
+    run: str
+    slice: str
+    undo: str
+    plan: str
+    back: str
+    generation: int
+    hosts: tuple[HostName, ...]
+    leaving: tuple[HostName, ...]
+    within_s: float
+    host: str
+    boot: str
+    due_ns: int
+    due: float
+    state: str = "pending"
+    ended_by: str = ""
+    ended: float | None = None
+    pid: int = 0
+    process: str = ""
+
+    def left_s(self) -> float:
+        """Seconds until the deadline, not above zero once it has passed.
+
+        By the clock that nobody sets; only where this machine has restarted since by the wall clock, which is all there is then.
+        """
+        if self.boot == boot_id():
+            return (self.due_ns - boot_clock_ns()) / 1e9
+        return min(self.due - time.time(), self.within_s)
+
+    @property
+    def reason(self) -> str:
+        """Why the hosts are reserved, for whom it concerns; by it they are freed again."""
+        return f"waits to be confirmed: {self.plan}, run {self.run}"
+
+    @property
+    def watched(self) -> bool:
+        """Whether the process that would take it back lives."""
+        return bool(self.pid) and self.host == socket.gethostname() and process_alive(self.pid, self.process)
+
+    def report(self) -> Awaiting:
+        """For people and `--json`."""
+        return Awaiting(self.run, self.plan, self.back, self.due, round(self.left_s(), 3), self.watched)
+
+    def __str__(self) -> str:
+        left = self.left_s()
+        how = f"within {seconds_text(left)}" if left > 0 else "and is overdue"
+        return f"run {self.run} ({self.plan}) waits to be confirmed {how}, else back to {self.back or 'no plan'}"
+
+
+class Confirmations:
+    """What waits to be confirmed of one slice of a lab, as `who` sees and changes it."""
+
+    def __init__(self, store: Store, slice_: str, who: Who) -> None:
+        self.store, self.slice = store, slice_
+        self.locks = Locks(store, lab_of(slice_), who)
+        make_tables(store, _TABLE)
+
+    def pending(self) -> Awaited | None:
+        """The change that waits; there is one at most."""
+        found = self.last()
+        return found if found is not None and found.state == "pending" else None
+
+    def last(self) -> Awaited | None:
+        """The change that waits, or waited last."""
+        with self.store.transaction() as db:
+            row = db.execute("SELECT * FROM awaited WHERE slice=? ORDER BY rowid DESC LIMIT 1", (self.slice,)).fetchone()
+        return _awaited(row) if row is not None else None
+
+    def get(self, run: str) -> Awaited | None:
+        """The record of one run."""
+        with self.store.transaction() as db:
+            row = db.execute("SELECT * FROM awaited WHERE run=? AND slice=?", (run, self.slice)).fetchone()
+        return _awaited(row) if row is not None else None
+
+    def begin(self, made: Awaited, scope: Scope) -> None:
+        """Keep a change that waits from now on, and `scope` for its owner; one that it goes on with waits no more."""
+        before = self.pending()
+        if before is not None:
+            self._release(before)
+        values = {f.name: getattr(made, f.name) for f in fields(made)}
+        values |= {"hosts": json.dumps(made.hosts), "leaving": json.dumps(made.leaving)}
+        marks = ",".join(f":{name}" for name in values)
+        with self.store.transaction() as db:
+            if before is not None:
+                _end(db, before.run, "superseded", made.run)
+            db.execute(f"INSERT INTO awaited({','.join(values)}) VALUES({marks})", values)
+        # The record is there before what keeps others away, and gone after it: whoever dies in between leaves no lock of nobody's.
+        self.locks.take("reservation", scope, made.reason)
+
+    def watch(self, found: Awaited, pid: int) -> Awaited:
+        """Note which process watches."""
+        found = replace(found, pid=pid, process=process_mark(pid), host=socket.gethostname())
+        with self.store.transaction() as db:
+            db.execute("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
+        return found
+
+    def close(self, found: Awaited, state: str, by: str) -> None:
+        """It is not waited for any more, and the hosts are nobody's in particular."""
+        self._release(found)
+        with self.store.transaction() as db:
+            _end(db, found.run, state, by)
+
+    def _release(self, found: Awaited) -> None:
+        for lock in self.locks.listed():
+            if lock.kind == "reservation" and lock.reason == found.reason:
+                self.locks.release(lock.id)
+
+    # --- who may do what
+
+    def may(self, verb: str, options: Mapping[str, object]) -> None:
+        """Look, under the lock, whether a verb may begin.
+
+        Raises: Interlock - a change waits to be confirmed, and what comes now would bury its way back. Settled - see there.
+        """
+        found = self.pending()
+        if "unconfirmed" in options:
+            if found is None or found.run != options["unconfirmed"]:
+                raise Settled
+            return
+        if found is None or verb in ("down", "rollback", "confirm") or options.get("resumes") == found.run:
+            return
+        raise Interlock(f"{found}", hint=f"keep it: testbed confirm; or go back now: testbed rollback {found.run}")
+
+    @contextmanager
+    def ending(self, verb: str, run: Run, options: Mapping[str, object]) -> Iterator[None]:
+        """Around a verb that takes the change away: once that has begun, nobody waits for it any more.
+
+        The way back after the deadline is the exception: it is begun again until it came to an end.
+        """
+        if verb not in ("down", "rollback"):
+            yield
+            return
+        found, overdue, done = self.pending(), "unconfirmed" in options, False
+        try:
+            yield
+            done = True
+        finally:
+            record = self.store.get(run.id)
+            if found is not None and record is not None:
+                hands = record.status == "hands-needed"
+                if overdue and (done or hands):
+                    self.close(found, "hands-needed" if hands else "reverted", run.id)
+                elif not overdue and (done or record.begun):
+                    self.close(found, "superseded", run.id)
+
+
+def _end(db: sqlite3.Connection, run: str, state: str, by: str) -> None:
+    db.execute("UPDATE awaited SET state=?, ended_by=?, ended=? WHERE run=? AND state='pending'", (state, by, time.time(), run))
+
+
+def _awaited(row: sqlite3.Row) -> Awaited:
+    values = dict(row)
+    return Awaited(**{**values, "hosts": tuple(json.loads(values["hosts"])), "leaving": tuple(json.loads(values["leaving"]))})

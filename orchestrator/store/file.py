@@ -1,0 +1,112 @@
+"""The store's file and who may write it: its owner alone, or, where that was declared, the members of one group."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from pathlib import Path
+
+from optics.errors import Missing, TestbedError
+from orchestrator.store.fault import file_fault
+from orchestrator.trust import believed, user_name
+
+
+class UnsafeStore(TestbedError):
+    """Somebody else could write the store, and with it decide what this program does to the lab."""
+
+    code = "E-UNSAFE-STORE"
+    exit_code = 2
+
+
+def private_file(path: Path) -> None:
+    """Make the file, readable by its owner only.
+
+    Raises: UnsafeStore - others may write it or its directory, or own that. Missing - we may not.
+    StoreFailed - there is no room for it.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = f"{path.parent}: the store's directory cannot be made: {error.strerror}"
+        raise file_fault(path, error) or Missing(why, hint="set data_dir to one that can be") from error
+    folder = path.parent.stat()
+    share = f"or declare it shared: set `store` instead of `data_dir` to {path.parent} (docs/how-to/share-a-lab.md)"
+    if folder.st_uid not in believed():
+        raise UnsafeStore(
+            f"{path.parent}: belongs to {user_name(folder.st_uid)}, who may replace the store",
+            hint=f"set `data_dir` to a directory of your own, {share}",
+        )
+    if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
+        raise UnsafeStore(
+            f"{path.parent}: others may write there, and so replace the store", hint=f"chmod go-w {path.parent}, {share}"
+        )
+    fd = _open(path, 0o600, f"it belongs to {_owner(path)}; to use it together {share}")
+    try:
+        found = os.fstat(fd)
+        if found.st_mode & 0o022:
+            raise UnsafeStore(f"{path}: others may write the store", hint=f"chmod 600 {path}, {share}")
+        # SQLite would create it with the umask; the plan and the journal are nobody else's business.
+        if found.st_uid == os.geteuid():
+            os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
+
+
+def shared_file(path: Path) -> None:
+    """Make the file in a directory that a group shares, and that hands its group on to what is made in it (setgid).
+
+    The write-ahead log and its index get the rights of the file itself (sqlite3.c, findCreateFileMode).
+    Raises: UnsafeStore - others than that group may write it. Missing - we may not.
+    """
+    folder = path.parent
+    make = f"sudo install -d -m 2770 -g GROUP {folder}, with GROUP the group of the lab's users"
+    if not folder.is_dir():
+        raise Missing(f"{folder}: the shared store's directory is not there", hint=make)
+    found = folder.stat()
+    group = _group(found.st_gid)
+    if found.st_mode & 0o002:
+        raise UnsafeStore(f"{folder}: everybody may write the shared store, not its group alone", hint=f"chmod 2770 {folder}")
+    if not found.st_mode & stat.S_ISGID or found.st_mode & 0o070 != 0o070 or found.st_mode & stat.S_ISVTX:
+        raise UnsafeStore(
+            f"{folder}: group {group} cannot share what is made there (mode {stat.S_IMODE(found.st_mode):04o}, wanted 2770)",
+            hint=f"chmod 2770 {folder}",
+        )
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise Missing(
+            f"{folder}: only members of group {group} may use the shared store",
+            hint=f"sudo usermod -a -G {group} $USER; log in again",
+        )
+    fd = _open(path, 0o660, f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*")
+    try:
+        there = os.fstat(fd)
+        if there.st_uid == os.geteuid():
+            os.fchmod(fd, 0o660)
+        elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
+            raise UnsafeStore(
+                f"{path}: is not its group's alone (mode {stat.S_IMODE(there.st_mode):04o}, group {_group(there.st_gid)})",
+                hint=f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*",
+            )
+    finally:
+        os.close(fd)
+
+
+def _open(path: Path, mode: int, hint: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        raise file_fault(path, error) or Missing(f"{path}: the store cannot be opened: {error.strerror}", hint=hint) from error
+
+
+def _owner(path: Path) -> str:
+    try:
+        return user_name(path.stat().st_uid)
+    except OSError:
+        return "somebody else"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"

@@ -1,0 +1,35 @@
+"""The keys under which the store keeps a lab and an owner's slice of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from orchestrator.inventory.lab import Lab
+from orchestrator.settings import Settings
+
+
+def lab_key(name: str, addresses: Iterable[str]) -> str:
+    """Name a lab by its devices' addresses, so that two copies of one inventory are one lab and two labs of one name are two."""
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name) or "lab"
+    return f"{safe}-{hashlib.sha256(chr(10).join(sorted(addresses)).encode()).hexdigest()[:8]}"
+
+
+def slice_key(lab: str, owner: str) -> str:
+    """Name an owner's part of a lab: the plan that is up, circuits that are ours, and jobs are kept by it."""
+    return f"{lab}/{owner}"
+
+
+def lab_of(key: str) -> str:
+    """The key of the lab that a slice is part of."""
+    return key.partition("/")[0]
+
+
+def key_of(lab: Lab) -> str:
+    """The name under which this lab stands in the store and the lock directory."""
+    return lab_key(lab.name, (d.address for d in lab.devices.values()))
+
+
+def slice_of(lab: Lab, settings: Settings) -> str:
+    """The name under which the chosen owner's plan, circuits and jobs on this lab stand in the store."""
+    return slice_key(key_of(lab), settings.owner or settings.user)

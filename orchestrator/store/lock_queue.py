@@ -1,0 +1,128 @@
+"""Locks and who waits for whom: what becomes of a queue of locks as time passes and processes end. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from optics.plain import printable
+from orchestrator.store.scope import Scope
+
+Kind = Literal["run", "reservation"]
+State = Literal["active", "waiting", "released", "stolen", "expired", "died"]
+LIVE: tuple[State, ...] = ("active", "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """One lock. A run's dies with its process, a reservation lives until it expires or is unlocked.
+
+    id: the word that unlocks and steals it, never used again. process: marks the life of `pid` (`lablock.process_mark`).
+    seq: place in the queue. for_s: how long (s) a reservation lasts once it is active. after: the lock it waits for, whatever it
+    covers. asked, since, expires, ended: wall seconds; `since`: active, or asked for while it waits. token: of its run, 0 before.
+    """
+
+    id: str
+    kind: Kind
+    owner: str
+    user: str
+    host: str
+    pid: int
+    process: str
+    reason: str
+    scope: Scope
+    state: State
+    seq: int
+    asked: float
+    since: float
+    expires: float | None = None
+    for_s: float | None = None
+    after: str = ""
+    run: str = ""
+    token: int = 0
+    ended: float | None = None
+    ended_by: str = ""
+    why: str = ""
+    lab: str = field(default="", repr=False)
+
+    def meets(self, other: Lock) -> bool:
+        """Whether both cannot be active at once: they share something, and are of two owners or both change the lab."""
+        apart = self.owner == other.owner and "reservation" in (self.kind, other.kind)
+        return not apart and self.scope.overlaps(other.scope)
+
+    def __str__(self) -> str:
+        process = f" (pid {self.pid})" if self.kind == "run" else ""
+        owner = f" for {self.owner}" if self.owner != self.user else ""
+        until = f" until {clock(self.expires)}" if self.expires is not None else ""
+        return printable(f"{self.user} on {self.host}{process}{owner} since {clock(self.since)}{until}: {self.reason}", keep="")
+
+
+def clock(at: float) -> str:
+    """Local time of day, with the date where it is not today's."""
+    near = abs(at - time.time()) < 43_200
+    return time.strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
+    """Who keeps `wish` from being active: active locks it meets, and those that came before it and wait for the same.
+
+    Nobody who waits is passed, except by the runs of an owner whose reservation he waits for anyway.
+    """
+    active = [other for other in live if other.state == "active" and other.id != wish.id]
+    found = [other for other in active if wish.meets(other)]
+    by_id = {other.id: other for other in live}
+    for other in live:
+        if other.state != "waiting" or other.seq >= wish.seq or not wish.meets(other) or other.after in by_id:
+            continue
+        his_own = [h for h in active if h.kind == "reservation" and h.owner == wish.owner and h.meets(other)]
+        if wish.kind != "run" or not his_own:
+            found.append(other)
+    return found
+
+
+def settle(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
+    """The locks as they are at `now`, and those that changed: first whose processes are gone, expired, then who comes next.
+
+    Asking seldom or often gives the same: what expired in between is ended at its own time, and who waited began at that time.
+    """
+    locks = sorted(live, key=lambda lock: lock.seq)
+    changed: dict[str, Lock] = {}
+
+    def put(lock: Lock) -> None:
+        changed[lock.id] = lock
+        locks[next(i for i, old in enumerate(locks) if old.id == lock.id)] = lock
+
+    def standing() -> list[Lock]:
+        return [lock for lock in locks if lock.state in LIVE]
+
+    dead = {lock.id for lock in locks if lock.kind == "run" and lock.state in LIVE and gone(lock)}
+    for lock in [lock for lock in locks if lock.id in dead and lock.state == "waiting"]:
+        put(replace(lock, state="died", ended=now, why="its process is gone"))
+    while True:
+        ends = [lock for lock in standing() if lock.state == "active" and lock.expires is not None and lock.expires <= now]
+        if not ends:
+            break
+        at = min(lock.expires for lock in ends if lock.expires is not None)
+        for lock in ends:
+            if lock.expires == at:
+                put(replace(lock, state="expired", ended=at, why="its time was over"))
+        for lock in _next(standing(), at):
+            put(lock)
+    for lock in [lock for lock in locks if lock.id in dead and lock.state == "active"]:
+        put(replace(lock, state="died", ended=now, why="its process is gone"))
+    for lock in _next(standing(), now):
+        put(lock)
+    return standing(), list(changed.values())
+
+
+def _next(live: list[Lock], at: float) -> list[Lock]:
+    """Those who waited and are free to go at `at`."""
+    found = []
+    for index, lock in enumerate(live):
+        if lock.state != "waiting" or any(other.id == lock.after for other in live) or blockers(lock, live):
+            continue
+        live[index] = replace(lock, state="active", since=at, expires=None if lock.for_s is None else at + lock.for_s)
+        found.append(live[index])
+    return found

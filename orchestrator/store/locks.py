@@ -1,0 +1,328 @@
+"""Locks of a lab in the store: who holds what, who waits, who took what from whom. Every look settles what time has decided.
+
+A lock is in the same file as the journal, so that a step is begun only while the run's lock is held: one transaction for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from optics.errors import Locked, Missing, StoreFailed
+from orchestrator.processes import process_alive
+from orchestrator.store.audit import Who, add_audit, make_tables
+from orchestrator.store.clock import TABLE as CLOCKS
+from orchestrator.store.clock import moved_s
+from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle
+from orchestrator.store.scope import Scope, scope_of_data
+
+if TYPE_CHECKING:
+    from orchestrator.store.store import Run, Store
+from orchestrator.inventory.lab import Lab
+from orchestrator.settings import Settings
+from orchestrator.store.keys import key_of
+
+__all__ = ["Held", "Lock", "Locks", "Who", "hold", "locked", "lost", "still_held"]
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS locks(
+  seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lab TEXT NOT NULL, kind TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL,
+  host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,
+  reason TEXT NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, since REAL NOT NULL, expires REAL,
+  for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
+CREATE INDEX IF NOT EXISTS locks_by_state ON locks(lab, state)
+"""
+POLL_S = 0.1
+"""A run that waits looks this often (s) whether it may go on."""
+
+
+class Locks:
+    """The locks of one lab, as `who` sees and changes them."""
+
+    def __init__(self, store: Store, lab: str, who: Who) -> None:
+        self.store, self.lab, self.who = store, lab, who
+        make_tables(store, *TABLES.split(";"), CLOCKS)
+
+    # -- asking --------------------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        kind: Kind,
+        scope: Scope,
+        reason: str,
+        *,
+        for_s: float | None = None,
+        queue: bool = False,
+        after: str = "",
+    ) -> Lock:
+        """Ask for a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
+
+        Raises: Locked - somebody holds some of it, or waits for it, and we do not queue. Missing - no lock `after`.
+        """
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            if after and after not in {lock.id for lock in live}:
+                raise Missing(f"no lock {after} is held or waited for on this lab", hint="testbed lock")
+            seq = int(db.execute("SELECT coalesce(max(seq),0)+1 FROM locks").fetchone()[0])
+            who = self.who
+            wish = Lock(
+                id=_new_id(db),
+                kind=kind,
+                owner=who.owner,
+                user=who.user,
+                host=who.host,
+                pid=who.pid,
+                process=who.process,
+                reason=reason,
+                scope=scope,
+                state="waiting",
+                seq=seq,
+                asked=now,
+                since=now,
+                for_s=for_s,
+                after=after,
+                lab=self.lab,
+            )
+            ahead = blockers(wish, live)
+            if (ahead or after) and not queue and not after:
+                raise locked(ahead, wish)
+            if not ahead and not after:
+                wish = replace(wish, state="active", expires=None if for_s is None else now + for_s)
+            _insert(db, wish)
+            words = f"{kind} of {scope}" + (f" for {for_s:g} s" if for_s is not None else "") + (f": {reason}" if reason else "")
+            self._note(db, now, "locked" if wish.state == "active" else "queued", wish.id, words)
+        return wish
+
+    def extend(self, lock: str, scope: Scope) -> None:
+        """Make our lock hold `scope` too. Raises: Locked - somebody else holds some of it, or ours is not held any more."""
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            ours = next((one for one in live if one.id == lock and one.state == "active"), None)
+            if ours is None:
+                raise lost(_get(db, lock), "")
+            if ours.scope.covers(scope):
+                return
+            # Whoever waits for the lab waits for us already, or will: going back for him would be waiting while holding.
+            wish = replace(ours, scope=scope)
+            if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
+                raise locked(ahead, wish)
+            wider = replace(ours, scope=ours.scope | scope)
+            db.execute("UPDATE locks SET scope=? WHERE id=?", (json.dumps(wider.scope.to_data()), lock))
+            self._note(db, now, "extended", lock, f"by {scope}")
+
+    def bind(self, lock: str, run: str, token: int) -> None:
+        """Note which run holds the lock, and its fencing token."""
+        with self.store.transaction() as db:
+            db.execute("UPDATE locks SET run=?, token=? WHERE id=?", (run, token, lock))
+
+    # -- ending --------------------------------------------------------------------------------------------------------------
+
+    def release(self, lock: str, why: str = "") -> Lock | None:
+        """Give up a lock of ours; None if it was not held or waited for any more."""
+        return self._end(lock, "released", why)
+
+    def steal(self, lock: str, reason: str) -> Lock | None:
+        """End a lock whoever holds it; its run stops at its next journalled step. None if it had ended by itself."""
+        return self._end(lock, "stolen", reason)
+
+    def _end(self, lock: str, state: State, why: str) -> Lock | None:
+        now = time.time()
+        with self.store.transaction() as db:
+            live = self._settled(db, now)
+            ours = next((one for one in live if one.id == lock), None)
+            if ours is None:
+                return None
+            self._write(db, replace(ours, state=state, ended=now, ended_by=self.who.user, why=why))
+            if state == "stolen":  # its run begins nothing more: it is left half done, though its process may live
+                lost = "UPDATE runs SET status='interrupted', ended=?, message=? WHERE id=? AND status='running'"
+                db.execute(lost, (now, f"its lock {lock} was stolen by {self.who.user}", ours.run))
+            words = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
+            self._note(db, now, state, lock, words)
+            self._settled(db, now)
+        return ours
+
+    # -- looking -------------------------------------------------------------------------------------------------------------
+
+    def listed(self) -> list[Lock]:
+        """Who holds and who waits now, in the order of the queue."""
+        with self.store.transaction() as db:
+            return self._settled(db, time.time())
+
+    def get(self, lock: str) -> Lock | None:
+        """One lock by its id, ended or not."""
+        with self.store.transaction() as db:
+            self._settled(db, time.time())
+            return _get(db, lock, self.lab)
+
+    def ahead(self, lock: str) -> list[Lock]:
+        """Whom a waiting lock waits for."""
+        live = self.listed()
+        wish = next((one for one in live if one.id == lock and one.state == "waiting"), None)
+        if wish is None:
+            return []
+        return [one for one in live if one.id == wish.after] or blockers(wish, live)
+
+    # -- inside --------------------------------------------------------------------------------------------------------------
+
+    def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
+        """Let time have its say on all locks of the lab; what changed is written and audited in the same transaction."""
+        if moved := moved_s(db, self.lab, now):  # a reservation is for so many hours, whatever somebody calls them
+            later = "asked=asked+?1, since=since+?1, expires=expires+?1"
+            found = db.execute(f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')", (moved, self.lab))
+            if found.rowcount:
+                self._note(db, now, "clock set", "", f"by {moved:+.0f} s; what is held and waited for keeps its length")
+        rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
+        live, changed = settle([_lock(row) for row in rows], now, _gone)
+        for lock in changed:
+            self._write(db, lock)
+            what = "activated" if lock.state == "active" else lock.state
+            self._note(db, now if lock.ended is None else lock.ended, what, lock.id, lock.why or lock.reason)
+        return live
+
+    def _write(self, db: sqlite3.Connection, lock: Lock) -> None:
+        db.execute(
+            "UPDATE locks SET state=?, since=?, expires=?, ended=?, ended_by=?, why=? WHERE id=?",
+            (lock.state, lock.since, lock.expires, lock.ended, lock.ended_by, lock.why, lock.id),
+        )
+
+    def _note(self, db: sqlite3.Connection, at: float, what: str, subject: str, why: str) -> None:
+        add_audit(db, self.lab, self.who, at, what, subject, why)
+
+
+def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
+    """Check, inside the transaction that begins a step, that the run's lock was not taken from it. Raises: Locked."""
+    found = _get(db, lock)
+    if found is None or found.state != "active":
+        raise lost(found, run)
+
+
+def lost(lock: Lock | None, run: str) -> Locked:
+    """The error of one whose lock is gone."""
+    what = f"run {run}" if run else "this command"
+    if lock is None:
+        return Locked(f"{what} does not hold the lab any more", hint="testbed lock; testbed status")
+    how = f"{lock.state} by {lock.ended_by}" if lock.ended_by else lock.state
+    at = f" at {clock(lock.ended)}" if lock.ended is not None else ""
+    return Locked(
+        f"{what} does not hold the lab any more: its lock {lock.id} was {how}{at}" + (f": {lock.why}" if lock.why else ""),
+        hint="it stopped before its next step; testbed status says what is done and what is not",
+    )
+
+
+def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
+    """The error of one who does not wait: who holds what of it, since when, why, until when."""
+    lines = []
+    for lock in ahead:
+        verb = "is locked by" if lock.kind == "run" else "is reserved by"
+        verb = verb if lock.state == "active" else "is waited for by"
+        lines.append(f"{lock.scope & wish.scope} {verb} {lock} [lock {lock.id}]")
+    first = ahead[0]
+    ends = f"the lock ends with process {first.pid}" if first.kind == "run" else "it ends when it expires or is unlocked"
+    wait = "testbed up --wait 10m waits for it" if wish.kind == "run" else "add --queue to wait for it"
+    return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
+
+
+class Held:
+    """A run's lock while it is held."""
+
+    def __init__(self, locks: Locks, lock: Lock) -> None:
+        self.locks, self.lock = locks, lock
+
+    @property
+    def id(self) -> str:
+        return self.lock.id
+
+    def bind(self, run: Run) -> None:
+        """Note the run that works under the lock: its steps begin only while the lock is held."""
+        self.locks.bind(self.lock.id, run.id, run.token)
+        run.fence(lambda db: still_held(db, self.lock.id, run.id))
+
+    def extend(self, scope: Scope) -> bool:
+        """Hold `scope` too; False if we did already. Raises: Locked."""
+        if self.lock.scope.covers(scope):
+            return False
+        self.locks.extend(self.lock.id, scope)
+        self.lock = replace(self.lock, scope=self.lock.scope | scope)
+        return True
+
+
+@asynccontextmanager
+async def hold(
+    locks: Locks, scope: Scope, reason: str, *, wait_s: float = 0.0, told: Callable[[str], None] = lambda words: None
+) -> AsyncIterator[Held]:
+    """Hold a run's lock meanwhile. wait_s: how long (s) to wait in the queue; `told` hears whom we wait for, when that changes.
+
+    Raises: Locked - somebody else holds some of it, after `wait_s` still.
+    """
+    lock = locks.take("run", scope, reason, queue=wait_s > 0)
+    try:
+        give_up = time.monotonic() + wait_s
+        words = ""
+        while lock.state == "waiting":
+            ahead = locks.ahead(lock.id)
+            if ahead and time.monotonic() >= give_up:
+                raise locked(ahead, lock)
+            if ahead and (now := "; ".join(f"{one} [lock {one.id}]" for one in ahead)) != words:
+                words = now
+                told(words)
+            await asyncio.sleep(POLL_S)
+            found = locks.get(lock.id)
+            if found is None or found.state not in LIVE:
+                raise lost(found, "")
+            lock = found
+        yield Held(locks, lock)
+    finally:
+        with suppress(StoreFailed):  # it ends with this process then
+            locks.release(lock.id)
+
+
+def _gone(lock: Lock) -> bool:
+    """Whether the process that held it is known to have ended; of another machine's nothing is known."""
+    return lock.host == socket.gethostname() and not process_alive(lock.pid, lock.process)
+
+
+def _new_id(db: sqlite3.Connection) -> str:
+    while True:
+        made = secrets.token_hex(3)
+        if not db.execute("SELECT 1 FROM locks WHERE id=?", (made,)).fetchone():
+            return made
+
+
+def _get(db: sqlite3.Connection, lock: str, lab: str | None = None) -> Lock | None:
+    row = db.execute("SELECT * FROM locks WHERE id=?1 AND (?2 IS NULL OR lab=?2)", (lock, lab)).fetchone()
+    return _lock(row) if row is not None else None
+
+
+def _lock(row: sqlite3.Row) -> Lock:
+    return Lock(**{**dict(row), "scope": scope_of_data(json.loads(row["scope"]))})
+
+
+def _insert(db: sqlite3.Connection, lock: Lock) -> None:
+    names = [f.name for f in fields(Lock) if f.name != "scope"]
+    values = [getattr(lock, name) for name in names] + [json.dumps(lock.scope.to_data())]
+    marks = ",".join("?" * len(values))
+    db.execute(f"INSERT INTO locks({','.join(names)},scope) VALUES({marks})", values)
+
+
+def who(settings: Settings) -> Who:
+    """Who runs this command, and on whose behalf."""
+    return Who(settings.owner, settings.user)
+
+
+def locks_of(lab: Lab, settings: Settings, store: Store) -> Locks:
+    return Locks(store, key_of(lab), who(settings))
+
+
+def next_token(store: Store, lab: str) -> int:
+    """The token that a run of this store would get now."""
+    return max(store.last_token(lab) + 1, int(time.time()))

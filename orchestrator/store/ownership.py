@@ -1,0 +1,131 @@
+"""Whose circuits and hosts are whose: those of others are named and left alone, unless circuits are adopted by name."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+
+from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
+from optics.errors import Interlock
+from orchestrator.fabric.lightpath import Held, route, routes
+from orchestrator.hosts import Hello
+from orchestrator.store.audit import Who, add_audit, make_tables
+from orchestrator.store.keys import slice_key
+from orchestrator.store.records import Belonging
+from orchestrator.store.store import Store
+
+OWNER = "owner:"
+
+
+def plain(setting: Setting) -> str:
+    """A setting as an operator names it: without its attenuation."""
+    if isinstance(setting, SpectralRoute):
+        setting = SpectralRoute(setting.ingress, setting.egress, setting.slot)
+    return str(setting)
+
+
+def turned(setting: Setting) -> Setting | None:
+    """The circuit that goes the other way over the same two ports: a duplex switch may have made both as one connection."""
+    return CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
+
+
+def adopted(
+    words: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
+) -> frozenset[Setting]:
+    """The circuits that are there, are not ours, and that `words` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
+
+    A spectral route is named with its slot, or without where only one goes that way. again: these may be ours already, because a
+    run that went before adopted them. Raises: Missing - nothing there has such a name; all such are named. Interlock - of a pair
+    that goes both ways between two ports only one is named: a switch may be unable to end one and keep the other lit.
+    """
+    ours = routes(owned)
+    there = sorted((s for held in seen.values() for s in held), key=str)
+    found: set[Setting] = set()
+    problems = []
+    for word in words:
+        if word.startswith(OWNER):
+            name = word.removeprefix(OWNER)
+            theirs = routes(s for s, whose in owners.items() if whose.owner == name)
+            chosen = [s for s in there if route(s) in theirs]
+            near = get_close_matches(name, {whose.owner for whose in owners.values()}, 1)
+            why = f"{name} has no circuits on this lab" + (f"; did you mean {OWNER}{near[0]}?" if near else "")
+        else:
+            chosen = [s for s in there if plain(s) == word] or [s for s in there if plain(s).partition("@")[0] == word]
+            names = [plain(s) for s in there if route(s) not in ours]
+            why = f"{word} is not there; circuits that are not ours: {', '.join(names[:6]) or 'none'}"
+            if len(chosen) > 1:
+                chosen, why = [], f"{word} could be {' or '.join(map(plain, chosen))}"
+        if not chosen and not again:
+            problems.append(f"--adopt {word}: {why}")
+        found.update(s for s in chosen if route(s) not in ours)
+    if problems:
+        raise Missing("\n".join(problems), hint="testbed status lists the circuits of others")
+    chosen_routes = ours | routes(found)
+    halves = sorted(
+        (plain(s), plain(back)) for s in found for back in there if back == turned(s) and route(back) not in chosen_routes
+    )
+    if halves:
+        raise Interlock(
+            "\n".join(
+                f"--adopt {one}: may be one connection with {back}, which nobody could keep without it" for one, back in halves
+            ),
+            hint=" ".join(f'add --adopt "{back}"' for _, back in halves),
+        )
+    return frozenset(found)
+
+
+def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], words: Sequence[str]) -> list[str]:
+    """Make circuits ours in the store, audited, all of them or none; return what was adopted, in words.
+
+    Somebody whose circuits are all gone from him has no plan up any more, and his routes on hosts are ours to replace.
+    """
+    wanted = sorted(settings, key=str)
+    if not wanted:
+        return []
+    owners = {route(s): whose for s, whose in store.owners(lab).items()}
+    ours = slice_key(lab, who.owner)
+    lines = []
+    make_tables(store)
+    with store.transaction() as db:
+        store.own(ours, run, wanted)
+        for setting in wanted:
+            whose = owners.get(route(setting))
+            lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of nobody this store knows'}")
+            add_audit(db, lab, who, time.time(), "adopted", plain(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}")
+        for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
+            theirs = slice_key(lab, name)
+            if store.owned(theirs) or (current := store.current(theirs)) is None:
+                continue
+            store.clear_current(theirs)
+            store.hand_over(lab, name, who.owner)
+            plan = f"plan {current.plan_name}"
+            lines.append(f"the {plan} of {name}, who has no circuits left")
+            add_audit(db, lab, who, time.time(), "adopted", plan, f"of {name}, run {current.run}; by run {run}")
+    return lines
+
+
+def taken_hosts(
+    hosts: Iterable[HostName], hellos: Mapping[HostName, Hello], generations: Mapping[int, Belonging], ours: Container[str]
+) -> list[str]:
+    """Hosts that run the routes of another owner than `ours`, in words: a host carries one plan at a time."""
+    lines = []
+    for host in hosts:
+        hello = hellos.get(host)
+        whose = generations.get(hello.active) if hello is not None and hello.active is not None else None
+        if whose is not None and whose.owner not in ours:
+            lines.append(f"{host} belongs to {whose}")
+    return lines
+
+
+def explained(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interlock:
+    """The same refusal, every circuit in it named with its owner."""
+    words = str(error)
+    names = []
+    for setting, whose in sorted(owners.items(), key=lambda item: str(item[0])):
+        name = re.escape(plain(setting)) + r"(?:-[0-9.]+dB)?(?![\w.@-])"
+        words, count = re.subn(rf"which ({name}) uses", rf"which \1 of {whose} uses", words)
+        names += [plain(setting)] if count else []
+    wanted = " ".join(f'--adopt "{name}"' for name in names[:3] or ["DEVICE:IN->OUT"])
+    return Interlock(words, hint=f"{error.hint}; or make them yours: {wanted}")

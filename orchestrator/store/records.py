@@ -1,0 +1,128 @@
+"""What the run store tells: runs, steps, plans that are up, jobs, measured light, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.results import Json
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed, interrupted, died (process gone).
+
+    owner: whose slice of the lab it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
+    that it can be resumed. seconds: how long it ran, by the monotonic clock. begun: what it found was journalled, so it may have
+    changed something. resolved_by: the run that resumed, undid or superseded it.
+    """
+
+    id: str
+    verb: str
+    lab: str
+    plan_name: str
+    plan_sha: str
+    plan_text: str = field(repr=False)
+    inventory: str
+    user: str
+    host: str
+    pid: int
+    started: float
+    ended: float | None
+    status: str
+    exit_code: int | None
+    message: str
+    summary: Mapping[str, Json]
+    owner: str = ""
+    token: int = 0
+    options: Mapping[str, Json] = field(default_factory=dict)
+    seconds: float | None = None
+    resolved_by: str = ""
+    begun: bool = False
+
+    @property
+    def may_have_begun(self) -> bool:
+        """It came to change something, or died and nobody knows: not one that was refused or interrupted before."""
+        return self.begun or self.status in ("died", "running")
+
+    @property
+    def unfinished(self) -> bool:
+        """It stopped on its way and nothing has put that right since."""
+        stopped = self.status == "died" or (self.status in ("failed", "hands-needed", "interrupted") and self.begun)
+        return stopped and not self.resolved_by
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """Whose something is: the owner, and the run and plan by which it came; printed as `alice (ring-6, run 2026-11-21-0007)`."""
+
+    owner: str
+    run: str
+    plan_name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.owner} ({', '.join(filter(None, (self.plan_name, f'run {self.run}')))})"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One journalled effect. `state`: planned, doing (may or may not have happened), done, failed. Durations in seconds."""
+
+    run: str
+    seq: int
+    kind: str
+    subject: str
+    what: str
+    intent: Json
+    inverse: Json
+    state: str
+    planned: float
+    began: float | None
+    ended: float | None
+    seconds: float | None
+    result: Json
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentPlan:
+    """What was last brought up on a slice of a lab; `links` as the engine gave them (JSON), `since` wall seconds."""
+
+    run: str
+    plan_name: str
+    plan_sha: str
+    plan_text: str = field(repr=False)
+    links: Json
+    generation: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One launched job; `lab` is the key of its slice, `spec` is the engine's (JSON)."""
+
+    id: int
+    lab: str
+    run: str
+    name: str
+    spec: Json
+    state: str
+    started: float
+    ended: float | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LightPoint:
+    """What was measured of one circuit at one time (`at`, wall s), over the settings of `path`; None where no meter told.
+
+    loss_db: between the meters, attenuation that was set on purpose taken off. run: empty for a look outside any run.
+    """
+
+    circuit: str
+    path: str
+    at: float
+    in_dbm: float | None
+    out_dbm: float | None
+    loss_db: float | None
+    run: str = ""

@@ -1,0 +1,57 @@
+"""The runs the store knows: the latest that counts for a verb, and which of them other rows need."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from optics import Missing
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store
+
+KEEP = 200
+"""So many runs stay unless another number is given."""
+MANY, LARGE_MB = 1000, 1000
+"""From so many runs on, or so many megabytes, `doctor` speaks of it."""
+
+CHANGES = ("up", "down", "rollback", "restore", "prewire")
+
+
+def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
+    """The latest run of the owner's that changed something and was not taken back by itself. Raises: Missing."""
+    for record in store.history(lab, 0):
+        mine = record.owner == owner and record.verb in CHANGES and record.begun
+        if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
+            return record
+    raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
+
+
+def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
+    """The latest run of the owner's that may have changed something, however it ended. Raises: Missing."""
+    for record in store.history(lab, 0):
+        if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
+            return record
+    raise Missing("there is no run yet that could be gone on with", hint="testbed history")
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files in a folder and below."""
+    found = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a run that goes on compresses its journal
+            found += path.lstat().st_size
+    return found
+
+
+def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The runs that other rows of the store stand on, and why each must stay."""
+    asked = [
+        ("SELECT run FROM current", "the plan that is up is its"),
+        ("SELECT run FROM held", "circuits that are up are its"),
+        ("SELECT run FROM jobs WHERE ended IS NULL OR id IN (SELECT max(id) FROM jobs GROUP BY lab)", "the latest job is its"),
+    ]
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name='awaited'").fetchone() is not None:
+        for column in ("run", "undo"):
+            asked.append((f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed"))
+    return [(row[0], why) for query, why in asked for row in db.execute(query)]

@@ -1,0 +1,160 @@
+"""Tag-outs: somebody's hands are at a fibre, a port, a device or a host: no light moves there, and no traffic over packet
+switches comes or goes there, until the tag is away."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from optics import BadFile, DeviceName, HostPort, Missing, Port
+from optics.errors import Interlock
+from optics.plain import did_you_mean, natural, printable
+from orchestrator.inventory.lab import Lab
+from orchestrator.inventory.port_names import host_port, no_fibre
+from orchestrator.store.audit import Who, add_audit, make_tables
+from orchestrator.store.lock_queue import clock
+
+if TYPE_CHECKING:
+    from orchestrator.store.store import Store
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS tagouts(
+  id TEXT PRIMARY KEY, lab TEXT NOT NULL, subject TEXT NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
+  since REAL NOT NULL, reason TEXT NOT NULL, ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagout:
+    """One tag. since, ended: wall seconds.
+
+    subject: a fibre, a trunk, a device, `device:port`, a packet switch or a cable to it, a host or `host:pN`.
+    """
+
+    id: str
+    subject: str
+    user: str
+    owner: str
+    host: str
+    since: float
+    reason: str
+    ended: float | None = None
+    ended_by: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        return printable(
+            f"{self.subject} is tagged out by {self.user} since {clock(self.since)}: {self.reason} [tag {self.id}]", keep=""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a subject is: any light, or traffic over packet switches, at one of these is on it."""
+
+    ports: frozenset[Port] = frozenset()
+    host_ports: frozenset[HostPort] = frozenset()
+    devices: frozenset[DeviceName] = frozenset()
+
+
+def place_of(subject: str, lab: Lab) -> Place:
+    """Find what an operator named. Raises: BadFile - nothing of the lab has this name, or several things have."""
+    found: list[tuple[str, Place]] = []
+    fibres = {fibre.name: fibre for fibre in lab.fibres.values()}
+    if subject in lab.hosts:
+        found.append(("host", _at_host(lab, *(p for p in (*lab.fibres, *lab.segment_at) if p.host == subject))))
+    if subject in lab.devices:
+        found.append(("device", Place(devices=frozenset({subject}))))
+    if subject in fibres:
+        found.append(("fibre", _at_host(lab, fibres[subject].port)))
+    found += [("fibre", Place(frozenset({t.start, t.end}))) for t in lab.trunks if t.name == subject]
+    cables = {cable: port for segment in lab.segments.values() for cable, port in segment.cables.items()}
+    if subject in lab.segments:
+        found.append(("packet switch", _at_host(lab, *lab.segments[subject].ports.values())))
+    if subject in cables:
+        found.append(("cable", _at_host(lab, cables[subject])))
+    name, colon, label = subject.partition(":")
+    if colon and label and name in lab.devices:
+        if why := no_fibre(subject, lab):
+            raise BadFile([f"{subject}: {why}"], hint=f'or tag the whole device out: testbed tagout {name} --reason "..."')
+        found.append(("port", Place(frozenset({Port(name, label)}))))
+    if colon and label and name in lab.hosts:
+        port = host_port(subject, lab)
+        if port is None or str(port) != subject:
+            has = ", ".join(f"p{number}" for number in lab.hosts[name].ports)
+            raise BadFile([f"{subject}: {name} has no port {label} (it has {has})" + (f"; did you mean {port}?" if port else "")])
+        found.append(("port", _at_host(lab, port)))
+    if len(found) == 1:
+        return found[0][1]
+    if found:
+        raise BadFile([f"{subject} names a {' and a '.join(kind for kind, _ in found)} of this lab; name one of its ports instead"])
+    names = sorted({*lab.hosts, *lab.devices, *fibres, *(t.name for t in lab.trunks), *lab.segments, *cables}, key=natural)
+    raise BadFile(
+        [
+            f"{subject} is no fibre, device, device:port, packet switch, host or host:pN of this lab"
+            + did_you_mean(name if colon else subject, names)
+        ]
+    )
+
+
+def _at_host(lab: Lab, *ports: HostPort) -> Place:
+    """Cables by their host ends: what leaves or reaches these, and the device ports that are theirs alone."""
+    there = [lab.fibres[p] for p in ports if p in lab.fibres]
+    alone = {f.enters for f in there if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in there}
+    return Place(frozenset(alone), frozenset(ports))
+
+
+class Tagouts:
+    """The tags on one lab, as `who` sees and changes them."""
+
+    def __init__(self, store: Store, lab: str, who: Who) -> None:
+        self.store, self.lab, self.who = store, lab, who
+        make_tables(store, TABLE)
+
+    def set(self, subject: str, reason: str) -> Tagout:
+        """Tag `subject` out; several people may tag the same."""
+        now = time.time()
+        with self.store.transaction() as db:
+            made = Tagout(secrets.token_hex(3), subject, self.who.user, self.who.owner, self.who.host, now, reason)
+            db.execute(
+                "INSERT INTO tagouts(id,lab,subject,user,owner,host,since,reason) VALUES(?,?,?,?,?,?,?,?)",
+                (made.id, self.lab, subject, made.user, made.owner, made.host, now, reason),
+            )
+            add_audit(db, self.lab, self.who, now, "tagged out", subject, f"{reason} [tag {made.id}]")
+        return made
+
+    def listed(self) -> list[Tagout]:
+        """The tags that hang, oldest first."""
+        with self.store.transaction() as db:
+            rows = db.execute("SELECT * FROM tagouts WHERE lab=? AND ended IS NULL ORDER BY since, id", (self.lab,)).fetchall()
+        return [Tagout(**{k: v for k, v in dict(row).items() if k != "lab"}) for row in rows]
+
+    def remove(self, name: str, *, steal: bool = False, why: str = "") -> list[Tagout]:
+        """Take tags away: one by its id, or all of one's own on a subject. steal: somebody else's, by its exact id and a reason.
+
+        Raises: Missing - no such tag. Interlock - it is somebody else's.
+        """
+        hanging = self.listed()
+        chosen = [tag for tag in hanging if tag.id == name] or [tag for tag in hanging if tag.subject == name and not steal]
+        if not chosen:
+            what = "tag" if steal else "tag or tagged subject"
+            raise Missing(f"no {what} {name} on this lab", hint="testbed tagout list")
+        mine = [tag for tag in chosen if (tag.user, tag.owner) == (self.who.user, self.who.owner) or steal]
+        if not mine:
+            tag = chosen[0]
+            raise Interlock(
+                f"{tag}: only {tag.user} takes it away",
+                hint=f'ask {tag.user}; if nobody\'s hands are there: testbed tagout remove {tag.id} --steal --reason "..."',
+            )
+        now = time.time()
+        with self.store.transaction() as db:
+            for tag in mine:
+                db.execute("UPDATE tagouts SET ended=?, ended_by=?, why=? WHERE id=?", (now, self.who.user, why, tag.id))
+                stolen = (tag.user, tag.owner) != (self.who.user, self.who.owner)
+                words = f"of {tag.user}: {tag.reason}" + (f"; because: {why}" if why else "")
+                add_audit(
+                    db, self.lab, self.who, now, "tag stolen" if stolen else "tag removed", tag.subject, f"{words} [tag {tag.id}]"
+                )
+        return mine

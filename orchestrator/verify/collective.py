@@ -1,0 +1,155 @@
+"""A short all-reduce over the plan's hosts, against what its links allow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from optics import Garbled, HostName, Link, NotVerified
+from optics.plain import natural
+from optics.plan import Job, Plan, ring_steps
+from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
+from orchestrator.hosts import HostSide, job_name
+from orchestrator.inventory.lab import Lab
+from orchestrator.results import CollectiveFigures
+from orchestrator.verify.qualification import Direction, rates
+
+NAME, RUN = "collective", "verify"
+"""The job's name on the hosts: the same every time, so that each one takes the place of the one before."""
+AIM_S = 0.25
+"""One all-reduce should take about so long (s): long against latency, short for whoever waits."""
+LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 30
+ITERATIONS = 3
+MIN_SHARE = 0.5
+"""Share of the expected bus bandwidth that is asked for where the plan says nothing."""
+DEADLINE_S = 180.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a ring all-reduce can reach: bus bandwidth (MB/s) of all rings together, and the hop that limits it."""
+
+    busbw_mbps: float
+    link_mbps: float
+    slowest: str
+
+
+def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[HostName, ...], tuple[tuple[HostName, ...], ...]]:
+    """Ranks and rings of the plan's job; without a job, all linked hosts in one ring in the order of their names."""
+    if plan.job is not None:
+        whole = tuple(order for order in plan.job.orders if len(order) == len(plan.job.ranks))
+        return plan.job.ranks, whole or (plan.job.ranks,)
+    hosts = tuple(sorted({p.host for link in links for p in (link.a, link.b)}, key=natural))
+    return hosts, (hosts,)
+
+
+def expected(
+    plan: Plan, links: Sequence[Link], lab: Lab, rings: Sequence[Sequence[HostName]], measured: Mapping[Direction, float | None]
+) -> Expected:
+    """Every ring carries an equal part at the rate of its slowest hop, shared with all that use the hop; the slowest one ends last.
+
+    Raises: NotVerified - a ring steps where no traffic goes.
+    """
+    lanes = lanes_of(lab)
+    chosen = next_hops(links, lanes, plan.routes, plan.rings)
+    ways: list[list[Hop]] = []
+    for index, order in enumerate(rings):
+        hops: list[Hop] = []
+        for host, follower in ring_steps(order):
+            path = follow(chosen, lab, host, follower, index % lanes)
+            if not path:
+                raise NotVerified(f"ring {index} steps from {host} to {follower}, and no path joins them")
+            hops += path
+        ways.append(hops)
+    users: Counter[str] = Counter()
+    rates_: dict[str, float] = {}
+    for hop in (hop for hops in ways for hop in hops):
+        for name, mbps in _limits(hop, lab, measured.get(Direction(hop.out, hop.into)) or 0.0):
+            users[name] += 1
+            rates_[name] = max(mbps, rates_.get(name, 0.0))  # a port that reaches some hosts slowly is not slow itself
+    slowest = min(users, key=lambda name: rates_[name] / users[name])
+    rate = rates_[slowest] / users[slowest]
+    return Expected(
+        len(rings) * rate / 8, rates_[slowest], slowest + (f" by {users[slowest]} rings' steps" if users[slowest] > 1 else "")
+    )
+
+
+def _limits(hop: Hop, lab: Lab, mbps: float) -> list[tuple[str, float]]:
+    """What limits a hop that carries `mbps` alone, by name: the hop itself, or over packet switches what others share with it."""
+    segment = lab.segment_at.get(hop.out)
+    if segment is None:
+        return [(str(hop), mbps)]
+    # Uplinks carry what they carry; a port what was measured of it.
+    shared = segment.limits(hop.out.host, hop.into.host)
+    return [(name, mbps if rate == segment.link_mbps else rate) for name, rate in shared]
+
+
+def size(limit: Expected, ranks: int) -> int:
+    """Bytes to reduce so that one all-reduce takes about AIM_S, a power of two."""
+    wanted = limit.busbw_mbps * 1e6 * AIM_S / (2 * (ranks - 1) / ranks)
+    found = LEAST_BYTES
+    while found * 2 <= min(wanted, MOST_BYTES):
+        found *= 2
+    return found
+
+
+async def all_reduce(
+    hosts: HostSide, lab: Lab, plan: Plan, links: Sequence[Link], measured: Mapping[Direction, float | None] | None = None
+) -> CollectiveFigures:
+    """Run it and return its figures. measured: rates of the links, if they are known already (Mb/s).
+
+    Raises: NotVerified - it could not be predicted, failed, or its sums are wrong.
+    """
+    ranks, rings = rings_of(plan, links)
+    if len(ranks) < 2:
+        raise NotVerified("an all-reduce needs two hosts or more")
+    limit = expected(plan, links, lab, rings, measured or await rates(hosts, lab, links))
+    if not limit.busbw_mbps:
+        raise NotVerified(f"nothing arrives on {limit.slowest}, so no all-reduce can end")
+    count = size(limit, len(ranks))
+    job = Job(
+        NAME,
+        "allreduce",
+        ranks,
+        tuple(map(tuple, rings)),
+        {"minbytes": count, "iters": ITERATIONS},
+        dict(plan.job.env) if plan.job else {},
+        plan.job.backend if plan.job else "auto",
+    )
+    name = job_name(NAME, RUN)
+    try:
+        await hosts.launch(job, RUN)
+        await _end(hosts, name, ranks)
+        text = (await hosts.tail(name, ranks[0], "allreduce.json")).text
+    finally:
+        if any(state.state == "running" for state in (await hosts.job_states(name, ranks)).values()):
+            await hosts.stop_job(name, 2.0, ranks)
+    try:
+        result = json.loads(text)
+        row = result["rows"][0]
+        busbw, wrong = float(row["busbw_gbytes_per_s"]) * 1e3, int(result["wrong"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise Garbled(f"{ranks[0]}: the all-reduce wrote {text[:200]!r} for its result") from error
+    if wrong:
+        raise NotVerified(f"{wrong} elements of the sum are wrong")
+    return CollectiveFigures(
+        len(ranks), len(rings), count, round(busbw, 2), round(limit.busbw_mbps, 2), round(limit.link_mbps, 1), limit.slowest
+    )
+
+
+async def _end(hosts: HostSide, name: str, ranks: Sequence[HostName]) -> None:
+    """Wait until every rank ended well. Raises: NotVerified - one did not, in its last words."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            states = await hosts.job_states(name, ranks)
+            if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
+                lines = (await hosts.tail(name, bad[0], "log", -2000)).text.strip().splitlines()
+                more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {lines[-1] if lines else 'it said nothing'}")
+            if all(s.state == "exited" for s in states.values()):
+                return
+            await asyncio.sleep(POLL_S)

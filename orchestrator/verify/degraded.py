@@ -1,0 +1,68 @@
+"""Planned links that are dark now: which, at which ends, and on which side of which switch the light went, as the meters tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from drivers.api import CircuitSwitch
+from optics import Circuit, DeviceName, HostName, HostPort, Link, TestbedError
+from orchestrator.fabric.detour import dark_circuits, dead_links, link_text, listening
+from orchestrator.hosts import Hello
+from orchestrator.inventory.lab import Lab
+from orchestrator.verify.power import Reading, measure
+
+
+def carriers_of(hellos: Mapping[HostName, Hello]) -> dict[HostPort, bool]:
+    """What hosts say of their ports."""
+    return {HostPort(name, number): port.carrier for name, hello in hellos.items() for number, port in hello.ports.items()}
+
+
+def where(reading: Reading, lab: Lab) -> str:
+    """Where the light of a circuit went that its receiver does not see; empty where no meter can tell."""
+    if why := reading.where_lost(lab):
+        return why
+    if reading.out_dbm is None:
+        return ""
+    last, port = reading.path[-1].egress, reading.circuit.receiver
+    blame = f"fibre {lab.fibres[port].name}, or its receiver"
+    return f"light leaves {last} ({reading.out_dbm:.1f} dBm) but does not arrive at {port}: {blame}"
+
+
+async def sides(devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, ways: Collection[Circuit]) -> tuple[dict[Circuit, str], str]:
+    """For each dark circuit where its light went, as far as meters tell; and what keeps them from telling, in words."""
+    try:
+        readings = await measure(devices, lab, ways)
+    except TestbedError as error:
+        return {}, f"the meters cannot be asked: {str(error).splitlines()[0]}"
+    return {reading.circuit: why for reading in readings if (why := where(reading, lab))}, ""
+
+
+async def degraded(
+    devices: Mapping[DeviceName, CircuitSwitch],
+    lab: Lab,
+    links: Iterable[Link],
+    ways: Iterable[Circuit],
+    hellos: Mapping[HostName, Hello],
+) -> tuple[str, ...]:
+    """A line per planned link that is dark: its ends without light, and where the light went."""
+    links, carriers = tuple(links), carriers_of(hellos)
+    dead = sorted(dead_links(links, carriers), key=link_text)
+    if not dead:
+        return ()
+    dark = dark_circuits(ways, carriers)
+    found, trouble = await sides(devices, lab, dark)
+    lines = []
+    for link in dead:
+        ends = sorted(port for port in listening([link]) if carriers.get(port) is False)
+        why = [found[way] for way in dark if way.receiver in ends and way in found]
+        if lab.electrical(link):
+            continue
+        at = f"no light at {', '.join(map(str, ends))}" if ends else "its sender sees no light and sends none"
+        lines.append("; ".join(filter(None, [f"{link_text(link)} is dark: {at}", *dict.fromkeys(why), trouble])))
+    cables = dict.fromkeys(
+        port for link in dead if lab.electrical(link) for port in (link.a, link.b) if carriers.get(port) is False
+    )
+    lines += [
+        f"{port} is down: its cable to the packet switch {lab.segment_at[port].name}, or a port at its ends" for port in cables
+    ]
+    return tuple(lines)

@@ -1,0 +1,384 @@
+"""The verification ladder: what must be seen before a plan counts as up. Each rung looks at the world, none at what we remember.
+
+map (the devices, read whole) · light (power along every circuit against the loss model, where there are meters) · power (at the
+receivers, where the plan says) · link (carrier and speed at both ends) · identity (who answers at the other end of each fibre, and
+at which port) · forwarding (all host pairs, at the planned hops). Two more put traffic on the links and are climbed when asked for:
+qualification (`qualify.py`) and collective (`collective.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from optics import Circuit, CrossConnect, HostName, HostPort, Link, Setting, SpectralRoute
+from optics.plan import Plan
+from optics.words import short, sort_key
+from orchestrator.fabric.cabling import explained, led, senders
+from orchestrator.fabric.circuits import receivers, settings
+from orchestrator.fabric.lightpath import among, route, routes
+from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
+from orchestrator.fabric.transition import Held
+from orchestrator.hosts import Hello, HostSide
+from orchestrator.inventory.lab import Lab
+from orchestrator.results import Rung
+from orchestrator.session import Session
+from orchestrator.verify.carriers import carriers, has_carrier, no_carrier, speeds
+from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
+from orchestrator.verify.collective import all_reduce
+from orchestrator.verify.losses import judge, weaker
+from orchestrator.verify.power import Drift, Reading, measure
+from orchestrator.verify.qualification import Direction, qualify
+from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
+
+PROBE_S = 1.0
+"""Longest time (s) for all neighbours to be heard; what is not as planned is looked at again, everywhere, for as long."""
+PAIRS_S = 2.0
+"""Longest time (s) for all pairs of hosts to answer on one lane."""
+CARRIER_S = 1.0
+"""A planned port may be this late (s) with its carrier: hosts tell in the moment it comes, and nobody waits once all are there."""
+
+Readings: TypeAlias = tuple[Reading, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the rungs may say more of if they know it.
+
+    owned: settings of ours. whose: settings of others, and their owners in words. silent: devices and hosts that do not answer,
+    with their words. drifts: how circuits' losses changed since they were first measured. prewired: ours, and meant to be dark.
+    """
+
+    owned: Held | None = None
+    whose: Mapping[Setting, str] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    drifts: Callable[[], Iterable[Drift]] = tuple
+    prewired: Held = field(default_factory=dict)
+
+
+async def check_map(
+    observed: Held,
+    wanted: Held,
+    around: Surroundings = Surroundings(),
+) -> Finding:
+    """Every wanted setting is held, whatever its attenuation, and nothing of ours is left over; foreign ones are only listed."""
+    wrong, notes, there_of_wanted, foreign = [], [], 0, 0
+    total = sum(len(held) for held in wanted.values())
+    owners = {route(setting): words for setting, words in around.whose.items()}
+
+    def whose(setting: Setting) -> str:
+        known = owners.get(route(setting))
+        return f"belongs to {known}" if known else "of nobody this store knows"
+
+    for device in sorted({*observed, *wanted}):
+        goal = wanted.get(device, frozenset())
+        if device not in observed:
+            wrong.append(f"{device}: {around.silent.get(device, 'was not read')}")
+            continue
+        held = frozenset(observed[device])
+        there = routes(held)
+        rest = sorted(held - among(held, goal), key=sort_key)
+        ours = among(rest, (around.owned or {}).get(device, ()))
+        for setting in sorted(goal, key=sort_key):
+            if route(setting) in there:
+                there_of_wanted += 1
+                continue
+            taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)
+            instead = f"; {short(taken)} is there instead, {'ours' if taken in ours else whose(taken)}" if taken else ""
+            wrong.append(f"{device}: {short(setting)} is missing{instead}")
+        ahead = around.prewired.get(device, frozenset())
+        wrong += [f"{device}: {short(s)} is ours and not in the plan" for s in rest if s in ours and s not in ahead]
+        notes += [f"{device}: {len(ahead)} cross-connects are wired ahead and carry no light"] if ahead else []
+        foreign += len(rest) - len(ours)
+        notes += [f"{device}: {short(s)} is foreign, {whose(s)}" for s in rest if s not in ours]
+    others = f", {foreign} foreign" if foreign else ""
+    kinds = {type(s) for held in wanted.values() for s in held}
+    what = "cross-connects" if kinds <= {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
+    return Finding(not wrong, f"{there_of_wanted}/{total} {what}{others}", tuple(wrong), tuple(notes))
+
+
+async def check_light(
+    session: Session, ways: Iterable[Circuit], held: Held | None = None, keep: Callable[[Readings], None] | None = None
+) -> tuple[bool, str, tuple[str, ...]]:
+    """Light leaves every last device towards its receiver; where it does not, say which side of which device lost it.
+
+    held: what the devices hold, for the attenuation set there. keep: gets what was measured.
+    """
+    readings = await measure(session.devices, session.lab, ways, held)
+    if keep is not None:
+        keep(readings)
+    return judge(readings, session.lab)
+
+
+async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[bool, str, tuple[str, ...]]:
+    """Every planned receiver has carrier, as its host said when it was greeted."""
+    wanted = receivers(links)
+    dark = [p for p in wanted if not has_carrier(hellos, p)]
+    return not dark, f"{len(wanted) - len(dark)}/{len(wanted)} ports up", tuple(f"{p} has no carrier" for p in dark)
+
+
+async def check_identity(
+    hosts: HostSide, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
+) -> Finding:
+    """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named. At a segment, any other
+    port of it does: a packet switch brings everybody's frames to everybody.
+
+    Only planned ports are asked at first, and nobody waits once all are heard. What is not as planned is looked at again at every
+    port of every host that answers: the other half of a swap may be at a port that the plan does not use.
+    """
+    links = tuple(links)
+    planned = senders(link for link in links if not lab.electrical(link))
+    switched = {port: lab.segment_at[port] for link in links if lab.electrical(link) for port in (link.a, link.b)}
+    answering = {name for name, hello in hellos.items() if hello.installed and name not in silent}
+    ports = {port for port in {*planned, *planned.values(), *switched} if port.host in answering}
+    found = await hosts.neighbours(ports, timeout_s=PROBE_S, hear=[p for p in (*planned, *switched) if p in ports])
+    hears = {port: found[port].hears if port in found else None for port in planned}
+    astray = [
+        f"{port}: hears {end.hears or 'nobody'}; the packet switch {segment.name} is planned there"
+        for port, segment in sorted(switched.items(), key=lambda item: item[0])
+        if (end := found.get(port)) is not None and (end.hears is None or lab.segment_at.get(end.hears) is not segment)
+    ]
+    lines: tuple[str, ...] = ()
+    if any(hears[port] != peer for port, peer in planned.items() if port in ports):
+        everywhere = {port for port in lab.fibres if port.host in answering}
+        wide = await hosts.neighbours(everywhere, timeout_s=PROBE_S, hear=everywhere)
+        hears |= {port: end.hears for port, end in wide.items()}
+        lit = {port for port, end in wide.items() if end.carrier}
+        lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), hears, lab, lit)
+    mute = sorted({port.host for port in (*planned, *switched) if port.host not in answering})
+    wrong = sum(hears.get(port) != peer for port, peer in planned.items())
+    wrong += len(astray) + sum(port not in found for port in switched)
+    total = len(planned) + len(switched)
+    unasked = tuple(f"{host}: does not answer, so nobody knows what it hears" for host in mute)
+    return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *astray, *unasked))
+
+
+async def check_forwarding(
+    hosts: HostSide, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()
+) -> Finding:
+    """Every ordered pair that the links join answers on every lane, at the planned number of hops.
+
+    mute: hosts that do not answer us: they ask nobody, and their pairs count as wrong.
+    """
+    planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab))}
+    wrong: dict[tuple[HostName, HostName], str] = {}
+    for lane, pairs in planned.items():  # one after the other: a job that runs meanwhile keeps room between the probes
+        questions: dict[HostName, dict[str, int | None]] = {}
+        asked = {
+            pair: count for pair, count in sorted(pairs.items()) if pair not in wrong
+        }  # what is silent once is waited for once
+        for (source, target), count in asked.items():
+            if source in mute:
+                wrong[source, target] = f"{source}->{target}: {source} does not answer"
+            else:
+                questions.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
+        answers = await hosts.probe(questions, timeout_s=PAIRS_S)
+        silent = {(s, t) for s, t in asked if s not in mute and not answers[s][lab.hosts[t].lane_address(lane)].ok}
+        for (source, target), count in asked.items():
+            if source in mute:
+                continue
+            address = lab.hosts[target].lane_address(lane)
+            seen = answers[source][address]
+            if not seen.ok or seen.hops not in (None, count):
+                short_of = "" if seen.ok else _stops(plan, links, lab, source, target, lane, silent)
+                why = f"{seen.hops} hops, planned {count}" if seen.ok else (seen.error or "no answer") + short_of
+                wrong[source, target] = f"{source}->{target}: lane {lane} ({address}): {why}"
+    total = len({pair for pairs in planned.values() for pair in pairs})
+    return Finding(not wrong, f"pairs {total - len(wrong)}/{total} at planned hop counts", tuple(wrong.values()))
+
+
+def _stops(
+    plan: Plan,
+    links: tuple[Link, ...],
+    lab: Lab,
+    source: HostName,
+    target: HostName,
+    lane: int,
+    silent: Collection[tuple[str, str]],
+) -> str:
+    """Between which hosts of the planned path answers end, empty where that is the first step."""
+    chosen = next_hops(links, lanes_of(lab), plan.routes, plan.rings)
+    path = [source, *(hop.into.host for hop in follow(chosen, lab, source, target, lane))]
+    lost = next((at for at, host in enumerate(path) if (source, host) in silent), None)
+    return f"; {path[lost - 1]} answers, {path[lost]} does not" if lost is not None and lost > 1 else ""
+
+
+def pairs_of(forwarding: Rung) -> tuple[int, int]:
+    """The figures of the forwarding rung: pairs that answered as planned, pairs in all."""
+    try:
+        ok, total = forwarding.detail.split()[1].split("/")
+        return int(ok), int(total)
+    except (IndexError, ValueError):
+        return 0, 0
+
+
+async def check_power(readings: Readings, target_dbm: float, tolerance_db: float) -> Finding:
+    """Every circuit that is measured brings its receiver the planned power."""
+    seen = [(r, r.out_dbm - target_dbm) for r in readings if r.out_dbm is not None]
+    off = [f"{r.circuit}: {r.out_dbm:.1f} dBm, {error:+.1f} dB from the target" for r, error in seen if abs(error) > tolerance_db]
+    unmetered = f", {len(readings) - len(seen)} without a meter" if len(seen) < len(readings) else ""
+    words = f"{len(seen) - len(off)}/{len(seen)} circuits within {tolerance_db:g} dB of {target_dbm:g} dBm{unmetered}"
+    return Finding(not off, words, tuple(sorted(off)))
+
+
+class Ladder:
+    """The rungs of one plan on one lab, to be climbed in any choice."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        links: tuple[Link, ...],
+        ways: tuple[Circuit, ...],
+        observed: Held,
+        hellos: Mapping[HostName, Hello],
+        keep: Callable[[Readings], None] | None = None,
+        around: Surroundings = Surroundings(),
+    ) -> None:
+        self.session, self.plan, self.links, self.ways = session, plan, links, ways
+        self.observed, self.hellos, self.keep, self.around = observed, hellos, keep, around
+        self.wanted = settings(ways)
+        self._readings: Readings | None = None
+        self._rates: Mapping[Direction, float | None] | None = None
+
+    @property
+    def mute(self) -> tuple[HostName, ...]:
+        """Hosts of the plan that cannot be asked."""
+        needed = {p.host for link in self.links for p in (link.a, link.b)}
+        answering = {name for name, hello in self.hellos.items() if hello.installed and name not in self.around.silent}
+        return tuple(sorted(needed - answering))
+
+    async def held(self) -> Held:
+        """What the devices hold: as it was just read by whoever climbs, the plan's other devices read now, whole."""
+        missing = [name for name in self.wanted if name not in self.observed and name not in self.around.silent]
+        if missing:
+            found = await asyncio.gather(*(self.session.devices[name].read() for name in missing))
+            self.observed = {**self.observed, **dict(zip(missing, found, strict=True))}
+        return self.observed
+
+    async def readings(self) -> Readings:
+        if self._readings is None:
+            session, held = self.session, await self.held()
+            self._readings = await measure(session.devices, session.lab, self.ways, held, silent=self.around.silent)
+            if self.keep is not None:
+                self.keep(self._readings)
+        return self._readings
+
+    async def map(self) -> Finding:
+        return await check_map(await self.held(), self.wanted, self.around)
+
+    async def light(self) -> Finding:
+        accept = self.plan.acceptance
+        ok, words, evidence = judge(
+            await self.readings(), self.session.lab, window_db=accept.light_window_db, max_loss_db=accept.max_loss_db
+        )
+        return Finding(ok, words, evidence, weaker(self.around.drifts()))
+
+    async def power(self) -> Finding:
+        accept = self.plan.acceptance
+        assert accept.target_dbm is not None
+        return await check_power(await self.readings(), accept.target_dbm, accept.tolerance_db)
+
+    async def link(self) -> Finding:
+        wanted = receivers(self.links)
+        asked = [port for port in wanted if port.host not in self.mute]
+        up: Mapping[HostPort, bool] = {p: has_carrier(self.hellos, p) for p in asked}
+        if not all(up.values()):
+            up = await carriers(self.session.hosts, asked, CARRIER_S)
+        dark = [port for port in asked if not up.get(port)]
+        readings = await self.readings() if dark or self.mute else ()
+        evidence = [no_carrier(port, readings, self.session.lab, self.around.silent) for port in dark]
+        evidence += [f"{host}: {self.around.silent.get(host, 'no committer runs there')}" for host in self.mute]
+        uneven = speeds(self.hellos, self.links)
+        good = len(asked) - len(dark)
+        return Finding(good == len(wanted) and not uneven, f"{good}/{len(wanted)} ports up", (*evidence, *uneven))
+
+    async def identity(self) -> Finding:
+        hosts, silent = self.session.hosts, self.around.silent
+        return await check_identity(hosts, self.links, self.session.lab, await self.held(), self.hellos, silent)
+
+    async def forwarding(self) -> Finding:
+        return await check_forwarding(self.session.hosts, self.plan, self.links, self.session.lab, self.mute)
+
+    def asked_for(self) -> tuple[str, ...]:
+        """The rungs that the plan asks for."""
+        accept = self.plan.acceptance
+        given = {
+            "power": accept.target_dbm is not None,
+            "identity": accept.neighbours,
+            "forwarding": accept.all_pairs,
+            "qualification": accept.min_link_share is not None or accept.max_link_loss is not None,
+            "collective": accept.min_busbw_share is not None,
+        }
+        return tuple(name for name in RUNGS if given.get(name, True))
+
+    async def qualification(self) -> Finding:
+        found = await qualify(self.session.hosts, self.session.lab, self._asked_links(), self.plan.acceptance)
+        self._rates = {d: q.mbps for d, q in found.by_direction.items()}
+        bad = found.evidence + tuple(f"{host}: does not answer, so its links are not measured" for host in self.mute)
+        return Finding(not bad, f"{found.words}, {found.batches} batch{'' if found.batches == 1 else 'es'}", bad, links=found.links)
+
+    def _asked_links(self) -> tuple[Link, ...]:
+        """Links whose hosts can both be asked."""
+        mute = set(self.mute)
+        return tuple(link for link in self.links if not {link.a.host, link.b.host} & mute)
+
+    async def collective(self) -> Finding:
+        if self.mute:
+            return Finding(False, "could not be checked", tuple(f"{host}: does not answer" for host in self.mute))
+        figures = await all_reduce(self.session.hosts, self.session.lab, self.plan, self.links, self._rates)
+        least = self.plan.acceptance.min_busbw_share
+        wanted = BUSBW_SHARE if least is None else least
+        words = f"busbw {figures.busbw_mbps:.1f} of {figures.expected_mbps:.1f} MB/s expected ({100 * figures.share:.0f} %)"
+        slow = f"slowest link {figures.slowest}, {figures.link_mbps:.0f} Mb/s; at least {100 * wanted:g} % is wanted"
+        return Finding(figures.share >= wanted, words, () if figures.share >= wanted else (slow,), collective=figures)
+
+    async def climb(self, names: Iterable[str], busy: str = "") -> tuple[Rung, ...]:
+        """Climb these rungs, bottom first; each whatever the lower ones said.
+
+        busy: why no traffic may be put on the links; rungs that would are skipped, and say so.
+        """
+        found: list[Rung] = []
+        checks: Mapping[str, Check] = {
+            "map": self.map,
+            "light": self.light,
+            "power": self.power,
+            "link": self.link,
+            "identity": self.identity,
+            "forwarding": self.forwarding,
+            "qualification": self.qualification,
+            "collective": self.collective,
+        }
+        chosen = set(names)
+        for name, check in checks.items():
+            if name in chosen and name in TRAFFIC and busy:
+                found.append(Rung(name, True, f"skipped: {busy}", code="SKIPPED"))
+            elif name in chosen and name == "power" and self.plan.acceptance.target_dbm is None:
+                found.append(Rung(name, True, "skipped: the plan gives no acceptance.target_dbm", code="SKIPPED"))
+            elif name in chosen:
+                found.append(await rung(name, check))
+        return tuple(found)
+
+
+async def ladder(
+    session: Session,
+    plan: Plan,
+    links: tuple[Link, ...],
+    ways: tuple[Circuit, ...],
+    observed: Held,
+    hellos: Mapping[HostName, Hello],
+    *,
+    keep: Callable[[Readings], None] | None = None,
+    power: bool = True,
+    busy: str = "",
+) -> tuple[Rung, ...]:
+    """Climb every rung that the plan asks for; each is climbed whatever the lower ones said.
+
+    ways: the circuits of `links`, by the ways they were given. observed: what devices hold that were just read; the plan's others
+    are read now. keep: gets the power that was measured. power: judge it against the plan's target, where there is one. busy: as
+    `Ladder.climb`.
+    """
+    whole = Ladder(session, plan, links, ways, observed, hellos, keep)
+    return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)

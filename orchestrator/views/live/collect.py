@@ -1,0 +1,111 @@
+"""Ask the hosts while somebody looks: carriers as they come and go, port counters, the job's iterations. No device is asked.
+
+What the hosts sample is shown and forgotten, the job's iterations go where `testbed job status` puts them: into the journal of the
+run that launched it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from optics import HostName, TestbedError, Unreachable
+from orchestrator import emulated as labproc
+from orchestrator.engine.change import jobs
+from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
+from orchestrator.session import Session, open_session
+from orchestrator.views.live.watcher import Watcher
+
+HZ = 5.0
+"""So often a second hosts look at their counters for us: a curve, no measurement. A change samples faster by itself."""
+BATCH_S = 0.25
+JOB_S = 1.0
+AGAIN_S = 5.0
+"""Hosts that do not answer are tried again after this long (s)."""
+_RX, _TX, _OPER = (SAMPLE.index(name) for name in ("rx_bytes", "tx_bytes", "oper"))
+
+
+async def collect(watcher: Watcher) -> None:
+    """Feed the watcher's picture until cancelled; whatever goes wrong is told in the picture and tried again."""
+    while True:
+        try:
+            await _attached(watcher)
+        except* Exception as errors:  # what is shown is never worth an end: it is told, and tried again
+            error: BaseException = errors
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            words = str(error).splitlines() or [type(error).__name__]
+            watcher.picture.troubled(
+                "hosts", words[0] if isinstance(error, TestbedError) else f"{type(error).__name__}: {words[0]}"
+            )
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _attached(watcher: Watcher) -> None:
+    """Stay with the hosts that answer. Raises: TestbedError - none does, or one was lost."""
+    settings = watcher.settings
+    lab = replace(watcher.picture.lab, devices={}, secrets={}, trunks=())
+    async with open_session(lab, settings.inventory, settings.cache_dir / "ansible") as session:
+        answers = await session.hosts.connect()
+        there = [h for h, a in answers.items() if isinstance(a, Hello) and a.installed]
+        silent = {h: a for h, a in answers.items() if not isinstance(a, Hello)}
+        if silent:
+            first = next(iter(silent.values()))
+            words = f"{len(silent)} of {len(answers)} hosts do not answer: {str(first).splitlines()[0]}"
+            if labproc.is_emulated(settings.inventory) and not labproc.is_running(settings.inventory):
+                words = "the emulated lab does not run: testbed lab start"
+            watcher.picture.troubled("hosts", words)
+        else:
+            watcher.picture.troubled("hosts", "")
+        if not there:
+            return  # nobody set them up yet: the first `up` does
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_events(watcher, session, there, again=bool(silent)))
+            group.create_task(_job(watcher, session))
+
+
+async def _events(watcher: Watcher, session: Session, there: list[HostName], *, again: bool) -> None:
+    picture, hosts = watcher.picture, session.hosts
+    queue = hosts.subscribe()
+    anchor_ns = time.time_ns() - time.monotonic_ns()
+    for port, lit in (await hosts.watch_links(there)).items():
+        picture.carrier(str(port), time.time() * 1e3, lit)
+    await hosts.stream_counters(1 / HZ, there, batch_s=BATCH_S)
+    give_up = time.monotonic() + 6 * AGAIN_S if again else float("inf")
+    while time.monotonic() < give_up:
+        with suppress(TimeoutError):
+            _hear(watcher, await asyncio.wait_for(queue.get(), AGAIN_S), anchor_ns)
+    raise Unreachable("some hosts did not answer; asking all of them again")
+
+
+def _hear(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
+    picture = watcher.picture
+    match event.kind:
+        case "link":
+            at = (event.at_ns + anchor_ns) / 1e6
+            picture.carrier(f"{event.host}:p{event.values['port']}", at, bool(event.values["carrier"]))
+        case "counters":
+            with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
+                for port, rows in samples(event).items():
+                    for row in rows:
+                        at = (row[-1] + anchor_ns) / 1e6
+                        picture.count(str(port), at, row[_TX], row[_RX])
+                        picture.carrier(str(port), at, bool(row[_OPER]))
+        case "lost":
+            raise Unreachable(f"{event.host}: {event.values.get('error') or 'its connection was lost'}")
+
+
+async def _job(watcher: Watcher, session: Session) -> None:
+    """Bring the job's iterations home, but while a run is at work: it does so itself."""
+    store = watcher.store
+    while True:
+        record = watcher.picture.standing.job
+        if record is not None and record.ended is None and watcher.picture.running is None:
+            try:
+                await jobs.look(session, store, record, watcher.settings.run_dir(record.run))
+                watcher.picture.troubled("job", "")
+            except (TestbedError, OSError) as error:
+                watcher.picture.troubled("job", f"job {record.name}: {str(error).splitlines()[0]}")
+        await asyncio.sleep(JOB_S)

@@ -1,0 +1,406 @@
+"""A lab as it is now: fed with journal points and with what the store says, asked for the whole or for what changed since. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.stored import stored_links
+from orchestrator.results import Json
+from orchestrator.store.keys import slice_key
+from orchestrator.store.records import RunRecord
+from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, Way, ways
+from orchestrator.views.live.runs import KEPT, Told, shown
+from orchestrator.views.live.sections import NEWS, section, whole
+from orchestrator.views.live.series import Counter, Series, Traffic
+from orchestrator.views.live.standing import Standing
+
+CARRIER_MS = 10_000.0
+"""What a port's sample said of its carrier is believed for so long (ms)."""
+LOG = 200
+LATEST = 20
+"""The iteration time told is the median over so many of one job."""
+_WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light"}
+_WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, once: `number` counts, `at` is wall ms, `words` are for people, `fields` for programs."""
+
+    number: int
+    at: float
+    event: str
+    words: str
+    fields: Mapping[str, Json]
+
+    def json(self) -> dict[str, Json]:
+        return {"at": round(self.at / 1e3, 6), "event": self.event, "words": self.words, **self.fields}
+
+
+@dataclass
+class _Device:
+    phase: str = "idle"
+    since: float = 0.0
+    words: str = ""
+
+
+class Picture:
+    """Everything that is shown of a lab. Times are wall ms. `hush` while history is read back: it is no news."""
+
+    def __init__(self, lab: Lab, inventory: str = "") -> None:
+        self.lab = lab
+        self.hush = False
+        self.ways: dict[str, Way] = {}
+        self.states: dict[str, str] = {}
+        self.devices = {name: _Device() for name in lab.devices}
+        self.iterations = Series()
+        self.traffic = Traffic()
+        self.log: deque[Event] = deque(maxlen=LOG)
+        self._rest: deque[Event] = deque(maxlen=LOG)
+        self.standing = Standing()
+        self.switched: dict[str, str] = {}
+        """The packet switch that each port of a plan is at, where one is."""
+        self.runs: dict[str, Told] = {}
+        self.marks: dict[str, dict[str, Json]] = {}
+        self.rates: dict[str, list[float | int | None]] = {}
+        self.trouble: dict[str, str] = {}
+        self.inventory = inventory
+        self._counters: dict[str, Counter] = {}
+        self._carrier: dict[str, tuple[float, bool]] = {}
+        self._since: dict[str, float] = {}
+        self._made: set[str] = set()
+        self._early: set[str] = set()
+        self._noted: dict[tuple[str, str], tuple[float, str]] = {}
+        self._around: frozenset[str] = frozenset()
+        self.job: dict[str, Json] = {}
+        self._latest: dict[tuple[str, str], deque[float]] = {}
+        self._iterated = 0.0
+        self._told_job = ""
+        self._dirty: set[str] = set()
+        self._moved: set[str] = set()
+        self._numbers = 0
+        self._sent = 0
+
+    # -- what comes in --------------------------------------------------------------------------------------------------------
+
+    def feed(self, point: Point) -> None:
+        """Take one point of a journal. Points of other labs and of measurements that are not shown are passed over."""
+        if point.tags.get("testbed") != self.lab.name:
+            return
+        at, run = point.time_ns / 1e6, point.tags.get("run", "")
+        match point.measurement:
+            case "port":
+                self._port(point, at)
+            case "phase":
+                self._phase(point, run)
+            case "reconfig":
+                self._reconfig(point, run)
+            case "circuit":
+                key = (point.tags["ocs"], point.tags["id"])
+                self._noted[key] = at, str(point.fields.get("state", ""))
+                self._settle([w for w in self.ways.values() if key in w.ports], at)
+            case "device_phase":
+                device = self.devices.get(point.tags["device"])
+                if device is not None and at > device.since:
+                    device.phase, device.since, device.words = str(point.fields["phase"]), at, ""
+                    self._dirty.add("devices")
+                    self.say(
+                        at, "device", f"{point.tags['device']}: {device.phase}", device=point.tags["device"], phase=device.phase
+                    )
+            case "iteration":
+                self._iteration(point, at)
+
+    def stand(self, now: Standing, at: float) -> None:
+        """Take what the store says at a moment."""
+        was, self.standing = self.standing, now
+        self._tell_runs(was, now, at)
+        links = [link for p in (now.plans or {}).values() for link in stored_links(p.links)]
+        self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
+        remove = frozenset(s for m in now.moving for s in m.remove)
+        add = frozenset(s for m in now.moving for s in m.add)
+        found = ways(self.lab, now.held or {}, remove, add)
+        for id_, way in found.items():
+            old = self.ways.get(id_)
+            if old is None or old.state != way.state or old.path != way.path:
+                self._since[id_] = at
+            if way.state == MAKING:
+                self._made.add(id_)
+        if found.keys() != self.ways.keys() or any(found[i].path != w.path for i, w in self.ways.items()):
+            self._dirty.add("circuits")
+        gone = self.ways.keys() - found.keys()
+        self.ways = found
+        for id_ in gone:
+            self.states.pop(id_, None)
+            self._since.pop(id_, None)
+            self._made.discard(id_)
+        if self.running is None:
+            self._made.clear()
+        self._settle(found.values(), at)
+        self._stand_devices(now, at)
+        if now.job is not None:
+            if was.job is None or was.job.id != now.job.id:
+                self.job.clear()
+            self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
+            self.job["ended"] = now.job.ended is not None
+            if (said := f"{now.job.name} {now.job.state}") != self._told_job:
+                self._told_job = said
+                self.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
+        self._dirty |= {"plan", "run", "job", "move"}
+
+    def around(self, links: Iterable[str], at: float) -> None:
+        """Take the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
+        dead: set[str] = set()
+        for link in links:
+            a, duplex, b = link.partition("--")
+            dead |= {f"{a}->{b}", f"{b}->{a}"} if duplex else {link}
+        if dead != self._around:
+            self._around = frozenset(dead)
+            self._settle(self.ways.values(), at)
+
+    def tick(self, now: float) -> None:
+        """Let what was not heard of for long be unknown."""
+        old = [port for port, (at, _) in self._carrier.items() if now - at > CARRIER_MS]
+        for port in old:
+            del self._carrier[port]
+        if old:
+            self._settle(self.ways.values(), now)
+        for port, counter in self._counters.items():
+            if self.rates[port][0] is not None and counter.mbps(now) is None:
+                self._rate(port, None)
+
+    def troubled(self, source: str, words: str) -> None:
+        """Take what keeps the picture from being whole, none if it is."""
+        if words != self.trouble.get(source, ""):
+            self.trouble = {k: v for k, v in {**self.trouble, source: words}.items() if v}
+            self._dirty.add("trouble")
+
+    def say(self, at: float, event: str, words: str, **fields: Json) -> None:
+        """Note that something happened."""
+        if not self.hush:
+            self._numbers += 1
+            (self.log if event in NEWS else self._rest).append(Event(self._numbers, at, event, words, fields))
+
+    def since(self, number: int) -> list[Event]:
+        """Everything that was noted behind the event of this number, as far as it is remembered."""
+        return sorted((e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number)
+
+    def count(self, port: str, at: float, sent: int, received: int) -> None:
+        """Take what a port had sent and received (bytes) at a time."""
+        counter = self._counters.setdefault(port, Counter())
+        counter.add(port, at, sent, received, self.traffic)
+        self._rate(port, counter.mbps(at))
+        self._dirty.add("throughput")
+
+    def carrier(self, port: str, at: float, lit: bool) -> None:
+        """Take whether a port heard light at a time."""
+        had = self._carrier.get(port)
+        if had is not None and at < had[0]:
+            return
+        self._carrier[port] = at, lit
+        if not lit and self.running is not None:
+            self._early.add(port)  # hosts hear of a move before the store is read: it is looked at first
+            return
+        if lit:
+            self._made -= {w.id for w in self.ways.values() if str(w.receiver) == port and w.state == LIT}
+        if had is None or not lit or not had[1]:  # dark still may be news of a circuit that was made meanwhile
+            self._settle([w for w in self.ways.values() if str(w.receiver) == port], at)
+
+    def settle(self, at: float) -> None:
+        """Take what hosts lost during a run, once the store was read: it says what is moved before it is moved."""
+        early, self._early = self._early, set()
+        self._settle([w for w in self.ways.values() if str(w.receiver) in early], at)
+
+    def _port(self, point: Point, at: float) -> None:
+        if point.tags["layer"] != "nic":
+            return
+        port = f"{point.tags['host']}:{point.tags['port']}"
+        if "tx_bytes" in point.fields and "rx_bytes" in point.fields:
+            self.count(port, at, int(point.fields["tx_bytes"]), int(point.fields["rx_bytes"]))
+        if "oper" in point.fields:
+            self.carrier(port, at, bool(point.fields["oper"]))
+
+    def _rate(self, port: str, mbps: tuple[float, float] | None) -> None:
+        said: list[float | int | None] = [None, None] if mbps is None else [round(mbps[0], 1), round(mbps[1], 1)]
+        if self.rates.get(port) != said:
+            self.rates[port] = said
+            self._moved.add(port)
+
+    def _phase(self, point: Point, run: str) -> None:
+        bar = self._told(run).phase(point)
+        self._dirty.add("move")
+        if bar.kind == "run":
+            words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
+            at = point.time_ns / 1e6 + bar.ms
+            self.say(at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail)
+
+    def _reconfig(self, point: Point, run: str) -> None:
+        told = self._told(run)
+        told.reconfig(point)
+        figures = told.figures
+        self._mark(run, told.at, told.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
+        self._dirty.add("move")
+        named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
+        words = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
+        now = max(told.at, self.log[-1].at if self.log else 0.0)  # it is told at the end of the run
+        self.say(now, "reconfig", f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}", run=run, **to_fields(figures))
+
+    def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
+        self.marks[run] = {"at": round(at, 3), "end": round(end, 3), "run": run, **more}
+        for old in sorted(self.marks)[:-KEPT]:
+            del self.marks[old]
+        self._dirty.add("marks")
+
+    def _told(self, run: str) -> Told:
+        told = self.runs.setdefault(run, Told(run))
+        for old in sorted(self.runs)[:-KEPT]:
+            del self.runs[old]
+        return told
+
+    def _iteration(self, point: Point, at: float) -> None:
+        if "iter_ms" not in point.fields:
+            return
+        took, of = float(point.fields["iter_ms"]), (point.tags["job"], point.tags.get("run", ""))
+        if not self._beside(of[1]):
+            self.iterations.set(at, took)
+            self._dirty.add("iterations")
+        latest = self._latest.setdefault(of, deque(maxlen=LATEST))
+        latest.append(took)
+        for old in list(self._latest)[:-KEPT]:
+            del self._latest[old]
+        mine = self.standing.job
+        if of == (mine.name, mine.run) if mine is not None else at >= self._iterated:
+            self._iterated = at
+            self.job |= {
+                "of": of[0],
+                "workload": point.tags["workload"],
+                "iter": int(point.fields.get("iter", 0)),
+                "iteration_ms": round(statistics.median(latest), 2),
+                "last_at": at,
+            }
+            self._dirty.add("job")
+        self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
+
+    def _beside(self, run: str) -> bool:
+        """Whether a run is somebody else's, while a job of the onlooker's own is there to be shown."""
+        mine = self.standing.job
+        record = next((r for r in self.standing.runs if r.id == run), None)
+        return mine is not None and mine.ended is None and record is not None and slice_key(record.lab, record.owner) != mine.lab
+
+    # -- circuits and devices -------------------------------------------------------------------------------------------------
+
+    def _state(self, way: Way) -> str:
+        if way.state != LIT:
+            return way.state
+        since = self._since.get(way.id, 0.0)
+        if any(at > since and state == "dark" for port in way.ports for at, state in [self._noted.get(port, (0.0, ""))]):
+            return DARK
+        at, lit = self._carrier.get(str(way.receiver), (0.0, True))
+        if way.id in self._made and not lit:
+            return MAKING  # its device has done its part, and its light never was there yet
+        if (at > since and not lit) or way.id in self._around:
+            return DARK if any(m.device == device for m in self.standing.moving for device, _ in way.ports) else LOST
+        return LIT
+
+    def _settle(self, which: Iterable[Way], at: float) -> None:
+        """Find the state of these circuits anew, and tell of those that changed, device by device."""
+        changed: dict[tuple[str, str], list[str]] = {}
+        for way in which:
+            state = self._state(way)
+            if self.states.get(way.id) != state:
+                self.states[way.id] = state
+                self._dirty.add("states")
+                changed.setdefault((way.ports[0][0], state), []).append(way.id)
+        for (device, state), ids in changed.items():
+            self._dirty.add("devices")
+            which_ones = ids[0] if len(ids) == 1 else f"{len(ids)} circuits"
+            verb = (_WORD if len(ids) == 1 else _WORDS)[state]
+            self.say(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
+
+    def _stand_devices(self, now: Standing, at: float) -> None:
+        moving = {m.device: m for m in now.moving}
+        failed = now.failed or {}
+        held = {s.ingress.device for s in now.held or ()}
+        for name, device in self.devices.items():
+            if (m := moving.get(name)) is not None:
+                device.since, device.words = m.began * 1e3, f"-{len(m.remove)} +{len(m.add)}"
+                self._device(name, "dark", device.since)
+                if m.run not in self.marks:
+                    self._mark(m.run, device.since, device.since)
+                continue
+            device.since = device.since or at  # what a journal told before we looked is history
+            device.words = failed.get(name, "")
+            phase = "fault" if name in failed else "up" if name in held else "idle"
+            if phase != device.phase:
+                device.since = at
+                self._device(name, phase, at)
+
+    def _device(self, name: str, phase: str, at: float) -> None:
+        if self.devices[name].phase != phase:
+            self.devices[name].phase = phase
+            self._dirty.add("devices")
+            self.say(at, "device", f"{name}: {phase}", device=name, phase=phase)
+
+    def _tell_runs(self, was: Standing, now: Standing, at: float) -> None:
+        before = {r.id: r.status for r in was.runs}
+        for run in reversed(now.runs):
+            title = f"{run.verb} {run.plan_name}".rstrip()
+            if run.id not in before and run.status == "running":
+                self.say(run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running")
+            elif run.status != "running" and before.get(run.id, "running") == "running":
+                if self.hush:  # no news, but worth knowing
+                    at = (run.ended or run.started) * 1e3
+                    self.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
+                self.say(at, "run", ended_words(run), run=run.id, status=run.status)
+
+    # -- what goes out --------------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> RunRecord | None:
+        """The newest run that has not ended."""
+        return next((r for r in self.standing.runs if r.status == "running"), None)
+
+    @property
+    def move(self) -> Told | None:
+        """The run whose waterfall is shown."""
+        running = self.running
+        return shown(self.runs.values(), running.id if running else "")
+
+    def whole(self) -> dict[str, Json]:
+        """Everything, for an eye that comes anew."""
+        return whole(self)
+
+    def changes(self) -> dict[str, Json]:
+        """What changed since the last call: whole sections; of `states`, `ports`, series and `log` what is new."""
+        dirty, self._dirty = self._dirty, set()
+        moved, self._moved = self._moved, set()
+        out: dict[str, Json] = {name: section(self, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
+        if "states" in dirty and "circuits" not in dirty:
+            out["states"] = cast(Json, dict(self.states))
+        if moved:
+            out["ports"] = {port: cast(Json, self.rates[port]) for port in moved}
+        if "iterations" in dirty:
+            out["iterations"] = cast(Json, self.iterations.taken())
+        if "throughput" in dirty and (points := self.traffic.series.taken(self.traffic.until)):
+            out["throughput"] = cast(Json, points)
+        if news := [e for e in self.log if e.number > self._sent]:
+            out["log"] = [e.json() for e in news]
+        self._sent = self._numbers
+        return out
+
+
+def ended_words(run: RunRecord) -> str:
+    """How a run ended, in a line."""
+    first = (run.message.splitlines() or [""])[0]
+    title = f"{run.verb} {run.plan_name}".rstrip()
+    return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
+
+
+def to_fields(figures: Mapping[str, float]) -> dict[str, Json]:
+    """Figures as the fields of an event."""
+    return dict(figures)

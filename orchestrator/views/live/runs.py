@@ -1,0 +1,74 @@
+"""What runs did, from their journals: a waterfall for each, marks on the time axis. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from orchestrator.results import Json
+from orchestrator.telemetry.lineprotocol import Point
+from orchestrator.views.waterfall import OVERLAPPING, Bar, bar_json, bars, part_rows, run_rows
+
+KEPT = 12
+"""So many runs are remembered."""
+MOST_BARS = 2000
+"""Bars kept of one run: a robot's run of hours has one per move."""
+MOST_ROWS = 60
+"""Rows of a picture; what devices did beyond that is told as a number."""
+
+
+@dataclass
+class Told:
+    """What the journal of one run told so far. at: wall ms of the reconfiguration's first command, or of the first phase."""
+
+    run: str
+    at: float = 0.0
+    bars: list[Bar] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    began: float = 0.0
+    """Wall ms at which the run's clock was zero."""
+
+    @property
+    def moved(self) -> bool:
+        """Light moved."""
+        return bool(self.figures) or any(b.kind == "device" for b in self.bars)
+
+    def phase(self, point: Point) -> Bar:
+        bar = bars([point])[0]
+        if len(self.bars) < MOST_BARS:
+            self.bars.append(bar)
+        self.began = point.time_ns / 1e6 - bar.begin_ms
+        return bar
+
+    def reconfig(self, point: Point) -> None:
+        self.at = point.time_ns / 1e6
+        self.figures = {k: float(v) for k, v in point.fields.items() if k.endswith("_ms") or k in ("n_circuits", "seq")}
+
+    def rows(self) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
+        """The run's phases, and what devices and hosts did inside them, as rows of two charts."""
+        parts = part_rows(sorted((b for b in self.bars if b.kind != "run"), key=lambda b: b.begin_ms))
+        return [_row(n, some) for n, some in run_rows(self.bars)[:MOST_ROWS]], [_row(n, (b,)) for n, b in parts[:MOST_ROWS]]
+
+
+def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
+    """One row: of a phase that came several times the first begin, all its time, and each `bars` by itself."""
+    row = {
+        **bar_json(some[0]),
+        "name": name,
+        "ms": sum(bar.ms for bar in some),
+        "ok": all(bar.ok for bar in some),
+        "detail": some[-1].detail,
+        "bars": [[bar.begin_ms, bar.ms] for bar in some],
+        "overlaps": name in OVERLAPPING,
+    }
+    return cast(dict[str, Json], row)
+
+
+def shown(runs: Iterable[Told], running: str) -> Told | None:
+    """The run whose waterfall is drawn: the one that runs, as soon as it told anything, else the newest that moved light."""
+    known = {r.run: r for r in runs if r.bars or r.figures}
+    if running in known:
+        return known[running]
+    newest = sorted(known, reverse=True)
+    return next((known[r] for r in newest if known[r].moved), known[newest[0]] if newest else None)

@@ -1,0 +1,115 @@
+"""A picture as JSON, section by section: what the page and `--jsonl` get."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from orchestrator.plan.stored import stored_links
+from orchestrator.results import Json, to_json
+from orchestrator.store.records import RunRecord
+
+if TYPE_CHECKING:
+    from orchestrator.views.live.picture import Picture
+
+NEWS = ("run", "device", "circuits", "reconfig", "job")
+"""Events that an onlooker is told of; phases and iterations have pictures of their own."""
+_NEWEST = 30
+
+
+def whole(picture: Picture) -> dict[str, Json]:
+    """Everything, for an eye that comes anew."""
+    news = [e.json() for e in picture.log]
+    return {
+        "lab": _lab(picture),
+        **{name: section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "trouble")},
+        "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
+        "iterations": cast(Json, picture.iterations.all()),
+        "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),
+        "log": cast(Json, news[-_NEWEST:]),
+    }
+
+
+def section(picture: Picture, name: str) -> Json:
+    """One section: plan, run, circuits, devices, job, move, marks or trouble."""
+    match name:
+        case "plan":
+            return [
+                {
+                    "owner": owner,
+                    "name": p.plan_name,
+                    "run": p.run,
+                    "since": p.since * 1e3,
+                    "generation": p.generation,
+                    "segments": to_json(sorted({s.name for s in picture.lab.switched(stored_links(p.links)).values()})),
+                }
+                for owner, p in (picture.standing.plans or {}).items()
+            ]
+        case "run":
+            newest = picture.running or next(iter(picture.standing.runs), None)
+            return None if newest is None else _run(picture, newest)
+        case "circuits":
+            return [
+                {
+                    "id": w.id,
+                    "a": str(w.sender),
+                    "b": str(w.receiver),
+                    "path": list(w.path),
+                    "devices": [d for d, _ in w.ports],
+                    "owner": w.owner,
+                    "state": picture.states[w.id],
+                }
+                for w in picture.ways.values()
+            ]
+        case "devices":
+            return {n: {"phase": d.phase, "since": d.since, "words": d.words} for n, d in picture.devices.items()}
+        case "job":
+            return dict(picture.job) or None
+        case "move":
+            return _move(picture)
+        case "marks":
+            return [picture.marks[run] for run in sorted(picture.marks)]
+    return list(picture.trouble.values())
+
+
+def _lab(picture: Picture) -> dict[str, Json]:
+    lab = picture.lab
+    return {
+        "name": lab.name,
+        "inventory": picture.inventory,
+        "hosts": [{"name": h.name, "ports": to_json(sorted(h.ports))} for h in lab.hosts.values()],
+        "devices": [{"name": d, "driver": c.driver, "speed": lab.time_scale(d)} for d, c in lab.devices.items()],
+    }
+
+
+def _run(picture: Picture, r: RunRecord) -> dict[str, Json]:
+    return {
+        "id": r.id,
+        "verb": r.verb,
+        "plan": r.plan_name,
+        "status": r.status,
+        "user": r.user,
+        "doing": picture.standing.doing if r.status == "running" else "",
+        "started": r.started * 1e3,
+        "seconds": r.seconds,
+        "message": r.message,
+    }
+
+
+def _move(picture: Picture) -> Json:
+    told = picture.move
+    if told is None:
+        return None
+    record = next((r for r in picture.standing.runs if r.id == told.run), None)
+    phases, parts = told.rows()
+    last = next((picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures), None)
+    return {
+        "run": told.run,
+        "verb": record.verb if record else "",
+        "plan": record.plan_name if record else "",
+        "status": record.status if record else "",
+        "began": told.began,
+        "figures": dict(told.figures),
+        "phases": cast(Json, phases),
+        "parts": cast(Json, parts),
+        "last": dict(last.figures) if last else {},
+    }

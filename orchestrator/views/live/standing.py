@@ -1,0 +1,74 @@
+"""What the run store says of a lab now: runs, circuits that are held, devices that are being changed, the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optics import DeviceName, Setting
+from orchestrator.inventory.lab import Lab
+from orchestrator.store.keys import key_of, slice_key
+from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
+from orchestrator.store.store import Store
+
+RUNS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A device that a run changes now. remove, add: settings as they print (`ocs1:4->17`); began in wall seconds."""
+
+    device: DeviceName
+    remove: frozenset[str]
+    add: frozenset[str]
+    began: float
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Values of one moment. runs: newest first; doing: what the newest does now; failed: devices whose last step failed."""
+
+    runs: tuple[RunRecord, ...] = ()
+    held: Mapping[Setting, Belonging] | None = None
+    plans: Mapping[str, CurrentPlan] | None = None
+    moving: tuple[Moving, ...] = ()
+    doing: str = ""
+    failed: Mapping[DeviceName, str] | None = None
+    job: JobRecord | None = None
+
+
+def standing(store: Store, lab: Lab, owner: str) -> Standing:
+    """Read it. What several statements find may be of two moments; the next look, when the store says it changed, finds one."""
+    key = key_of(lab)
+    runs = tuple(store.history(key, limit=RUNS))
+    moving: list[Moving] = []
+    doing = ""
+    failed: dict[DeviceName, str] = {}
+    for n, run in enumerate(runs):
+        if run.status != "running" and n:
+            continue
+        steps = store.steps(run.id)
+        if run.status == "running":
+            now = [s for s in steps if s.state == "doing"]
+            moving += [_moving(s) for s in now if s.kind == "device"]
+            doing = doing or ", ".join(dict.fromkeys(s.what if s.kind != "device" else f"switch {s.subject}" for s in now))
+        failed |= {s.subject: s.error for s in steps if s.kind == "device" and s.state == "failed"}
+    return Standing(
+        runs,
+        store.owners(key),
+        store.currents(key),
+        tuple(moving),
+        doing,
+        failed,
+        store.latest_job(slice_key(key, owner)),
+    )
+
+
+def _moving(step: StepRecord) -> Moving:
+    said = step.intent if isinstance(step.intent, dict) else {}
+    remove, add = (
+        frozenset(f"{step.subject}:{s}" for s in listed) if isinstance(listed := said.get(name), list) else frozenset()
+        for name in ("remove", "add")
+    )
+    return Moving(step.subject, remove, add, step.began or step.planned, step.run)

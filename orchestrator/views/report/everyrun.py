@@ -1,0 +1,203 @@
+"""The sections every report has: what was asked, traffic and jobs around moves, verification, environment, sources of numbers."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from orchestrator.views.report import questions, traffic, words
+from orchestrator.views.report.model import Context, Section, Table, table
+
+MOVES_DRAWN = 9
+"""Throughput is drawn around so many moves: the longest."""
+AROUND_S = 60.0
+"""Iterations are drawn from so long (s) before a move until so long after it was verified."""
+
+
+def asked(c: Context) -> None:
+    campaign = c.campaign
+    section = Section("asked", "What was asked")
+    if campaign.single:
+        source = campaign.sources[0]
+        said, exact = words.command(source)
+        section.codes.append(("the command as it was typed" if exact else "the command, from what the store kept of it", said))
+        record = source.record
+        about = str(source.plan.get("description", ""))
+        section.tables.append(
+            Table(
+                ("", ""),
+                [
+                    ("plan", f"{record.plan_name or '-'}" + (f": {about}" if about else "")),
+                    ("SHA-256 of the plan's text", record.plan_sha or "none: the verb takes no plan"),
+                    ("who and where", f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}"),
+                    ("when", words.when(record.started)),
+                    ("ended", words.ending(record)),
+                ],
+            )
+        )
+        if record.message:
+            section.codes.append(("in its own words", record.message))
+        if record.plan_text:
+            section.codes.append(("plan.json", record.plan_text.strip()))
+    else:
+        counts: dict[str, int] = {}
+        for source in campaign.sources:
+            counts[source.record.status] = counts.get(source.record.status, 0) + 1
+        section.intro = f"{len(campaign.sources)} runs: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())) + "."
+        if len(labs := sorted({source.record.lab for source in campaign.sources})) > 1:
+            section.intro += f" They are of {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
+        commands: dict[tuple[str, bool], int] = {}
+        for source in campaign.sources:
+            commands[words.command(source)] = commands.get(words.command(source), 0) + 1
+        listed = [f"{said}   ({n} x{'' if exact else ', as the store kept it'})" for (said, exact), n in commands.items()]
+        section.codes.append(("the commands", "\n".join(listed)))
+    c.sections.append(section)
+
+
+def throughput(c: Context) -> None:
+    section = Section("throughput", "Throughput around each move")
+    chosen = c.longest(MOVES_DRAWN)
+    for folder in dict.fromkeys(move.source.folder for move in chosen):
+        near = [questions.near(move) for move in chosen if move.source.folder == folder]
+        c.book.read_more(folder, "port", near)
+    answer = questions.throughput(c.book, chosen)
+    if answer is None:
+        section.notes.append("No port counters were sampled around a move, so nothing can be said of the throughput.")
+        c.sections.append(section)
+        return
+    if len(c.moves) > len(chosen):
+        section.intro = f"The {len(chosen)} longest of {len(c.moves)} moves."
+    drawn = traffic.throughput([(move, questions.samples(c.book, move)) for move in chosen])
+    caption = "Sent by all hosts together, even between two samples. Yellow: first command. Shaded: until routes were back."
+    c.draw(
+        section,
+        "throughput",
+        "throughput around moves",
+        caption,
+        drawn,
+        "Fewer than two samples of each port: no rate can be drawn.",
+    )
+    heads = {"reconfig_id": "move", "before_mbps": "before", "before_over_ms": "over", "across_mbps": "across the move"}
+    section.tables.append(table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
+    section.notes.append(
+        f"{answer.what[0].upper()}{answer.what[1:]}. Where a port had fewer than two samples in it, it was not recorded."
+    )
+    c.sections.append(section)
+
+
+def job(c: Context) -> None:
+    section = Section("job", "What it did to the job")
+    answer = c.job
+    known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
+    if answer is None or not known:
+        section.notes.append(
+            "No job ran before or after a move, or nobody brought its iterations home (`testbed job status` does)."
+        )
+        c.sections.append(section)
+        return
+    caption = (
+        "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
+        " Lines: medians before and after, none while the job paused."
+    )
+    if c.few:
+        for k, move in enumerate(c.moves):
+            line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
+            if line is None:
+                continue
+            points = questions.iterations(c.book, move, AROUND_S)
+            drawn = traffic.iterations(move, points, line["before_ms"].value, line["after_ms"].value)
+            c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
+    else:
+        drawn = traffic.before_after(answer)
+        c.draw(
+            section,
+            "job",
+            "iteration time before and after moves",
+            "Median iteration before and after each move (the latest 40).",
+            drawn,
+        )
+    heads = {
+        "reconfig_id": "move",
+        "before_ms": "before",
+        "before_n": "of",
+        "during_ms": "slowest during",
+        "pause_ms": "pause",
+        "after_ms": "after",
+        "after_n": "of",
+    }
+    section.tables.append(
+        table(answer, heads, none={"during_ms": "no iteration spans it", "pause_ms": "none: no job ran before and after"})
+    )
+    section.notes.append(f"Before and after: {answer.what}. Pause: {questions.PAUSE}.")
+    c.sections.append(section)
+
+
+def verification(c: Context) -> None:
+    answer = questions.rungs(c.book, c.campaign, each=c.few)
+    section = Section("verify", "Verification")
+    if not answer:
+        section.notes.append("No verification was recorded.")
+    elif c.few:
+        rows = [
+            (
+                c["rung"],
+                Markup('<data value="{}" data-from="{}">{}</data>').format(
+                    c["ok"].value, c["ok"].place, "passed" if c["ok"].value else "FAILED"
+                ),
+                c["detail"],
+                c["duration_ms"],
+            )
+            for c in answer.lines()
+        ]
+        section.tables.append(Table(("rung", "", "", "took"), rows))
+    else:
+        section.tables.append(
+            table(answer, {"rung": "rung", "passed_n": "passed", "n": "of", "median_ms": "median", "most_ms": "longest"})
+        )
+    c.sections.append(section)
+
+
+def environment(c: Context) -> None:
+    section = Section("environment", "Environment and versions", f"{c.speed[0].upper()}{c.speed[1:]}.")
+    rows = words.machines(c.campaign.sources)
+    if rows:
+        section.tables.append(Table(("when it ran", ""), rows))
+    drivers = {
+        name: d.get("driver", "")
+        for s in c.campaign.sources
+        if s.environment
+        for name, d in (s.environment.get("devices") or {}).items()
+    }
+    scales = {n: x for s in c.campaign.sources for n, x in (s.devices or {}).items()}
+    if scales:
+        listed = [(name, drivers.get(name, "not recorded"), f"x{scale:g}") for name, scale in sorted(scales.items())]
+        section.tables.append(Table(("device", "driver", "time scale"), listed))
+    c.sections.append(section)
+
+
+def data(c: Context) -> None:
+    section = Section("data", "Where the numbers come from")
+    runs = list(c.campaign.journals)
+    section.intro = (
+        "Every number above that was measured is a cell of an answer to one of the questions below, asked of the journals of "
+        f"{len(runs)} runs. This page carries questions and answers (the element #numbers, JSON)."
+    )
+    shown = runs if len(runs) <= 6 else [*runs[:3], "...", *runs[-2:]]
+    section.codes.append(
+        (
+            "how to get the tables, and ask again",
+            "\n".join(f"testbed telemetry export {run} --out {run}" for run in shown if run != "..."),
+        )
+    )
+    if c.book.trouble:
+        section.codes.append(("lines that could not be read, and are in no number", "\n".join(c.book.trouble)))
+    absent = [source.record.id for source in c.campaign.sources if not source.journalled]
+    if absent:
+        section.notes.append(
+            f"Without a journal, and in no number: {', '.join(absent[:20])}{' and more' if len(absent) > 20 else ''}."
+        )
+    section.notes.append(
+        "Expected times are those of the plan, from data sheets, as the run store has them: `testbed show RUN --json`, run.summary."
+    )
+    for answer in c.book.answers.values():
+        section.codes.append((f"{answer.name}: {answer.what}", answer.sql))
+    c.sections.append(section)

@@ -1,0 +1,420 @@
+"""The figures of a report, drawn with matplotlib: the same drawing goes into the page (SVG) and into a paper (PDF)."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optics.plain import printable
+from orchestrator.atomic import write_whole
+from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.views.report.ledger import Answer
+from orchestrator.views.report.svg import INK, inline
+from orchestrator.views.report.topology import SWITCH, Link, Topology, host_of
+from orchestrator.views.waterfall import OVERLAPPING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 7.4
+"""Inches: two columns of a paper, and a page's width."""
+LEAST_MS = 0.01
+"""What takes less than this (ms) is drawn at it: nothing here is measured more finely."""
+GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
+_RUN_COLOURS = {
+    "switch": "dark",
+    "link": "link",
+    "prewire": "settle",
+    "verify": "up",
+    "job": "resume",
+    "launch": "resume",
+    "drain": "settle",
+}
+_MOVING = frozenset({"arm", "drain", "switch", "move"})
+_JOB = frozenset({"job", "launch", "resume"})
+_RC: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.titleweight": "bold",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "hatch.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "testbed",
+    "pdf.fonttype": 42,
+    "path.simplify": True,
+    "text.parse_math": False,  # a name may hold a $
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """One figure of a report."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+    def svg(self) -> str:
+        """As an element of a page."""
+        return inline(self._drawn("svg", Date=None, Creator=None), self.name, self.title)
+
+    def save(self, folder: Path) -> list[Path]:
+        """As files for papers, PDF and SVG, each whole or as it was. Raises: OSError."""
+        drawn = {"pdf": self._drawn("pdf", CreationDate=None), "svg": self._drawn("svg", Date=None)}
+        made = {folder / f"{self.name}.{kind}": text for kind, text in drawn.items()}
+        for path, text in made.items():
+            write_whole(path, text)
+        return list(made)
+
+    def _drawn(self, kind: str, **metadata: None) -> bytes:
+        out = io.BytesIO()
+        with style():
+            self.figure.savefig(out, format=kind, metadata=metadata)
+        return out.getvalue()
+
+
+def prepare(cache_dir: Path) -> None:
+    """Let matplotlib keep its list of fonts with our caches; call before the first figure."""
+    import logging
+
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_dir / "matplotlib"))
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        # A name in a script that matplotlib's own font lacks; a page is drawn with the reader's fonts.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        yield
+
+
+@contextmanager
+def one_figure(height: float, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure, figure.subplots(1, columns, **more)
+
+
+# --- topology -------------------------------------------------------------------------------------------------------------------
+
+
+def topology(found: Topology, after_title: str = "after") -> Figure:
+    """Hosts on a circle, packet switches inside it, the links between them before and after."""
+    hosts, switches = found.hosts, found.switches
+    size = min(3.7, 2.4 + 0.08 * len(hosts))
+    with one_figure(size + 0.35, 2) as (figure, (left, right)):
+        _circle(
+            left,
+            hosts,
+            switches,
+            {BROKEN: found.broken, KEPT: found.before - found.broken},
+            "before" if found.known else "before: not known",
+        )
+        if found.asked and not found.after:
+            _circle(right, hosts, switches, {GREY: found.asked}, "asked, not reached")
+        else:
+            _circle(right, hosts, switches, {KEPT: found.kept, MADE: found.made}, after_title)
+        _legend(figure, {f"{len(found.kept)} kept": KEPT, f"{len(found.made)} made": MADE, f"{len(found.broken)} broken": BROKEN})
+    return figure
+
+
+def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
+    """Several topologies, each once."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, max(2, len(plans)))
+    lines = math.ceil(len(plans) / columns)
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.35 * lines if columns == 3 else 3.4 * lines), layout="constrained")
+        grid = figure.subplots(lines, columns, squeeze=False)
+        for k in range(lines * columns):
+            axes = grid[k // columns][k % columns]
+            if k < len(plans):
+                name, links = plans[k]
+                one = Topology(after=links)
+                _circle(axes, one.hosts, one.switches, {MADE: links}, name)
+            else:
+                axes.axis("off")
+    return figure
+
+
+def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Way
+
+    axes.text(-1.3, 1.36, printable(title), ha="left", va="top", fontweight="bold", fontsize=8.5)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    axes.set_xlim(-1.32, 1.32)
+    axes.set_ylim(-1.25, 1.38)
+    angle = {host: math.pi / 2 - 2 * math.pi * k / max(1, len(hosts)) for k, host in enumerate(hosts)}
+    at = {host: (math.cos(a), math.sin(a)) for host, a in angle.items()}
+    inside = _inside(switches)
+    drawn: Counter[tuple[str, str]] = Counter()
+    for colour, some in links.items():
+        for a, b in sorted(some):
+            pair = tuple(sorted((host_of(a), host_of(b))))
+            k = drawn[pair[0], pair[1]] = drawn[pair[0], pair[1]] + 1
+            bend = 0.12 * (k // 2) * (-1) ** k  # the first of parallel links is straight, the others to its sides in turn
+            (x0, y0), (x1, y1) = ((at | inside)[end] for end in pair)
+            middle = ((x0 + x1) / 2 * 0.9 - bend * (y1 - y0), (y0 + y1) / 2 * 0.9 + bend * (x1 - x0))
+            way = Way([(x0, y0), middle, (x1, y1)], [Way.MOVETO, Way.CURVE3, Way.CURVE3])
+            dashes = (0, (4, 2)) if colour == BROKEN else "solid"
+            axes.add_patch(PathPatch(way, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes))
+    if not any(links.values()):
+        axes.text(0, 0, "no links", ha="center", va="center", alpha=0.6)
+    linked = {host_of(end) for some in links.values() for link in some for end in link}
+    for switch, (x, y) in inside.items():
+        if switch in linked:
+            axes.plot(x, y, "s", color=INK, markersize=6)
+            axes.annotate(
+                printable(switch.removeprefix(SWITCH)), (x, y), (0, -9), textcoords="offset points", ha="center", va="center"
+            )
+    size = 8 if len(hosts) <= 16 else 6 if len(hosts) <= 40 else 4
+    for host, (x, y) in at.items():
+        axes.plot(x, y, "o", color=INK, markersize=4.5 if len(hosts) <= 24 else 2.5)
+        axes.text(
+            x * 1.09,
+            y * 1.1,
+            printable(host),
+            ha="left" if x > 0.1 else "right" if x < -0.1 else "center",
+            va="center",
+            fontsize=size,
+        )
+
+
+def _inside(switches: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """One packet switch stands in the middle, several around it."""
+    radius, turn = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
+    return {name: (radius * math.sin(turn * k), radius * math.cos(turn * k)) for k, name in enumerate(switches)}
+
+
+def _legend(figure: Figure, entries: Mapping[str, str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], color=c, linewidth=1.6, label=t, linestyle="--" if c == BROKEN else "-") for t, c in entries.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
+# --- where the time went --------------------------------------------------------------------------------------------------------
+
+
+def run_waterfall(phases: Answer) -> Figure | None:
+    """The phases of a run in three charts, each on an axis of its own: before light moves, the move, the job.
+
+    A move takes milliseconds and a job seconds: on one axis the move would be a dash.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for line in phases.lines():
+        if line["kind"].value == "run":
+            rows.setdefault(line["phase"].value, []).append(line)
+    if not rows:
+        return None
+    charts = _charts(rows)
+    from matplotlib.figure import Figure
+
+    with style():
+        sizes = [len(names) + 0.2 for _, names in charts]
+        figure = Figure(figsize=(WIDTH, 0.7 * len(charts) + 0.2 * sum(sizes)), layout="constrained")
+        grid = figure.subplots(len(charts), 1, squeeze=False, height_ratios=sizes)
+        for (title, names), (axes,) in zip(charts, grid, strict=True):
+            _phase_chart(axes, title, {name: rows[name] for name in names})
+    return figure
+
+
+def _charts(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[str]]]:
+    """Which phase is drawn in which chart; those that overlap others are drawn last."""
+    begin = {name: some[0]["begin_ms"].value for name, some in rows.items()}
+    moved = min((begin[name] for name in rows if name in _MOVING), default=math.inf)
+    job = [name for name in rows if name in _JOB]
+    before = [name for name in rows if name not in job and begin[name] < moved]
+    move = [name for name in rows if name not in job and begin[name] >= moved]
+    found = [("before light moves", before), ("the move", move), ("the job", job)]
+    return [(title, sorted(names, key=lambda n: (n in OVERLAPPING, begin[n]))) for title, names in found if names]
+
+
+def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    every = [line for some in rows.values() for line in some]
+    first, last = min(x["begin_ms"].value for x in every), max(x["begin_ms"].value + x["duration_ms"].value for x in every)
+    unit, per = ("s", 1e3) if last - first >= 2000 else ("ms", 1.0)
+    for y, (name, some) in enumerate(rows.items()):
+        for line in some:
+            colour = PHASE_COLOURS["fault"] if not line["ok"].value else PHASE_COLOURS.get(_RUN_COLOURS.get(name, name), GREY)
+            begin, took = (line["begin_ms"].value - first) / per, line["duration_ms"].value / per
+            if name in OVERLAPPING:
+                axes.barh(y, took, left=begin, height=0.5, facecolor="none", edgecolor=colour, hatch="////", linewidth=0.8)
+            else:
+                axes.barh(y, took, left=begin, height=0.7, color=colour)
+        words = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
+        end = (max(x["begin_ms"].value + x["duration_ms"].value for x in some) - first) / per
+        words += "  beside the others" if name in OVERLAPPING else ""
+        axes.annotate(words, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_title(title)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(-0.6, len(rows) - 0.4)  # turned round below
+    since = "the start of the run" if first < 1 else f"{first / 1e3:.1f} s"
+    downwards(axes, f"{unit} since {since}")
+    axes.set_xlim(0, max(1e-3, (last - first) / per) * 1.22)
+
+
+def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure | None:
+    """What each device did in one reconfiguration, and below it the hosts; milliseconds since the first command."""
+    rows = [line for line in devices.lines() if line["reconfig_id"].value == one]
+    if not rows:
+        return None
+    hosts = _host_bars(phases) if phases is not None else []
+    with one_figure(0.75 + 0.24 * (len(rows) + len(hosts))) as (figure, axes):
+        for y, line in enumerate(rows):
+            ms = {name: cell.value for name, cell in line.items()}
+            marks = [("command", ms["send_ms"], ms["ack_ms"]), ("dark", ms["dark_begin_ms"], ms["dark_end_ms"])]
+            marks += [("power", ms["dark_end_ms"], ms["power_ms"]), ("link", ms["dark_end_ms"], ms["link_up_ms"])]
+            marks += [("route", max(x for x in (ms["link_up_ms"], ms["dark_end_ms"], 0.0) if x is not None), ms["route_ms"])]
+            for k, (name, begin, end) in enumerate(marks):
+                if begin is not None and end is not None and end > begin:
+                    at, height = {"command": (y - 0.3, 0.16), "power": (y + 0.38, 0.16)}.get(name, (y + 0.04, 0.46))
+                    axes.barh(at, end - begin, left=begin, height=height, color=PHASE_COLOURS[name], zorder=2 + k)
+        offset = _first_command(rows, phases)
+        for y, (_, colour, begin, end, said) in enumerate(hosts, len(rows)):
+            axes.barh(y, end - begin, left=begin - offset, height=0.5, color=colour)
+            axes.annotate(said, (end - offset, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_yticks(range(len(rows) + len(hosts)), [f"{r['device'].value}" for r in rows] + [h[0] for h in hosts])
+        axes.margins(x=0.16)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        downwards(axes, "ms since the first command")
+        shown = {"commands": "command", "dark": "dark", "carrier": "link", "routes": "route"}
+        if any(line["power_ms"].value is not None for line in rows):
+            shown["light seen"] = "power"
+        boxes(figure, {text: PHASE_COLOURS[name] for text, name in shown.items()})
+    return figure
+
+
+def _host_bars(phases: Answer) -> list[tuple[str, str, float, float, str]]:
+    """The hosts' parts, each from the first host's begin to the last one's end, ms since the start of the run."""
+    found = []
+    for phase, colour in (("light", PHASE_COLOURS["link"]), ("commit", PHASE_COLOURS["route"])):
+        some = [
+            (line["begin_ms"].value, line["begin_ms"].value + line["duration_ms"].value, line["subject"].value)
+            for line in phases.lines()
+            if line["kind"].value == "host" and line["phase"].value == phase
+        ]
+        if some:
+            last = max(some, key=lambda bar: bar[1])
+            found.append((f"hosts: {phase}", colour, min(s[0] for s in some), last[1], f"{len(some)} hosts, last {last[2]}"))
+    return found
+
+
+def _first_command(rows: Sequence[Mapping[str, Any]], phases: Answer | None) -> float:
+    """When the first command was sent, ms since the start of the run: hosts' `light` begins there."""
+    if phases is None:
+        return 0.0
+    light = [line["begin_ms"].value for line in phases.lines() if line["kind"].value == "host" and line["phase"].value == "light"]
+    return float(min(light, default=0.0))
+
+
+def breakdown(percentiles: Answer) -> Figure | None:
+    """Median of each part, on a line from the least to the 99th percentile; from the link's µs to the job's seconds."""
+    rows = list(percentiles.lines())
+    if not rows:
+        return None
+    found = [line[c].value or 0.0 for line in rows for c in ("least_ms", "median_ms", "p99_ms")]
+    least = _least(found)
+    with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):
+        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)  # words stand behind the longest
+        for y, line in enumerate(rows):
+            colour = PHASE_COLOURS.get(line["part"].value, GREY)
+            first, middle, last = (max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms"))
+            axes.plot([first, max(middle, last)], [y, y], color=colour, linewidth=2.4, alpha=0.6, solid_capstyle="butt")
+            axes.plot([middle], [y], "o", color=colour, markersize=6, clip_on=False)
+            words = f"{line['median_ms'].text()}, p99 {line['p99_ms'].text()}"
+            axes.annotate(words, (max(middle, last), y), (6, 0), textcoords="offset points", va="center", fontsize=7)
+        axes.set_yticks(range(len(rows)), [line["part"].value.replace("_", " ") for line in rows])
+        downwards(axes, "logarithmic")
+        _by_decades(axes)
+    return figure
+
+
+def _least(found: Sequence[float]) -> float:
+    """Where a logarithmic axis begins that shows these times (ms)."""
+    return float(10.0 ** math.floor(math.log10(max(min((x for x in found if x > 0), default=1.0), LEAST_MS))))
+
+
+def _by_decades(axes: Axes) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda ms, _: f"{ms:g} ms" if ms < 1000 else f"{ms / 1000:g} s")
+    axes.xaxis.set_minor_formatter("")
+
+
+def cdf(series: Mapping[str, tuple[str, Sequence[float]]], label: str) -> Figure | None:
+    """Shares of times (ms) that are not above x; `series`: colour and times by name."""
+    shown = {name: (colour, sorted(values)) for name, (colour, values) in series.items() if len(values) > 1}
+    if not shown:
+        return None
+    every = [ms for _, values in shown.values() for ms in values]
+    least = _least(every)
+    wide = max(every) / least > 50
+    with one_figure(2.5) as (figure, axes):
+        for name, (colour, found) in shown.items():
+            values = [max(ms, least) for ms in found] if wide else found
+            shares = [(k + 1) / len(values) for k in range(len(values))]
+            axes.step(
+                [values[0], *values], [0.0, *shares], where="post", color=colour, linewidth=1.4, label=f"{name} (n = {len(values)})"
+            )
+        if wide:
+            _by_decades(axes)
+            axes.set_xlim(left=least / 1.4)
+            label = "logarithmic"
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel(label)
+        axes.set_ylabel("share of all")
+        axes.grid(True)
+        axes.legend(loc="best")
+    return figure
+
+
+# --- shared ---------------------------------------------------------------------------------------------------------------------
+
+
+def downwards(axes: Axes, label: str) -> None:
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.grid(True, axis="x")
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def boxes(figure: Figure, entries: Mapping[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    figure.legend(handles=[Patch(color=c, label=t) for t, c in entries.items()], loc="outside lower center", ncols=len(entries))

@@ -1,0 +1,160 @@
+"""Which runs a report is about, and what the store and their directories know of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optics.errors import BadFile
+from orchestrator.settings import Settings, campaigns
+from orchestrator.store.keys import slice_key
+from orchestrator.store.records import JobRecord, RunRecord
+from orchestrator.store.store import Store
+from orchestrator.telemetry import environment
+from orchestrator.telemetry.reader import parts
+
+CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
+"""Verbs whose runs move light; of others (`confirm`, `job launch`) a campaign by time shows nothing."""
+_KIND = "testbed.campaign/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One run. before: what it found (as `Before.to_json`), None if it did not come so far. devices: how much faster than a real
+    one each device runs; emulated: None where neither the run noted it nor its inventory is there any more.
+
+    was, now: the runs whose journals hold the iterations of the job that ran before and of the one that ran after; empty: none.
+    segments: host ports at each packet switch, as the run noted them.
+    """
+
+    record: RunRecord
+    folder: Path
+    before: Any
+    environment: Mapping[str, Any] | None
+    emulated: bool | None
+    devices: Mapping[str, float] | None
+    was: str = ""
+    now: str = ""
+    segments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def journalled(self) -> bool:
+        """Whether there is anything of its journal."""
+        return bool(parts(self.folder))
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The plan it was asked for, as in its file; empty if it had none."""
+        try:
+            found = json.loads(self.record.plan_text)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """The runs of a report, oldest first. journals: every journal it reads, the jobs' too. comparison: as `compare` keeps it."""
+
+    name: str
+    sources: tuple[Source, ...]
+    journals: Mapping[str, Path]
+    comparison: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def single(self) -> bool:
+        return len(self.sources) == 1 and not self.comparison
+
+
+def campaign_file(settings: Settings, word: str) -> Path | None:
+    """The file of the campaign a word names: its name, its directory or the file itself."""
+    for path in (Path(word), Path(word) / "campaign.json", campaigns(settings) / word / "campaign.json"):
+        if path.is_file() and path.suffix == ".json":
+            return path
+    return None
+
+
+def read_campaign(path: Path) -> dict[str, Any]:
+    """What `testbed compare` kept. Raises: BadFile - it is no such file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadFile([f"{path}: {error.strerror or error}"]) from error
+    except ValueError as error:
+        raise BadFile([f"{path}: {error}"], hint="a campaign is what `testbed compare` writes: campaign.json") from error
+    if not isinstance(found, dict) or found.get("schema") != _KIND or not isinstance(found.get("slots"), list):
+        raise BadFile([f"{path}: this is no campaign ({_KIND})"], hint="one is made by: testbed compare A.json B.json")
+    return found
+
+
+def gather(
+    records: Iterable[RunRecord], store: Store, settings: Settings, name: str, comparison: Mapping[str, Any] | None = None
+) -> Campaign:
+    """Collect what is known of these runs."""
+    ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
+    jobs = _jobs(store)
+    inventories: dict[str, tuple[bool | None, Mapping[str, float] | None]] = {}
+    sources = []
+    for at, record in enumerate(ordered):
+        folder = settings.run_dir(record.id)
+        noted = environment.noted(folder)
+        if noted is not None:
+            emulated, devices = noted.get("emulated"), _scales(noted.get("devices"))
+        else:
+            if record.inventory not in inventories:
+                inventories[record.inventory] = _from_inventory(Path(record.inventory))
+            emulated, devices = inventories[record.inventory]
+        later = next((r.started for r in ordered[at + 1 :] if r.lab == record.lab and r.verb in CHANGES), float("inf"))
+        was, now = _jobs_around(record, jobs.get(slice_key(record.lab, record.owner), ()), later)
+        sources.append(Source(record, folder, store.journalled(record.id)[0], noted, emulated, devices, was, now, _ports(noted)))
+    runs = [word for source in sources for word in (source.record.id, source.was, source.now) if word]
+    journals = {run: settings.run_dir(run) for run in dict.fromkeys(runs) if parts(settings.run_dir(run))}
+    return Campaign(name, tuple(sources), journals, comparison or {})
+
+
+def _jobs(store: Store) -> dict[str, list[JobRecord]]:
+    """All jobs by slice, oldest first."""
+    found: dict[str, list[JobRecord]] = {}
+    number = 1
+    while (job := store.job(number)) is not None:
+        found.setdefault(job.lab, []).append(job)
+        number += 1
+    return found
+
+
+def _jobs_around(record: RunRecord, jobs: Sequence[JobRecord], until: float) -> tuple[str, str]:
+    """The runs that launched the job that ran when this run began, and the one that ran after it and before time `until`."""
+    old = [j for j in jobs if j.started < record.started and j.run != record.id and (j.ended is None or j.ended >= record.started)]
+    new = [j for j in jobs if record.started <= j.started < until]
+    was = old[-1] if old else None
+    if new:
+        return (was.run if was else ""), new[-1 if new[-1].run == record.id else 0].run
+    ended = record.ended or float("inf")
+    kept = was is not None and (was.ended is None or was.ended > ended)
+    return (was.run if was else ""), (was.run if was is not None and kept else "")
+
+
+def _scales(devices: Any) -> Mapping[str, float] | None:
+    if not isinstance(devices, dict):
+        return None
+    return {name: float(d.get("time_scale", 1.0)) for name, d in devices.items() if isinstance(d, dict)}
+
+
+def _ports(noted: Mapping[str, Any] | None) -> Mapping[str, tuple[str, ...]]:
+    listed = (noted or {}).get("segments")
+    return {k: tuple(map(str, v)) for k, v in listed.items() if isinstance(v, list)} if isinstance(listed, dict) else {}
+
+
+def _from_inventory(inventory: Path) -> tuple[bool | None, Mapping[str, float] | None]:
+    """As the inventory says now, for runs that noted nothing."""
+    from orchestrator.inventory.positions import read_yaml
+    from orchestrator.reading import text_of
+
+    try:
+        devices = read_yaml(text_of(inventory / "devices.yml"), "devices.yml").value["devices"]
+        return (inventory / "emulator.yml").is_file(), _scales(devices)
+    except (OSError, ValueError, KeyError, TypeError, BadFile):
+        return None, None

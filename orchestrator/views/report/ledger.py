@@ -1,0 +1,156 @@
+"""The numbers of a report: each is a cell of the answer to one SQL question over the journals' tables, and stays tied to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from optics.plain import scaled_text, seconds_text
+from orchestrator.results import Json, to_json
+from orchestrator.telemetry.tables import load, opened
+
+MISSING = "not recorded"
+_SHORT = 16
+"""A number with its unit that is no longer than this stays on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number (or word) of an answer. place: `answer/row/column`."""
+
+    value: Any
+    place: str
+    unit: str = ""
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+    def __html__(self) -> str:
+        return self.show()
+
+    def show(self, scale: float = 1.0) -> Markup:
+        """As the page shows it; a time of a device that runs faster than a real one also in that one's time."""
+        if self.value is None:
+            return Markup('<span class="missing">{}</span>').format(MISSING)
+        text = self.text(scale)
+        if len(text) < _SHORT and isinstance(self.value, (int, float)):
+            text = text.replace(" ", "\N{NO-BREAK SPACE}")
+        return Markup('<data value="{}" data-from="{}">{}</data>').format(self.value, self.place, text)
+
+    def text(self, scale: float = 1.0) -> str:
+        return MISSING if self.value is None else number_text(self.value, self.unit, scale)
+
+
+def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
+    """A value with its unit, as a person reads it."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if unit == "ms" and value < 0:
+        return f"-{number_text(-value, unit, scale)}"
+    if unit == "ms":
+        return scaled_text(value / 1e3, scale) if scale != 1 else seconds_text(value / 1e3)
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ") + (f" {unit}" if unit else "")
+    return f"{value:.4g}" + (f" {unit}" if unit else "")
+
+
+_UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_bytes": "B"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question and what the journals say. Rows of cells; `name` is short and the same in every report."""
+
+    name: str
+    what: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+    def cell(self, row: int, column: str) -> Cell:
+        unit = next((u for end, u in _UNITS.items() if column.endswith(end)), "")
+        return Cell(self.rows[row][self.columns.index(column)], f"{self.name}/{row}/{column}", unit)
+
+    def lines(self) -> Iterator[Mapping[str, Cell]]:
+        """Each row as its cells by column."""
+        for row in range(len(self.rows)):
+            yield {column: self.cell(row, column) for column in self.columns}
+
+    def values(self, column: str) -> list[Any]:
+        """What is there of a column; what was not recorded is left out."""
+        at = self.columns.index(column)
+        return [row[at] for row in self.rows if row[at] is not None]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "what": self.what,
+            "sql": self.sql,
+            "columns": list(self.columns),
+            "rows": [[to_json(value) for value in row] for row in self.rows],
+        }
+
+
+class Ledger:
+    """Asks, and keeps every question with its answer."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self.database = database
+        self.answers: dict[str, Answer] = {}
+        self.trouble: list[str] = []
+        self._read: set[tuple[Path, str]] = set()
+
+    def ask(self, name: str, what: str, sql: str) -> Answer:
+        cursor = self.database.execute(sql)
+        columns = tuple(column[0] for column in cursor.description)
+        answer = self.answers[name] = Answer(name, what, sql, columns, tuple(map(tuple, cursor.fetchall())))
+        return answer
+
+    def read_more(self, run_dir: Path, measurement: str, near: Collection[tuple[int, int]] | None = None) -> None:
+        """Read a measurement that is too large to be read of every run, or all the time; a second time does nothing."""
+        if (run_dir, measurement) in self._read:
+            return
+        self._read.add((run_dir, measurement))
+        trouble: list[str] = []
+        load(self.database, run_dir, (measurement,), trouble, near)
+        self.told(run_dir, trouble)
+
+    def told(self, run_dir: Path, trouble: Sequence[str]) -> None:
+        """Keep what could not be read of a run, each line once."""
+        lines = (f"{run_dir.name}/{line}" for line in trouble)
+        self.trouble += [line for line in lines if line not in self.trouble]
+
+
+@contextmanager
+def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
+    """A ledger over the journals of these runs; `wanted`: the measurements to read."""
+    with opened((), wanted) as database:
+        book = Ledger(database)
+        for run_dir in run_dirs:
+            trouble: list[str] = []
+            load(database, run_dir, wanted, trouble)
+            book.told(run_dir, trouble)
+        database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
+        database.execute("CREATE INDEX iteration_by_number ON iteration(run, iter)")
+        yield book
+
+
+def quoted(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def missing(words: str = MISSING) -> Markup:
+    """What stands where a number would, had it been recorded."""
+    return Markup('<span class="missing">{}</span>').format(escape(words))

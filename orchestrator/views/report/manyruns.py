@@ -1,0 +1,216 @@
+"""The sections of a report on several runs: how times spread, which runs there were, and what a comparison found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from optics.plain import counted
+from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.views.report import comparing, figures, questions, traffic, words
+from orchestrator.views.report.figures import Drawing
+from orchestrator.views.report.ledger import Answer, Cell, missing
+from orchestrator.views.report.model import Context, Section, Table, table
+from orchestrator.views.report.topology import planned_switches, topology
+
+TOPOLOGIES_DRAWN = 6
+
+
+def many_runs(c: Context) -> None:
+    _tiles(c, questions.percentiles(c.book, c.campaign))
+    _pause_tile(c)
+    _topologies(c)
+    durations(c)
+    _run_table(c)
+
+
+def durations(c: Context) -> None:
+    """How long reconfigurations took, as a distribution."""
+    campaign, book = c.campaign, c.book
+    spread = questions.percentiles(book, campaign)
+    section = Section(
+        "durations",
+        "How long reconfigurations took",
+        f"{counted(len(c.reconfigs), 'reconfiguration')} {'was' if len(c.reconfigs) == 1 else 'were'} recorded.",
+    )
+    if c.reconfigs:
+        colours = PHASE_COLOURS
+        shown = {p: (colours[p], c.reconfigs.values(f"{p}_ms")) for p in ("dark", "link", "route", "total")}
+        c.draw(
+            section,
+            "cdf",
+            "distribution over reconfigurations",
+            "Share of reconfigurations that took no longer.",
+            figures.cdf(shown, "ms"),
+        )
+        c.draw(
+            section,
+            "parts",
+            "parts of reconfigurations",
+            "Median of each part, on a line from the least to the 99th percentile; the shortest stand at the axis' begin.",
+            figures.breakdown(spread),
+        )
+        heads = {
+            "part": "part",
+            "n": "n",
+            "least_ms": "least",
+            "median_ms": "median",
+            "p90_ms": "p90",
+            "p99_ms": "p99",
+            "most_ms": "longest",
+        }
+        section.tables.append(table(spread, heads))
+        models = questions.models(book, campaign)
+        heads = {
+            "model": "dark, by driver",
+            "n": "n",
+            "median_ms": "median",
+            "p90_ms": "p90",
+            "p99_ms": "p99",
+            "most_ms": "longest",
+        }
+        section.tables.append(table(models, heads, c.scale_of_all()))
+        section.notes.append("Percentiles are nearest rank; of fewer than a hundred values p99 is the longest.")
+    c.sections.append(section)
+
+
+def _tiles(c: Context, spread: Answer) -> None:
+    sources = c.campaign.sources
+    good = sum(source.record.status == "ok" for source in sources)
+    c.tiles.append(("runs", Markup("{}").format(len(sources)), f"{good} did what was asked"))
+    for line in spread.lines():
+        if line["part"].value in ("dark", "total"):
+            name = "dark" if line["part"].value == "dark" else "command to verified"
+            scale = c.scale_of_all() if line["part"].value == "dark" else 1.0
+            c.tiles.append(
+                (f"{name}, median", line["median_ms"].show(scale), f"p99 {line['p99_ms'].text(scale)}, n {line['n'].text()}")
+            )
+
+
+def _pause_tile(c: Context) -> None:
+    answer = questions.pauses(c.book, c.job) if c.job is not None and c.job.values("pause_ms") else None
+    for line in answer.lines() if answer is not None else ():
+        c.tiles.append(
+            ("pause of the job, median", line["median_ms"].show(), f"longest {line['most_ms'].text()}, n {line['n'].text()}")
+        )
+
+
+def _topologies(c: Context) -> None:
+    section = Section("topology", "Topologies")
+    drawn: dict[frozenset[Any], str] = {}
+    for source in c.campaign.sources:
+        if (
+            len(drawn) >= TOPOLOGIES_DRAWN
+            or source.record.verb not in ("up", "rollback", "restore")
+            or source.record.status != "ok"
+        ):
+            continue
+        if source.record.plan_name in drawn.values():
+            continue
+        found = topology(source, questions.links(c.book, c.campaign, source))
+        if found.after and found.after not in drawn:
+            drawn[found.after] = source.record.plan_name
+    if drawn:
+        figure = figures.topologies([(name, links) for links, name in drawn.items()])
+        section.drawings.append(
+            Drawing("topology", "topologies of the plans", "The topologies that came up, each drawn once.", figure)
+        )
+    else:
+        section.notes.append("No circuits were recorded.")
+    c.sections.append(section)
+
+
+def _run_table(c: Context) -> None:
+    section = Section("runs", "The runs")
+    answer = questions.runs(c.book, c.campaign)
+    slow = questions.slowest(c.book, c.campaign)
+    if slow:
+        heads = {
+            "reconfig_id": "longest reconfigurations",
+            "total_ms": "total",
+            "dark_ms": "dark",
+            "device": "darkest device",
+            "n_circuits": "circuits",
+        }
+        section.tables.append(table(slow, heads))
+    told = {line["run"].value: line for line in answer.lines()}
+    rows: list[Sequence[Cell | Markup | str]] = []
+    for source in c.campaign.sources:
+        record, line = source.record, told.get(source.record.id)
+        scale = c.scale_of_all([source])
+        numbers: list[Markup] = [missing("no journal")] * 4
+        if line is not None and line["moved"]:
+            expected = c.expected(source).show(c.expected_scale(source, scale))
+            numbers = [line["took_ms"].show(), line["dark_ms"].show(scale), expected, line["total_ms"].show()]
+        elif line is not None:
+            dark = planned_switches(source) and not source.plan.get("links")
+            never = "packet switches: no light moved" if dark and record.status == "ok" else "no move recorded"
+            numbers = [line["took_ms"].show(), *[missing(never)] * 3]
+        rows.append((record.id, words.title(record), record.status, *numbers))
+    section.tables.append(Table(("run", "what", "status", "took", "dark, measured", "dark, expected", "command to verified"), rows))
+    bad = [s.record for s in c.campaign.sources if s.record.status != "ok"]
+    for record in bad[:10]:
+        section.notes.append(
+            f"{record.id} ({words.title(record)}): {words.ending(record)}"
+            + (f" {record.message.splitlines()[0]}" if record.message else "")
+        )
+    if len(bad) > 10:
+        section.notes.append(f"{len(bad) - 10} more did not do what was asked; the table says how they ended.")
+    c.sections.append(section)
+
+
+def comparison(c: Context, kept: Mapping[str, Any]) -> None:
+    section = Section("comparison", "Comparison")
+    arms: Mapping[str, str] = kept["arms"]
+    answer = comparing.compared(c.book, kept)
+    times = comparing.by_arm(answer, kept)
+    done = comparing.verdict(times["a"], times["b"])
+    states = [f"{slot['arm'].upper()}{'' if slot['state'] == 'done' else ' (' + slot['state'] + ')'}" for slot in kept["slots"]]
+    each = f"Each brought its plan up, launched the job anew and let it make {kept['iterations']} iterations."
+    section.intro = f"Measured in turns: {' '.join(states)}. {each}"
+    if done is None:
+        section.notes.append("One of the plans has no finished measurement yet, so nothing can be compared.")
+        c.sections.append(section)
+        return
+    c.book.answers["verdict"] = verdict_answer(done)
+    shown = c.book.answers["verdict"]
+    intervals = {
+        arms[arm]: (x.low, x.value, x.high) for arm, x in (("a", done.a), ("b", done.b)) if x.low is not None and x.high is not None
+    }
+    caption = "Each dot is an iteration, each column a measurement with its median; diamonds: median of all, and its interval."
+    figure = traffic.comparison({arms[arm]: times[arm] for arm in ("a", "b")}, intervals)
+    c.draw(section, "comparison", "iteration times of both plans", caption, figure)
+    names = {"a": arms["a"], "b": arms["b"], "difference": "B minus A", "ratio": "B / A"}
+    rows: list[Sequence[Cell | Markup | str]] = []
+    for line in shown.lines():
+        of = str(line["of"].value)
+        suffix = "" if of == "ratio" else "_ms"
+        numbers = [line[f"{c}{suffix}"].show() for c in ("value", "low", "high")]
+        rows.append((names[of], *numbers))
+    section.tables.append(Table(("iteration", "median", f"{done.level} % from", "to"), rows))
+    found = done.words(arms)
+    section.intro = f"{found[0].upper()}{found[1:]}. {section.intro}"
+    section.notes.append(
+        f"Intervals: bootstrap in two stages (measurements, then iterations in each), {done.resamples} resamples, seed {done.seed};"
+        f" {done.measured[0]} and {done.measured[1]} measurements, {done.iterations[0]} and {done.iterations[1]} iterations."
+    )
+    if kept.get("left"):
+        section.notes.append(f"The lab was left {kept['left']}.")
+    c.sections.append(section)
+    c.tiles += [
+        (f"iteration, {arms[arm]}", line["value_ms"].show(), "median") for arm, line in zip(("a", "b"), shown.lines(), strict=False)
+    ]
+
+
+def verdict_answer(done: comparing.Verdict) -> Answer:
+    """A comparison's figures as an answer; it has no SQL, but the recipe by which they follow from answer `compared`."""
+    columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
+    rows: list[tuple[Any, ...]] = [
+        (name, x.value, x.low, x.high, None, None, None)
+        for name, x in (("a", done.a), ("b", done.b), ("difference", done.difference))
+    ]
+    rows.append(("ratio", None, None, None, done.ratio.value, done.ratio.low, done.ratio.high))
+    what = f"follows from answer `compared` by orchestrator.views.report.comparing.verdict, seed {done.seed}, {done.resamples} resamples"
+    return Answer("verdict", what, "", columns, tuple(rows))

@@ -1,0 +1,118 @@
+"""What the parts of a report share: its questions answered once, the sections so far, tables and figures as they go on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from orchestrator.views.report import questions, words
+from orchestrator.views.report.figures import Drawing
+from orchestrator.views.report.gather import Campaign, Source
+from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing
+from orchestrator.views.report.questions import Move
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Shown = Cell | Markup | str
+FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells (numbers tied to their question, or words); `heads` as shown; `wide`: may be long."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Shown]]
+
+
+@dataclass
+class Section:
+    """One part of the page."""
+
+    id: str
+    title: str
+    intro: str = ""
+    notes: list[str] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    codes: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """A finished report. `html` is the page; `drawings` are its figures; `answers` its numbers with their questions."""
+
+    title: str
+    html: str
+    drawings: list[Drawing]
+    answers: Mapping[str, Answer]
+    trouble: list[str]
+
+
+class Context:
+    """A report being written. few: the moves of one run are so few that each is shown by itself."""
+
+    def __init__(self, campaign: Campaign, book: Ledger) -> None:
+        self.campaign, self.book = campaign, book
+        self.sections: list[Section] = []
+        self.tiles: list[tuple[str, Markup, str]] = []
+        self.speed = words.speeds(campaign.sources)
+        self.reconfigs = questions.reconfigs(book, campaign)
+        self.devices = questions.devices(book, campaign)
+        self.moves = questions.moves(self.reconfigs, self.devices, campaign)
+        self.job = questions.job(book, self.moves)
+        self.few = campaign.single and len(self.moves) <= FEW
+
+    def longest(self, most: int) -> list[Move]:
+        """The moves that took longest, in order of time."""
+        return sorted(sorted(self.moves, key=lambda m: (m.t0 - m.t1, m.t0))[:most], key=lambda m: m.t0)
+
+    def draw(self, section: Section, name: str, title: str, caption: str, figure: Figure | None, none: str = "") -> None:
+        if figure is not None:
+            section.drawings.append(Drawing(name, title, f"{caption} Measured; {self.speed}.", figure))
+        elif none:
+            section.notes.append(none)
+
+    def expected(self, source: Source) -> Cell:
+        """The dark time (ms) expected of a run by data sheets, as the store has it."""
+        found = source.record.summary.get("dark_ms_expected")
+        value = found if isinstance(found, (int, float)) else None
+        return Cell(value, f"store:{source.record.id}/summary/dark_ms_expected", "ms")
+
+    @staticmethod
+    def expected_scale(source: Source, scale: float) -> float:
+        """The time scale of the device that expectation is of; `scale` where the run did not keep it."""
+        found = source.record.summary.get("dark_time_scale")
+        return float(found) if isinstance(found, (int, float)) else scale
+
+    def scale_of(self, source: Source, reconfig: str) -> float:
+        """The time scale of the device that was dark longest."""
+        found = [
+            (line["dark_ms"].value, line["device"].value)
+            for line in self.devices.lines()
+            if line["reconfig_id"].value == reconfig and line["dark_ms"]
+        ]
+        return (source.devices or {}).get(max(found)[1], 1.0) if found else 1.0
+
+    def scale_of_all(self, sources: Sequence[Source] | None = None) -> float:
+        """The one time scale all devices have, 1 where they differ (the page says so)."""
+        found = {scale for source in sources or self.campaign.sources for scale in (source.devices or {}).values()}
+        return found.pop() if len(found) == 1 else 1.0
+
+
+def table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Mapping[str, str] | None = None) -> Table:
+    """Columns of an answer under these heads; `scale` for times; `none`: words for what is not there."""
+    rows = []
+    for line in answer.lines():
+        row: list[Cell | Markup | str] = []
+        for column in heads:
+            cell = line[column]
+            row.append(
+                missing(none[column]) if none and column in none and not cell else cell.show(scale if cell.unit == "ms" else 1.0)
+            )
+        rows.append(row)
+    return Table(list(heads.values()), rows)

@@ -1,0 +1,157 @@
+"""The sections of a report on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from markupsafe import Markup
+
+from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.views.report import figures, manyruns, questions
+from orchestrator.views.report.figures import Drawing
+from orchestrator.views.report.gather import Source
+from orchestrator.views.report.ledger import missing
+from orchestrator.views.report.model import FEW, Context, Section, Shown, Table, table
+from orchestrator.views.report.topology import Topology, planned_switches, topology
+from orchestrator.views.report.words import stood
+
+
+def one_run(c: Context, source: Source) -> None:
+    campaign, book = c.campaign, c.book
+    circuits = questions.links(book, campaign, source)
+    found = topology(source, circuits)
+    _tiles(c, source)
+    _topology(c, found, source)
+    phases = questions.phases(book, campaign)
+    section = Section("time", "Where the time went")
+    if not source.journalled:
+        section.notes.append("This run left no journal: nothing of its times was recorded.")
+    c.draw(section, "phases", "phases of the run", "Phases of the run.", figures.run_waterfall(phases), "No phases were recorded.")
+    shown = c.longest(FEW)
+    if len(shown) < len(c.moves):
+        section.notes.append(f"Of {len(c.moves)} reconfigurations the {len(shown)} longest are drawn one by one.")
+    for k, move in enumerate(shown):
+        name = "devices" if k == 0 else f"devices-{k + 1}"
+        drawn = figures.device_waterfall(c.devices, phases if len(c.moves) == 1 else None, move.id)
+        c.draw(section, name, f"devices of {move.id}", "What each device did, and when the hosts had light and routes.", drawn)
+    if not c.moves:
+        section.notes.append("No reconfiguration was completed and recorded, so there is none to break down.")
+    section.tables += [_parts_table(c), _device_table(c, source, [move.id for move in shown])] if c.moves else []
+    c.sections.append(section)
+    if len(c.moves) > 1:
+        manyruns.durations(c)
+    spread = Section("spread", "Spread over hosts and devices")
+    hosts = questions.hosts(book, campaign)
+    light, commit = (
+        [x["duration_ms"].value for x in phases.lines() if x["kind"].value == "host" and x["phase"].value == name]
+        for name in ("light", "commit")
+    )
+    colours = PHASE_COLOURS
+    series = {
+        "host: first command to last carrier": (colours["link"], light),
+        "host: carrier to routes committed": (colours["route"], commit),
+        "device: dark": (colours["dark"], c.devices.values("dark_ms")),
+    }
+    c.draw(
+        spread,
+        "parts-cdf",
+        "distribution over hosts and devices",
+        "Share of hosts and devices that were done by then.",
+        figures.cdf(series, "ms"),
+    )
+    if hosts:
+        spread.tables.append(
+            table(
+                hosts,
+                {"phase": "hosts", "n": "n", "median_ms": "median", "p90_ms": "p90", "p99_ms": "p99", "most_ms": "longest"},
+            )
+        )
+    spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
+    if spread.drawings or spread.tables:
+        c.sections.append(spread)
+
+
+def _tiles(c: Context, source: Source) -> None:
+    if not c.reconfigs:
+        return
+    line = next(c.reconfigs.lines())
+    scale = c.scale_of(source, line["reconfig_id"].value)
+    expected = c.expected(source).text(c.expected_scale(source, scale))
+    said = f"expected {expected} by data sheet" if c.expected(source) else "expected: not recorded"
+    c.tiles += [
+        ("dark, measured", line["dark_ms"].show(scale), said),
+        ("carrier after that", line["link_ms"].show(), "0: hosts saw light before the device reported it"),
+        ("routes after that", line["route_ms"].show(), "last carrier to last commit"),
+        ("command to verified", line["total_ms"].show(), "everything proven"),
+        ("one-way circuits", line["n_circuits"].show(), "made or broken"),
+    ]
+    job = next(c.job.lines(), None) if c.job is not None else None
+    if job is not None and job["pause_ms"]:
+        c.tiles.append(("pause of the job", job["pause_ms"].show(), "longest time without the end of an iteration"))
+    if job is not None and (job["before_ms"] or job["after_ms"]):
+        c.tiles.append(
+            ("iteration before / after", Markup("{} / {}").format(job["before_ms"].show(), job["after_ms"].show()), "median")
+        )
+
+
+def _topology(c: Context, found: Topology, source: Source) -> None:
+    section = Section("topology", "Topology before and after")
+    if found.hosts:
+        reached = found.after or stood(source.record)
+        drawn = figures.topology(found, "after" if reached else "as far as it came")
+        section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
+    elif not planned_switches(source):
+        section.notes.append(
+            "No links were up before, and none were asked for." if found.known else "What was linked was not recorded."
+        )
+    if names := planned_switches(source):
+        shown = "squares in the figure" if found.switches else "which hosts are at them was not noted"
+        section.notes.append(f"The plan goes over packet switches ({shown}): {', '.join(names)}. No light is moved for them.")
+    if source.plan.get("links") and found.asked and not found.after:
+        section.notes.append(
+            "The journal holds no circuit that this run made: the right side is what was asked, not what was reached."
+        )
+    c.sections.append(section)
+
+
+def _parts_table(c: Context) -> Table:
+    names = [p for p in questions.PHASES if c.reconfigs.values(f"{p}_ms")]
+    never = [p.replace("_", " ") for p in questions.PHASES if p not in names]
+    rows: list[Sequence[Shown]] = [(line["reconfig_id"], *(line[f"{p}_ms"] for p in names)) for line in c.reconfigs.lines()]
+    heads = ("reconfiguration", *(p.replace("_", " ") for p in names))
+    if c.reconfigs.values("lost_bytes"):
+        rows = [(*row, line["lost_bytes"]) for row, line in zip(rows, c.reconfigs.lines(), strict=True)]
+        heads = (*heads, "dropped by ports")
+    if never:
+        rows = [(*row, missing(f"not recorded: {', '.join(never)}")) for row in rows]
+        heads = (*heads, "")
+    return Table(heads, rows)
+
+
+def _device_table(c: Context, source: Source, shown: Collection[str]) -> Table:
+    rows = []
+    for line in c.devices.lines():
+        if line["reconfig_id"].value not in shown:
+            continue
+        scale = (source.devices or {}).get(line["device"].value, 1.0)
+        error = line["error"] if line["error"].value else ""
+        rows.append(
+            (
+                line["device"],
+                line["model"],
+                line["n_ports"],
+                line["writes"],
+                line["dark_ms"].show(scale),
+                line["link_up_ms"],
+                line["route_ms"],
+                error,
+            )
+        )
+    return Table(("device", "driver", "ports", "writes", "dark", "last carrier at", "routes at", "it said"), rows)
+
+
+def _topology_words(found: Topology) -> str:
+    if found.asked and not found.after:
+        return "Left: the links that were up. Right: those that were asked for and not reached."
+    by = "the circuits in the journal" + (" and, of packet switches, by the plan" if found.switches else "")
+    return f"Left: the links before; dashed ones were broken. Right: after, by {by}; blue ones were made."

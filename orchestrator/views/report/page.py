@@ -1,0 +1,80 @@
+"""Puts a report together: its sections in their order, the figures, the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from markupsafe import Markup
+
+from optics.plain import printable
+from orchestrator.views.report import everyrun, manyruns, onerun, questions, words
+from orchestrator.views.report.gather import Campaign
+from orchestrator.views.report.ledger import ledger
+from orchestrator.views.report.model import Context, Report
+
+_HERE = Path(__file__).parent / "templates"
+
+
+def write(campaign: Campaign, say: Callable[[str], None] = lambda what: None) -> Report:
+    """Make the report of a campaign."""
+    say("journals")
+    with ledger(list(campaign.journals.values()), questions.READ) as book:
+        say("numbers")
+        c = Context(campaign, book)
+        everyrun.asked(c)
+        if campaign.comparison:
+            manyruns.comparison(c, campaign.comparison)
+        say("figures")
+        if campaign.single:
+            onerun.one_run(c, campaign.sources[0])
+        else:
+            manyruns.many_runs(c)
+        everyrun.throughput(c)
+        everyrun.job(c)
+        everyrun.verification(c)
+        everyrun.environment(c)
+        everyrun.data(c)
+        say("page")
+        return _page(c)
+
+
+def _page(c: Context) -> Report:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    style = environment.get_template("style.css.j2").render()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    sources = c.campaign.sources
+    one = sources[0].record if c.campaign.single else None
+    title = f"{words.title(one)}, run {one.id}" if one else c.campaign.name
+    numbers = {
+        "api": "testbed.report/1",
+        "runs": [source.record.id for source in sources],
+        "journals": list(c.campaign.journals),
+        "answers": {name: answer.to_json() for name, answer in c.book.answers.items()},
+    }
+    html = environment.get_template("report.html.j2").render(
+        title=title,
+        style=Markup(style),
+        digest=digest,
+        status=one.status if one else "",
+        ending=words.ending(one) if one else "",
+        speed=c.speed,
+        when=words.when(sources[0].record.started) + ("" if one else f" to {words.when(sources[-1].record.started)}"),
+        tiles=c.tiles,
+        sections=c.sections,
+        numbers=Markup(json.dumps(numbers).replace("<", "\\u003c")),
+        svg=lambda drawing: Markup(drawing.svg()),
+    )
+    html = printable(html, keep="\n\t\N{NO-BREAK SPACE}")  # words of devices, hosts and plans must not turn or hide those around
+    return Report(title, html, [d for s in c.sections for d in s.drawings], c.book.answers, c.book.trouble)

@@ -1,0 +1,299 @@
+"""The questions of a report, in SQL over the journals' tables (docs/reference/telemetry.md). They hold on the journals it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.views.report.gather import Campaign, Source
+from orchestrator.views.report.ledger import Answer, Ledger, quoted
+
+READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration")
+"""Measurements read of every run; `circuit` and `port` are read where they are drawn."""
+PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
+NEAR = 20
+"""So many iterations before and after a move tell what it did to a job."""
+PAUSE = "the longest time between the ends of two iterations, from the first command until the job had gone on"
+WINDOW_S = 2.0
+"""Throughput before and after a move is that of so long (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One reconfiguration, wall ns: first command (`t0`), light, carriers and routes back (`back`), everything verified (`t1`)."""
+
+    id: str
+    source: Source
+    t0: int
+    back: int
+    t1: int
+
+
+def mine(campaign: Campaign) -> str:
+    """The condition that a point is of the runs the report is about, and not of one whose job alone is of interest."""
+    runs = [source.record.id for source in campaign.sources]
+    if len(runs) == 1:
+        return f"run = {quoted(runs[0])}"
+    others = [run for run in campaign.journals if run not in set(runs)]
+    return f"run NOT IN ({', '.join(map(quoted, others))})" if others else "run <> ''"
+
+
+def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
+    """Every reconfiguration, in order of time."""
+    durations = ", ".join(f"{name}_ms" for name in PHASES)
+    return book.ask(
+        "reconfigs",
+        "every reconfiguration: how long its parts took",
+        f"SELECT run, COALESCE(reconfig_id, run) AS reconfig_id, time_ns, n_circuits, lost_bytes, {durations} FROM reconfig"
+        f" WHERE {mine(campaign)} ORDER BY time_ns",
+    )
+
+
+def moves(found: Answer, parts: Answer, campaign: Campaign) -> list[Move]:
+    """The reconfigurations with their runs; `parts`: as `devices` answers."""
+    sources = {source.record.id: source for source in campaign.sources}
+    back: dict[Any, float] = {}
+    for line in parts.lines():
+        ends = (line[name].value for name in ("dark_end_ms", "link_up_ms", "route_ms"))
+        key = line["reconfig_id"].value
+        back[key] = max([back.get(key, 0.0), *(ms for ms in ends if ms is not None)])
+    made = []
+    for line in found.lines():
+        run, name, t0, total = (line[column].value for column in ("run", "reconfig_id", "time_ns", "total_ms"))
+        if run in sources:
+            t1 = t0 + round((total or 0.0) * 1e6)
+            made.append(Move(name, sources[run], t0, t0 + round(back[name] * 1e6) if name in back else t1, t1))
+    return made
+
+
+def percentiles(book: Ledger, campaign: Campaign) -> Answer:
+    """The spread of each part over all reconfigurations; parts that were never recorded are left out."""
+    one = (
+        "SELECT '{p}' AS part, COUNT({p}_ms) AS n, MIN({p}_ms) AS least_ms, median({p}_ms) AS median_ms,"
+        " percentile({p}_ms, 90) AS p90_ms, percentile({p}_ms, 99) AS p99_ms, MAX({p}_ms) AS most_ms"
+        " FROM reconfig WHERE {mine} HAVING COUNT({p}_ms) > 0"
+    )
+    sql = " UNION ALL ".join(one.format(p=part, mine=mine(campaign)) for part in PHASES)
+    return book.ask("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
+
+
+def models(book: Ledger, campaign: Campaign) -> Answer:
+    """How long each model of device was dark."""
+    dark = "(t_dark_end_ns - t_dark_begin_ns) / 1e6"
+    return book.ask(
+        "models",
+        "dark time by model of device: removals acknowledged to new state reported",
+        f"SELECT model, COUNT({dark}) AS n, median({dark}) AS median_ms, percentile({dark}, 90) AS p90_ms,"
+        f" percentile({dark}, 99) AS p99_ms, MAX({dark}) AS most_ms FROM reconfig_device WHERE {mine(campaign)} GROUP BY model",
+    )
+
+
+def devices(book: Ledger, campaign: Campaign) -> Answer:
+    """What each device did, times since the first command of its reconfiguration."""
+    since = "(d.time_ns - r.time_ns) / 1e6"
+    parts = ", ".join(
+        f"{since} + d.{column} / 1e6 AS {name}_ms"
+        for name, column in (
+            ("send", "t_send_ns"),
+            ("dark_begin", "t_dark_begin_ns"),
+            ("ack", "t_ack_ns"),
+            ("dark_end", "t_dark_end_ns"),
+            ("power", "t_power_ns"),
+            ("link_up", "t_link_up_ns"),
+            ("route", "t_route_ns"),
+        )
+    )
+    return book.ask(
+        "devices",
+        "what each device did, since the first command",
+        "SELECT d.reconfig_id, d.device, d.model, d.n_ports, d.writes, d.error,"
+        f" (d.t_dark_end_ns - d.t_dark_begin_ns) / 1e6 AS dark_ms, {parts} FROM reconfig_device d"
+        " JOIN reconfig r ON r.reconfig_id = d.reconfig_id AND r.run = d.run"
+        f" WHERE d.{mine(campaign)} ORDER BY r.time_ns, d.device",
+    )
+
+
+def slowest(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
+    """The reconfigurations that took longest, and which device was dark longest in each."""
+    dark = "(d.t_dark_end_ns - d.t_dark_begin_ns)"
+    return book.ask(
+        "slowest",
+        "the reconfigurations that took longest",
+        "SELECT reconfig_id, run, total_ms, dark_ms, link_ms, route_ms, n_circuits,"
+        " (SELECT device FROM reconfig_device d WHERE d.run = reconfig.run AND d.reconfig_id = reconfig.reconfig_id"
+        f" ORDER BY {dark} DESC LIMIT 1) AS device FROM reconfig WHERE {mine(campaign)}"
+        f" ORDER BY total_ms DESC, time_ns LIMIT {most}",
+    )
+
+
+def phases(book: Ledger, campaign: Campaign) -> Answer:
+    """The phases of a run and of the devices and hosts inside it."""
+    return book.ask(
+        "phases",
+        "phases of the run, of devices and of hosts, since its start",
+        "SELECT kind, subject, phase, begin_ns / 1e6 AS begin_ms, duration_ms, ok, detail FROM phase"
+        f" WHERE {mine(campaign)} AND begin_ns IS NOT NULL AND duration_ms IS NOT NULL ORDER BY begin_ns, duration_ns",
+    )
+
+
+def hosts(book: Ledger, campaign: Campaign) -> Answer:
+    """How long hosts waited for light and took to commit."""
+    return book.ask(
+        "hosts",
+        "per host: first command to its last carrier (light), carrier to its routes committed (commit)",
+        "SELECT phase, COUNT(*) AS n, median(duration_ms) AS median_ms, percentile(duration_ms, 90) AS p90_ms,"
+        f" percentile(duration_ms, 99) AS p99_ms, MAX(duration_ms) AS most_ms FROM phase WHERE {mine(campaign)} AND kind = 'host'"
+        " GROUP BY phase ORDER BY MIN(begin_ns)",
+    )
+
+
+def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
+    """The verification: each rung that was climbed, or how often which."""
+    if each:
+        sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
+    else:
+        sql = (
+            "SELECT rung, COUNT(*) AS n, SUM(ok) AS passed_n, median(duration_ms) AS median_ms, MAX(duration_ms) AS most_ms"
+            f" FROM verify WHERE {mine(campaign)} GROUP BY rung ORDER BY MIN(time_ns)"
+        )
+    return book.ask("verify", "the verification ladder", sql)
+
+
+def runs(book: Ledger, campaign: Campaign) -> Answer:
+    """Each run of a campaign by its journal: how long it lasted from its first phase's begin to its last one's end."""
+    return book.ask(
+        "runs",
+        "each run by its journal: first phase's begin to last phase's end; its reconfiguration",
+        "SELECT p.run, MAX(p.begin_ns + p.duration_ns) / 1e6 - MIN(p.begin_ns) / 1e6 AS took_ms, SUM(1 - p.ok) AS failed_phases,"
+        " (SELECT SUM(value) FROM reconfig r WHERE r.run = p.run) AS moved,"
+        " (SELECT MAX(dark_ms) FROM reconfig r WHERE r.run = p.run) AS dark_ms,"
+        " (SELECT MAX(total_ms) FROM reconfig r WHERE r.run = p.run) AS total_ms"
+        f" FROM phase p WHERE p.{mine(campaign)} AND p.kind = 'run' GROUP BY p.run",
+    )
+
+
+def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
+    """The circuits a run left behind, of those of its plan."""
+    book.read_more(source.folder, "circuit")
+    name = "circuits" if campaign.single else f"circuits of {source.record.id}"
+    return book.ask(
+        name,
+        "circuits that the run made or kept",
+        "SELECT circuit, source, target, MIN(state) AS state, SUM(loss_db) / COUNT(*) AS loss_db FROM circuit"
+        f" WHERE run = {quoted(source.record.id)} AND state IN ('made', 'up') AND circuit LIKE '%->%'"
+        " GROUP BY circuit ORDER BY circuit",
+    )
+
+
+def _windows(found: Sequence[Move], more: str, names: str) -> str:
+    rows = ", ".join(f"({quoted(m.id)}, {m.t0}, {m.back}, {m.t1}, {more.format(*_quoted(m))})" for m in found)
+    return f"WITH move(id, t0, back, t1, {names}) AS (VALUES {rows})"
+
+
+def _quoted(move: Move) -> tuple[str, str, str]:
+    return quoted(move.source.record.id), quoted(move.source.was), quoted(move.source.now)
+
+
+def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
+    """What each move did to the job: its iterations before, during and after, None where no job ran."""
+    found = [m for m in found if m.source.was or m.source.now]
+    if not found:
+        return None
+    end = "time_ns + iter_ms * 1000000"
+    begun = "iter > (SELECT MIN(iter) FROM iteration WHERE run = {0})"
+    before = f"run = was AND {begun.format('was')} AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT {NEAR}"
+    after = f"run = now AND {begun.format('now')} AND time_ns >= t1 ORDER BY time_ns LIMIT {NEAR}"
+    kept = "SELECT iter_ms, time_ns FROM iteration WHERE was = now AND run = now AND time_ns"
+    during = (
+        f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
+        f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
+    )
+    # The end of the iteration before, and of the first one behind the move: between them is the longest time without one.
+    since = f"SELECT time_ns FROM iteration WHERE run = was AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT 1"
+    until = f"SELECT {end} FROM iteration WHERE run = now AND {end} >= back ORDER BY time_ns LIMIT 1"
+    between = f"SELECT {end} AS e FROM iteration WHERE run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
+    sql = _windows(found, "{1}, {2}", "was, now") + (
+        f", around AS MATERIALIZED (SELECT *, ({since}) AS since, ({until}) AS until FROM move) "
+        "SELECT id AS reconfig_id, was, now,"
+        f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {before})) AS before_n,"
+        f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {before})) AS before_ms,"
+        f" (SELECT COUNT(*) FROM (SELECT 1 FROM iteration WHERE {after})) AS after_n,"
+        f" (SELECT median(iter_ms) FROM (SELECT iter_ms FROM iteration WHERE {after})) AS after_ms,"
+        f" (SELECT MAX(iter_ms) FROM ({during})) AS during_ms,"
+        f" (SELECT MAX(gap) / 1e6 FROM (SELECT e, e - LAG(e) OVER (ORDER BY e) AS gap FROM ({between})) WHERE e > t0) AS pause_ms"
+        " FROM around ORDER BY t0"
+    )
+    what = (
+        f"median iteration of the {NEAR} before the first command and of the {NEAR} after verification,"
+        " the first one of each launch left out"
+    )
+    return book.ask("job", what, sql)
+
+
+def pauses(book: Ledger, found: Answer) -> Answer:
+    """The spread of the job's pauses; `found`: as `job` answers."""
+    sql = f"SELECT COUNT(pause_ms) AS n, median(pause_ms) AS median_ms, MAX(pause_ms) AS most_ms FROM ({found.sql})"
+    return book.ask("pauses", f"how long the job paused: {PAUSE}", sql)
+
+
+def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
+    """What the hosts sent around each move, None where nothing was sampled."""
+    if not found:
+        return None
+    window = f"{WINDOW_S:g} * 1000000000"
+
+    every = "SELECT COUNT(DISTINCT host || ':' || port) FROM port WHERE port.run = move.run AND layer = 'nic'"
+
+    def over(inner: str, what: str, when: str) -> str:
+        ports = f"SELECT {inner} AS x FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
+        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"  # of some ports is not of all
+
+    span = "NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
+    whole = f"(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / {span}"
+    first, last = "MIN(CASE WHEN time_ns >= back THEN {} END)", "MAX(CASE WHEN time_ns < t0 THEN {} END)"
+    sent, took = (f"({first.format(x)} - {last.format(x)})" for x in ("tx_bytes", "time_ns"))
+    before, after = f" AND time_ns < t0 AND time_ns >= t0 - {window}", f" AND time_ns >= back AND time_ns <= back + {window}"
+    around = f" AND time_ns >= t0 - {window} AND time_ns <= back + {window}"
+    sql = _windows(found, "{0}", "run") + (
+        " SELECT id AS reconfig_id,"
+        f" {over(whole, 'SUM(x)', before)} AS before_mbps, {over(span, 'MAX(x) / 1e6', before)} AS before_over_ms,"
+        f" {over(f'{sent} * 8000.0 / NULLIF({took}, 0)', 'SUM(x)', around)} AS across_mbps,"
+        f" {over(whole, 'SUM(x)', after)} AS after_mbps, {over(span, 'MAX(x) / 1e6', after)} AS after_over_ms"
+        " FROM move ORDER BY t0"
+    )
+    what = (
+        f"sent by all hosts together: in at most {WINDOW_S:g} s before the first command, from the last sample before it to the"
+        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; over: how long of that it was sampled"
+    )
+    answer = book.ask("throughput", what, sql)
+    if any(value is not None for row in answer.rows for value in row[1:]):
+        return answer
+    del book.answers["throughput"]
+    return None
+
+
+def samples(book: Ledger, move: Move) -> list[tuple[str, int, int]]:
+    """What was counted at each port near a move: port, wall ns, bytes sent; for drawing."""
+    begin, end = near(move)
+    return book.database.execute(
+        "SELECT host || ':' || port, time_ns, tx_bytes FROM port WHERE run = ? AND layer = 'nic' AND tx_bytes IS NOT NULL"
+        " AND time_ns BETWEEN ? AND ? ORDER BY time_ns",
+        (move.source.record.id, begin, end),
+    ).fetchall()
+
+
+def near(move: Move) -> tuple[int, int]:
+    """The time around a move whose port counters are of interest, wall ns."""
+    more = round(5 * WINDOW_S * 1e9)
+    return move.t0 - more, move.t1 + more
+
+
+def iterations(book: Ledger, move: Move, around_s: float) -> list[tuple[int, float, str]]:
+    """The iterations near a move: wall ns of the begin, ms, the run that launched the job; for drawing."""
+    more = round(around_s * 1e9)
+    return book.database.execute(
+        "SELECT time_ns, iter_ms, run FROM iteration WHERE run IN (?, ?) AND iter_ms IS NOT NULL"
+        " AND time_ns BETWEEN ? AND ? ORDER BY time_ns",
+        (move.source.was, move.source.now, move.t0 - more, move.t1 + more),
+    ).fetchall()

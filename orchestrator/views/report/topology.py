@@ -1,0 +1,118 @@
+"""Which hosts were linked before a run and after it, and which of these links it made, kept and broke."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.views.report.gather import Source
+from orchestrator.views.report.ledger import Answer
+from orchestrator.views.report.words import stood
+
+SWITCH = "@"
+Link = tuple[str, str]
+"""Two ends (`gpu01:p1`, or a host alone where the plan left the port open), in order; one may be a packet switch: `@ideal`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Links by what became of them. `asked`: what the plan wanted, where the run did not get there; then `after` is empty.
+
+    known: whether anything is known of what was before.
+    """
+
+    before: frozenset[Link] = frozenset()
+    after: frozenset[Link] = frozenset()
+    asked: frozenset[Link] = frozenset()
+    known: bool = True
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host that appears, in the order people count."""
+        return tuple(name for name in self._names if not name.startswith(SWITCH))
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Every packet switch that appears, as its links have it."""
+        return tuple(name for name in self._names if name.startswith(SWITCH))
+
+    @property
+    def _names(self) -> list[str]:
+        names = {host_of(end) for link in (*self.before, *self.after, *self.asked) for end in link}
+        return sorted(names, key=lambda name: [int(w) if w.isdigit() else w for w in re.split(r"(\d+)", name)])
+
+    @property
+    def kept(self) -> frozenset[Link]:
+        return self.before & self.after
+
+    @property
+    def made(self) -> frozenset[Link]:
+        return self.after - self.before
+
+    @property
+    def broken(self) -> frozenset[Link]:
+        return self.before - self.after if self.after or not self.asked else frozenset()
+
+
+def host_of(end: str) -> str:
+    return end.partition(":")[0]
+
+
+def link(a: str, b: str) -> Link:
+    return (a, b) if a <= b else (b, a)
+
+
+def topology(source: Source, circuits: Answer) -> Topology:
+    """What is known of it: before from the store, after from the journal, asked from the plan.
+
+    Of packet switches no circuit tells: a plan over them is up where its run did what was asked.
+    """
+    before = _stored(source)
+    after = frozenset(link(*str(row[0]).split("->", 1)) for row in circuits.rows)
+    ok = stood(source.record)
+    if source.record.verb == "down" and ok:
+        return Topology(before, frozenset(), known=source.before is not None)
+    planned, spokes = _planned(source.plan), _spokes(source)
+    if ok and (after or not planned):
+        after |= spokes
+    asked = frozenset() if after else planned | spokes
+    return Topology(before, after, asked, source.before is not None)
+
+
+def planned_switches(source: Source) -> tuple[str, ...]:
+    """The packet switches that the plan names."""
+    return tuple(str(x["name"]) for x in _dicts(source.plan.get("segments")) if "name" in x)
+
+
+def _stored(source: Source) -> frozenset[Link]:
+    """The links that were up. To routing every two ports of a packet switch are linked: here each is to the switch."""
+    before = source.before
+    current = before.get("current") if isinstance(before, dict) else None
+    kept = current.get("links") if isinstance(current, dict) else None
+    listed = kept.get("links") if isinstance(kept, dict) else None
+    at = {port: SWITCH + name for name, ports in source.segments.items() for port in ports}
+    found: set[Link] = set()
+    for x in _dicts(listed):
+        a, b = f"{x['a']}:p{x['a_port']}", f"{x['b']}:p{x['b_port']}"
+        found |= {link(a, at[a]), link(b, at[b])} if a in at and b in at else {link(a, b)}
+    return frozenset(found)
+
+
+def _planned(plan: Mapping[str, Any]) -> frozenset[Link]:
+    return frozenset(link(str(x["a"]), str(x["b"])) for x in _dicts(plan.get("links")) if "a" in x and "b" in x)
+
+
+def _spokes(source: Source) -> frozenset[Link]:
+    """From each host of the plan's packet switches to the switch; of one whose ports nobody noted, what the plan itself says."""
+    found: set[Link] = set()
+    for x in _dicts(source.plan.get("segments")):
+        name, hosts = str(x.get("name", "")), x.get("hosts")
+        ends: Iterable[str] = source.segments.get(name, ()) or (map(str, hosts) if isinstance(hosts, list) else ())
+        found |= {link(end, SWITCH + name) for end in ends if not isinstance(hosts, list) or host_of(end) in hosts}
+    return frozenset(found)
+
+
+def _dicts(listed: Any) -> Iterable[Mapping[str, Any]]:
+    return [x for x in listed if isinstance(x, dict)] if isinstance(listed, list) else []

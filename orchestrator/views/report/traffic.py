@@ -1,0 +1,145 @@
+"""Figures of what moves did to traffic and jobs, and of comparisons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
+from orchestrator.views.report.figures import GREY, MADE, WIDTH, boxes, downwards, one_figure, style
+from orchestrator.views.report.ledger import Answer
+from orchestrator.views.report.questions import Move
+from orchestrator.views.report.svg import INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEFORE, AFTER = "#8E8E8E", "#3274D9"
+ARMS = ("#3274D9", "#E0752D")
+
+Samples = Sequence[tuple[str, int, int]]
+"""Port, wall ns, bytes sent since it came up; in order of time."""
+
+
+def rates(samples: Samples) -> tuple[list[int], list[float]]:
+    """What all ports sent together: wall ns at which it changes, and Mb/s from there to the next.
+
+    Each port's rate between two samples is even, as nothing finer was counted.
+    """
+    last: dict[str, tuple[int, int]] = {}
+    steps: dict[int, float] = {}
+    for port, at, sent in samples:
+        if port in last and at > last[port][0] and sent >= last[port][1]:
+            begin, had = last[port]
+            rate = (sent - had) * 8000.0 / (at - begin)
+            steps[begin] = steps.get(begin, 0.0) + rate
+            steps[at] = steps.get(at, 0.0) - rate
+        last[port] = (at, sent)
+    times, total, now = sorted(steps), [], 0.0
+    for at in times:
+        now += steps[at]
+        total.append(max(0.0, now))
+    return times, total
+
+
+def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
+    """Throughput around moves, small pictures in line: zero is each one's first command."""
+    drawn = [(move, *rates(samples)) for move, samples in found]
+    drawn = [(move, times, total) for move, times, total in drawn if times]
+    if not drawn:
+        return None
+    columns = min(3, len(drawn))
+    lines = math.ceil(len(drawn) / columns)
+    from matplotlib.figure import Figure
+
+    with style():
+        figure = Figure(figsize=(WIDTH, 0.35 + 1.75 * lines if len(drawn) > 1 else 2.3), layout="constrained")
+        grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+        for k, (move, times, total) in enumerate(drawn):
+            axes = grid[k // columns][k % columns]
+            seconds = [(t - move.t0) / 1e9 for t in times]
+            axes.axvspan(0, (move.back - move.t0) / 1e9, color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0)
+            axes.axvline(0, color=MARK, linewidth=1)
+            axes.fill_between(seconds, total, step="post", color=MADE, alpha=0.25, linewidth=0)
+            axes.step(seconds, total, where="post", color=MADE, linewidth=1.1)
+            if len(drawn) > 1:
+                axes.set_title(move.id)
+            axes.grid(True)
+            if k % columns == 0:
+                axes.set_ylabel("Mb/s, all hosts")
+            if k // columns == lines - 1 or k + columns >= len(drawn):
+                axes.set_xlabel("s since the first command")
+        grid[0][0].set_ylim(0, 1.05 * max(max(total) for _, _, total in drawn) or 1.0)
+        for k in range(len(drawn), lines * columns):
+            grid[k // columns][k % columns].axis("off")
+    return figure
+
+
+def iterations(move: Move, points: Sequence[tuple[int, float, str]], before: float | None, after: float | None) -> Figure | None:
+    """A job's iterations around one move: when each began (wall ns), how long it took, which run launched it."""
+    if not points:
+        return None
+    with one_figure(2.3) as (figure, axes):
+        seconds = [(at - move.t0) / 1e9 for at, _, _ in points]
+        colours = [BEFORE if at < move.t0 else AFTER for at, _, _ in points]
+        axes.axvspan(0, max((move.t1 - move.t0) / 1e9, 0.01), color=PHASE_COLOURS["dark"], alpha=0.35, linewidth=0)
+        axes.axvline(0, color=MARK, linewidth=1)
+        axes.scatter(seconds, [ms for _, ms, _ in points], s=9, c=colours, linewidths=0)
+        was = [(at, at + ms * 1e6) for at, ms, _ in points if at + ms * 1e6 <= move.t0]
+        now = [(at, at + ms * 1e6) for at, ms, _ in points if at >= move.t1]
+        for value, colour, some in ((before, BEFORE, was), (after, AFTER, now)):
+            if value is not None and some:  # nothing is claimed of the time between them
+                ends = [(t - move.t0) / 1e9 for t in (some[0][0], some[-1][1])]
+                axes.plot(ends, [value, value], color=colour, linewidth=1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("s since the first command")
+        axes.set_ylabel("iteration, ms")
+        axes.grid(True)
+    return figure
+
+
+def before_after(job: Answer, most: int = 40) -> Figure | None:
+    """Iteration time before and after each move, the latest `most` of them."""
+    rows = [line for line in job.lines() if line["before_ms"] and line["after_ms"]][-most:]
+    if not rows:
+        return None
+    with one_figure(0.8 + 0.17 * len(rows)) as (figure, axes):
+        for y, line in enumerate(rows):
+            was, now = line["before_ms"].value, line["after_ms"].value
+            axes.plot([was, now], [y, y], color=GREY, linewidth=1)
+            axes.plot(was, y, "o", color=BEFORE, markersize=5)
+            axes.plot(now, y, "o", color=AFTER, markersize=5)
+        axes.set_yticks(range(len(rows)), [line["reconfig_id"].value for line in rows])
+        axes.set_xlim(left=0)
+        axes.margins(x=0.05)
+        downwards(axes, "median iteration, ms")
+        boxes(figure, {"before": BEFORE, "after": AFTER})
+    return figure
+
+
+def comparison(arms: Mapping[str, Sequence[Sequence[float]]], intervals: Mapping[str, tuple[float, float, float]]) -> Figure | None:
+    """Every iteration of two plans' measurements, with each measurement's median and each plan's median and interval."""
+    if not any(values for slots in arms.values() for values in slots):
+        return None
+    with one_figure(2.9) as (figure, axes):
+        for k, (name, slots) in enumerate(arms.items()):
+            for j, values in enumerate(v for v in slots if v):
+                width = 0.6 / max(1, len(slots))
+                x = k - 0.3 + width * (j + 0.5)
+                spread = [x + width * 0.35 * (((i * 7919) % 101) / 50.5 - 1) for i in range(len(values))]
+                axes.scatter(spread, values, s=5, color=ARMS[k % 2], alpha=0.45, linewidths=0)
+                middle = median(values)
+                axes.plot([x - width * 0.4, x + width * 0.4], [middle, middle], color=INK, linewidth=0.8)
+            if name in intervals:
+                low, middle, high = intervals[name]
+                axes.errorbar(
+                    [k + 0.4], [middle], [[middle - low], [high - middle]], fmt="D", color=ARMS[k % 2], capsize=3, markersize=4
+                )
+        axes.set_xticks(range(len(arms)), list(arms))
+        axes.set_xlim(-0.5, len(arms) - 0.4)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("iteration, ms")
+        axes.grid(True, axis="y")
+    return figure

@@ -1,0 +1,73 @@
+"""The safe state: a plan that one press brings up, as a run of its own, in a process that outlives the page."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from optics.plain import printable
+from orchestrator.processes import spawn
+from orchestrator.results import Json, path_text
+from orchestrator.settings import Settings
+
+WAIT_S = 120
+"""Whoever changes the lab at that moment is waited for so long (s), if the settings do not say otherwise."""
+_MOST_WORDS = 2000
+
+
+class SafeState:
+    """What became of the button. state: none (no plan is set), ready, running, done, failed."""
+
+    def __init__(self, settings: Settings, plan: Path | None, name: str = "") -> None:
+        self.settings, self.plan, self.name = settings, plan, name
+        self.state = "none" if plan is None else "ready"
+        self.words = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = settings.state_dir / "ui" / "safe-state.err"
+
+    def json(self) -> Mapping[str, Json]:
+        """For the page."""
+        return {
+            "plan": self.name,
+            "file": path_text(self.plan) if self.plan is not None else "",
+            "state": self.state,
+            "words": self.words,
+        }
+
+    def press(self) -> bool:
+        """Begin, unless it is on its way already or there is nothing to bring up; return whether it began."""
+        if self.plan is None or self._process is not None:
+            return False
+        self._said.unlink(missing_ok=True)
+        wait = f"{self.settings.wait_s or WAIT_S:g}s"
+        self._process = spawn(self.settings, ["up", "--topology", str(self.plan.absolute()), "--yes", "--wait", wait], self._said)
+        self.state, self.words = "running", f"testbed up --topology {path_text(self.plan)}"
+        return True
+
+    def look(self) -> bool:
+        """Whether its state changed since the last look."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return False
+        self._process = None
+        self.state = "failed" if code else "done"
+        self.words = self._last_words(code) if code else f"{self.name} is up"
+        return True
+
+    def leave(self) -> str:
+        """Let a change that is under way go on without us; return what to tell the operator."""
+        if self._process is None:
+            return ""
+        self._process.returncode = 0  # it is nobody's child to wait for: it outlives this process
+        self._process = None
+        return f"The change to {self.name} goes on: testbed status"
+
+    def _last_words(self, code: int) -> str:
+        """What the command said at its end: its error begins with a code `E-...`; else how it ended."""
+        try:
+            lines = self._said.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        begin = next((n for n, line in enumerate(lines) if line.startswith("E-")), None)
+        said = "\n".join(lines[begin:] if begin is not None else lines[-3:])
+        return printable(said, keep="\n")[:_MOST_WORDS] or f"exit {code}"
