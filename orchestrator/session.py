@@ -128,6 +128,11 @@ class Session:
     devices: Mapping[DeviceName, CircuitSwitch]
     hosts: Hosts
 
+    @property
+    def traits(self) -> Mapping[DeviceName, Traits]:
+        """What the drivers say of their devices, an inventory's own numbers in place of theirs."""
+        return {name: device.traits for name, device in self.devices.items()}
+
     async def observe(self, *, hosts: bool = True) -> Observation:
         """Read every device whole and, unless told otherwise, greet every host; all at once."""
         settings: dict[DeviceName, frozenset[Setting]] = {}

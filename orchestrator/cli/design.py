@@ -109,6 +109,21 @@ def kept(path: Path, text: str) -> None:
         raise Usage(f"{path}: {error.strerror}", hint="name a file that can be written") from error
 
 
+def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
+    """Write the files of other tools into `folder`; return their names, and a line for each that does not apply.
+
+    Raises: OSError - one cannot be written; what was there under its name is as it was.
+    """
+    from orchestrator.atomic import write_whole
+    from orchestrator.plan.design.export import export
+
+    files, refused = export(found, lab)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_whole(folder / name, content)
+    return list(files), refused
+
+
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
     from orchestrator.cli.searching import watched
     from orchestrator.plan.design.design import design, read_workload
@@ -294,7 +309,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
                 data["svg"] = str(svg)
             if export is not None:
                 try:
-                    written, refused = exporting.export(found, at, export)
+                    written, refused = exported(found, at, export)
                 except OSError as error:
                     raise Usage(f"{export}: {error.strerror}", hint="name a folder that can be written") from error
                 data |= {"exported": written, "not_exported": refused}

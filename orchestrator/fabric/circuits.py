@@ -9,9 +9,8 @@ from optics import Circuit, DeviceName, HostPort, Link, LinkKind, Setting
 from orchestrator.fabric.circuit_routing import circuit, route
 from orchestrator.fabric.lightpath import Glass, Held, among
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.ports import assign_ports
 
-__all__ = ["assign_ports", "circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
+__all__ = ["circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
 
 
 def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from drivers.api import CircuitSwitch
 from optics import (
     Change,
     Circuit,
@@ -113,7 +112,7 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
 
 
 def diff(
-    change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, early: Mapping[DeviceName, Change] | None = None
+    change: Transition, traits: Mapping[DeviceName, Traits], lab: Lab, early: Mapping[DeviceName, Change] | None = None
 ) -> tuple[DeviceDiff, ...]:
     """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves.
 
@@ -130,10 +129,10 @@ def diff(
             removed=_shorts(change.removed[device]),
             made=_shorts(change.made[device]),
             foreign=_shorts(change.foreign[device]),
-            dark_ms_expected=switching_s(asked, devices[device].traits) * 1e3 if (asked := change.changes.get(device)) else None,
+            dark_ms_expected=switching_s(asked, traits[device]) * 1e3 if (asked := change.changes.get(device)) else None,
             time_scale=lab.time_scale(device),
             dark_port_s_expected=dark.get(device),
-            ahead_s_expected=switching_s(before, devices[device].traits) if (before := early.get(device)) else None,
+            ahead_s_expected=switching_s(before, traits[device]) if (before := early.get(device)) else None,
         )
         for device in sorted(change.kept)
     )
@@ -152,21 +151,21 @@ def switching_s(change: Change, traits: Traits) -> float:
     return traits.settle_s * (ceil(moves / traits.at_once) if traits.at_once else 1)
 
 
-def slowest(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> tuple[DeviceName, float] | None:
+def slowest(change: Transition, traits: Mapping[DeviceName, Traits]) -> tuple[DeviceName, float] | None:
     """The device that needs longest, and how long (s), None if nothing moves."""
-    needs = ((switching_s(asked, devices[device].traits), device) for device, asked in change.changes.items())
+    needs = ((switching_s(asked, traits[device]), device) for device, asked in change.changes.items())
     return next(((device, seconds) for seconds, device in sorted(needs, reverse=True)), None)
 
 
-def expected_dark_ms(change: Transition, devices: Mapping[DeviceName, CircuitSwitch]) -> float | None:
+def expected_dark_ms(change: Transition, traits: Mapping[DeviceName, Traits]) -> float | None:
     """How long (ms) the slowest device needs, None if nothing goes dark."""
-    found = slowest(change, devices)
+    found = slowest(change, traits)
     return found[1] * 1e3 if found else None
 
 
-def dark_time_scale(change: Transition, devices: Mapping[DeviceName, CircuitSwitch], lab: Lab) -> float:
+def dark_time_scale(change: Transition, traits: Mapping[DeviceName, Traits], lab: Lab) -> float:
     """The time scale of the device the expected dark time is of; 1 for hardware."""
-    found = slowest(change, devices)
+    found = slowest(change, traits)
     return lab.time_scale(found[0]) if found else 1.0
 
 

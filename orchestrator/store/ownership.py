@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
 from orchestrator.fabric.lightpath import Held, route, routes
-from orchestrator.hosts import Hello
 from orchestrator.store.audit import Who, add_audit, make_tables
 from orchestrator.store.keys import slice_key
 from orchestrator.store.records import Belonging
@@ -107,13 +106,16 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
 
 
 def taken_hosts(
-    hosts: Iterable[HostName], hellos: Mapping[HostName, Hello], generations: Mapping[int, Belonging], ours: Container[str]
+    hosts: Iterable[HostName], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging], ours: Container[str]
 ) -> list[str]:
-    """Hosts that run the routes of another owner than `ours`, in words: a host carries one plan at a time."""
+    """Hosts that run the routes of another owner than `ours`, in words: a host carries one plan at a time.
+
+    active: the generation of routes that each host that answered runs, None if it runs none.
+    """
     lines = []
     for host in hosts:
-        hello = hellos.get(host)
-        whose = generations.get(hello.active) if hello is not None and hello.active is not None else None
+        generation = active.get(host)
+        whose = None if generation is None else generations.get(generation)
         if whose is not None and whose.owner not in ours:
             lines.append(f"{host} belongs to {whose}")
     return lines

@@ -8,9 +8,10 @@ import pytest
 
 from optics import Circuit, CrossConnect, HostPort, Infeasible, Interlock, Link, LinkKind, Port, Slot, SpectralRoute
 from optics.plan import Plan, WantedLink
-from orchestrator.fabric.circuits import assign_ports, circuit, circuits, foreign_ports, live_links, settings
+from orchestrator.fabric.circuits import circuit, circuits, foreign_ports, live_links, settings
 from orchestrator.fabric.transition import describe, transition
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.stored import path_data, stored_circuits
 from orchestrator.plan.target import circuit_rows, target
 from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select, slot

@@ -84,7 +84,7 @@ def test_a_serial_device_needs_its_settling_time_for_every_move() -> None:
     assert switching_s(change, replace(ROBOT, at_once=2)) == 2.0
     assert switching_s(change, SWITCH) == SWITCH.settle_s
     goal = transition({"rome1": frozenset()}, WANTED, {})
-    assert slowest(goal, {"rome1": Robot("rome1", ROBOT, Glass(lab()))}) == ("rome1", 3.0)  # type: ignore[dict-item]
+    assert slowest(goal, {"rome1": ROBOT}) == ("rome1", 3.0)
 
 
 def test_time_of_a_faster_device_is_told_as_a_real_ones_too() -> None:

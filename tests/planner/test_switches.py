@@ -15,11 +15,11 @@ import pytest
 from optics import Infeasible
 from optics.plan import Plan
 from orchestrator.cli.call import Usage
+from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import kept
 from orchestrator.cli.designtext import text
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
-from orchestrator.plan.design.export import export
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
 from planner import baselines, methods

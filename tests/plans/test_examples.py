@@ -12,10 +12,11 @@ import jsonschema
 import pytest
 
 from optics import BadFile
-from orchestrator.fabric.circuits import assign_ports, circuits, over_budget
+from orchestrator.fabric.circuits import circuits, over_budget
 from orchestrator.fabric.next_hops import edge_disjoint, plan_rings
 from orchestrator.inventory.lab import Lab, Secret, read_lab
 from orchestrator.inventory.positions import read_yaml
+from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import json_schema, read_plan
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,12 @@ import pytest
 
 from optics import CrossConnect, HostPort, Interlock, Link, Port
 from optics.plan import Plan
-from orchestrator.fabric.circuits import assign_ports, circuits, foreign_ports, live_links, settings
+from orchestrator.fabric.circuits import circuits, foreign_ports, live_links, settings
 from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, hops, rules
 from orchestrator.fabric.transition import describe, transition
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from tests.oracles.walk import walk
 

@@ -10,10 +10,10 @@ import pytest
 
 from optics import BadFile
 from orchestrator.engine.change.jobs import _launched, spec_of
-from orchestrator.fabric.circuits import assign_ports
 from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.store import JobRecord
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import WantedLink
-from orchestrator.fabric.circuits import assign_ports, circuits, foreign_ports, live_links, settings
+from orchestrator.fabric.circuits import circuits, foreign_ports, live_links, settings
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.ports import assign_ports
 from tests.properties.labs import lab, name, planes, tangled
 
 seeds = st.integers(0, 100_000)

@@ -116,7 +116,7 @@ class Leaving:
         writes = 0
         if change:
             with recorder.phase("switch") as phase:
-                if (slow := slowest(change, session.devices)) is not None and slow[1] > SLOW_S:
+                if (slow := slowest(change, session.traits)) is not None and slow[1] > SLOW_S:
                     context.need(slow[1], f"{slow[0]}")
                 told = await tell_devices(context, change.changes, "switch", together=False)
                 writes = sum(o.writes for o in told.outcomes.values())
@@ -127,7 +127,7 @@ class Leaving:
             context.run.id,
             lab.name,
             phases=tuple(recorder.phases),
-            diff=diff(change, session.devices, lab),
+            diff=diff(change, session.traits, lab),
             writes=writes,
             hosts_restored=restored,
             hosts_total=len(lab.hosts),

@@ -44,8 +44,8 @@ class Wiring:
             self.lab.name,
             waiting=sum(len(c.remove) + len(c.add) for c in late.values()),
             flips=sum(len(c.add) for d, c in goal.late.changes.items() if d not in late),
-            dark_ms_expected=expected_dark_ms(goal.late, context.session.devices),
-            dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
+            dark_ms_expected=expected_dark_ms(goal.late, context.session.traits),
+            dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             notes=self.plan.warnings,
         )
         if not goal.early:
@@ -57,7 +57,7 @@ class Wiring:
             made={d: goal.early[d].add if d in goal.early else NONE for d in goal.change.made},
         )
         await context.allowed(goal.early, seen)
-        if (needs := slowest(only, context.session.devices)) is not None:
+        if (needs := slowest(only, context.session.traits)) is not None:
             context.need(needs[1], needs[0])
         owned = per_device(context.store.owned(context.slice))
         running = await jobs.running(context.session, context.store, context.slice)
@@ -75,7 +75,7 @@ class Wiring:
             report,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=tuple(row for row in diff(only, context.session.devices, self.lab, goal.early) if row.device in goal.early),
+            diff=tuple(row for row in diff(only, context.session.traits, self.lab, goal.early) if row.device in goal.early),
             writes=sum(o.writes for o in outcomes.values()),
         )
 

@@ -217,9 +217,9 @@ class Bringing:
             lab=self.lab.name,
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=diff(goal.change, context.session.devices, self.lab, goal.early),
+            diff=diff(goal.change, context.session.traits, self.lab, goal.early),
             writes=sum(o.writes for o in (*self.wired.values(), *times.outcomes.values())) + (balance.writes if balance else 0),
-            dark_ms_expected=expected_dark_ms(goal.late, context.session.devices),
+            dark_ms_expected=expected_dark_ms(goal.late, context.session.traits),
             dark_ms=figures.dark_ms,
             link_ms=figures.link_ms,
             commit_ms=figures.commit_ms,
@@ -228,7 +228,7 @@ class Bringing:
             job=job,
             notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
-            dark_time_scale=dark_time_scale(goal.late, context.session.devices, self.lab),
+            dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
         )
 
@@ -310,7 +310,9 @@ class Bringing:
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
         ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
-        if lines := taken_hosts(hosts, seen.hellos, context.store.generations(context.key), ours):
+        if lines := taken_hosts(
+            hosts, {h: hello.active for h, hello in seen.hellos.items()}, context.store.generations(context.key), ours
+        ):
             raise Interlock(
                 "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
             )
@@ -341,7 +343,7 @@ class Bringing:
 
         Raises: TimedOut - the operator allowed less.
         """
-        found = slowest(goal.change, self.context.session.devices)
+        found = slowest(goal.change, self.context.session.traits)
         if found is None or found[1] <= SLOW_S:
             return 0.0
         device, seconds = found
@@ -456,7 +458,7 @@ class Bringing:
             nothing_to_do=not writes and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
-            diff=diff(goal.change, self.context.session.devices, self.lab),
+            diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
             notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
@@ -543,7 +545,7 @@ class Bringing:
             aftermath.moved(goal.late.changes, {x.egress for circuit in goal.circuits for x in circuit.path})
             phase.detail = counts_of(goal.late.changes)
             if self.switching_s:
-                slow = dark_time_scale(goal.late, context.session.devices, self.lab)
+                slow = dark_time_scale(goal.late, context.session.traits, self.lab)
                 phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
         with recorder.phase("link") as phase:
             answers = await hosts.wait_committed(generation, rising, patience, heard)

@@ -17,7 +17,6 @@ from typing import Any, cast
 from optics import BadFile, HostName, Infeasible, Link, LinkKind
 from optics.plain import reason
 from optics.plan import WantedLink, ring_steps
-from orchestrator.fabric.circuits import assign_ports
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Problems, read_yaml

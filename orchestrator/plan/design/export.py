@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optics import Infeasible
-from orchestrator.atomic import write_whole
 from orchestrator.fabric.next_hops import Hop
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.segments import Segment
@@ -26,10 +24,10 @@ Files = Mapping[str, str | bytes | Infeasible]
 """By name; or why one cannot be."""
 
 
-def export(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
-    """Write every file that applies; return their names, and a line for each that does not."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written, refused = [], []
+def export(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list[str]]:
+    """Every file that applies by its name, and a line for each that does not."""
+    written: dict[str, str | bytes] = {}
+    refused = []
     for kind, make in KINDS.items():
         try:
             files = make(found, lab)
@@ -39,8 +37,7 @@ def export(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]
             if isinstance(content, Infeasible):
                 refused.append(f"{kind}: {content}" + (f" ({content.hint})" if content.hint else ""))
                 continue
-            write_whole(folder / name, content)
-            written.append(name)
+            written[name] = content
     return written, refused
 
 

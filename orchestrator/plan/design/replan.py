@@ -12,10 +12,10 @@ import numpy as np
 
 from optics import HostName, Infeasible, Link, LinkKind, Missing
 from optics.plan import Plan, Traffic
-from orchestrator.fabric.circuits import assign_ports
 from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
+from orchestrator.plan.ports import assign_ports
 from orchestrator.results import PlanReport, Report
 from planner.demand import Demand, Group
 from planner.methods import Wanted
