@@ -20,23 +20,7 @@ CONFIG: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["t
 CONTRACTS: dict[str, dict[str, Any]] = {contract["id"]: contract for contract in CONFIG["contracts"]}
 LINT = Path(sys.executable).with_name("lint-imports")
 
-PURE = {
-    *(
-        "optics",
-        "planner",
-        "orchestrator.inventory.lab",
-        "orchestrator.plan.reader",
-        "orchestrator.fabric.circuits",
-        "orchestrator.fabric.rules",
-    ),
-    *(
-        "orchestrator.fabric.transition",
-        "tests.oracles.walk",
-        "orchestrator.fabric.next_hops",
-        "optics.plan",
-        "orchestrator.inventory.ansible",
-    ),
-}
+PURE_ROOMS = {"optics", "planner", "orchestrator.inventory", "orchestrator.fabric", "orchestrator.plan", "orchestrator.store.scope"}
 CLOCKS_AND_DOORS = {"asyncio", "socket", "subprocess", "time", "random", "os", "logging"}
 
 
@@ -69,7 +53,8 @@ def violations(contract: dict[str, Any]) -> list[tuple[str, str]]:
     """Every import a contract is there to forbid, module by module."""
     if contract["type"] == "forbidden":
         return [(here, there) for here in contract["source_modules"] for there in contract["forbidden_modules"]]
-    layers = [[module.strip() for module in layer.split("|")] for layer in contract["layers"]]
+    inside = "".join(f"{container}." for container in contract.get("containers", []))
+    layers = [[inside + module.strip() for module in layer.split("|")] for layer in contract["layers"]]
     upward = [(low, high) for uppers, lowers in pairwise(layers) for low in lowers for high in uppers]
     across = [(one, other) for layer in layers for one in layer for other in layer if one != other]
     return upward + across
@@ -93,13 +78,20 @@ def test_a_contract_fails_on_each_import_it_forbids(name: str, copy: Path) -> No
     assert not missed
 
 
-def test_the_pure_modules_and_the_clocks_they_must_not_know_are_all_named() -> None:
+def test_the_pure_rooms_and_the_clocks_they_must_not_know_are_all_named() -> None:
     pure, drivers, bytes_ = CONTRACTS["pure"], CONTRACTS["pure-no-drivers"], CONTRACTS["bytes"]
-    assert set(pure["source_modules"]) >= PURE and set(pure["forbidden_modules"]) >= CLOCKS_AND_DOORS
-    # relabelling asks target what a plan would move; neither imports a driver but for the protocol target names.
-    assert set(pure["source_modules"]) - set(drivers["source_modules"]) == {"orchestrator.plan.target", "orchestrator.plan.relabel"}
+    assert set(pure["source_modules"]) == set(drivers["source_modules"]) == PURE_ROOMS
+    assert set(pure["forbidden_modules"]) >= CLOCKS_AND_DOORS
     assert set(bytes_["source_modules"]) == {"drivers.wire", "emulators.dialects", "emulators.plant"}
     assert set(bytes_["forbidden_modules"]) >= {"asyncio", "socket", "time"}
+
+
+@pytest.mark.parametrize("name", [name for name, contract in CONTRACTS.items() if contract.get("exhaustive")])
+def test_a_module_outside_every_room_breaks_the_contract(name: str, copy: Path) -> None:
+    (container,) = CONTRACTS[name]["containers"]
+    (copy / container.replace(".", "/") / "stray.py").touch()
+    code, said = lint(copy, name)
+    assert code == 1 and "stray" in said, said
 
 
 def imports(file: Path) -> Iterator[str]:
