@@ -89,10 +89,10 @@ testbed guard --stop              end the one in the background
     ) -> Result:
         if stop:
             return _stopped(call)
-        from orchestrator.engine.guard.guard import Manner
+        from orchestrator.engine.guard.guard import GuardOptions
         from orchestrator.engine.guard.guard import guard as work
 
-        manner = Manner(_seconds("--look", look), _seconds("--hold", hold), stay, str(log or ""))
+        manner = GuardOptions(_seconds("--look", look), _seconds("--hold", hold), stay, str(log or ""))
         teller = Teller(jsonl, call.json, log)
         try:
             report = call.work(work, tell=teller, manner=manner)

@@ -9,7 +9,7 @@ from pathlib import Path
 from drivers.api import Attenuator, CircuitSwitch, JobQueue, Persistence, PortControl, PowerMeter
 from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
 from optics.plain import counted, did_you_mean
-from orchestrator.fabric.lightpath import Glass, loss_db
+from orchestrator.fabric.lightpath import LightMap, loss_db
 from orchestrator.fabric.transition import Held
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
@@ -109,7 +109,7 @@ async def _readings(session: Session, store: Store, key: str, held: Held) -> tup
     lab = session.lab
     ways = [way for current in store.currents(key).values() for way in stored_circuits(current.links, lab)]
     known = {(way.transmitter, way.receiver) for way in ways}
-    for trace in Glass(held, lab).traces():
+    for trace in LightMap(held, lab).traces():
         if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:
             loss = loss_db(trace.transmitter, trace.receiver, trace.path, lab)
             ways.append(Circuit(trace.transmitter, trace.receiver, trace.path, loss))

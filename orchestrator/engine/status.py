@@ -38,7 +38,7 @@ from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Progress
 from orchestrator.trust import loose
 from orchestrator.verify.degraded import degraded
-from orchestrator.verify.ladder import Ladder, Surroundings
+from orchestrator.verify.ladder import Background, Ladder
 from orchestrator.verify.power import Reading, drifts, keep
 from orchestrator.verify.rung import TRAFFIC
 
@@ -137,7 +137,7 @@ async def verify(
             keep(readings, store, key_of(lab))
 
         owned = per_device(store.owned(key))
-        around = Surroundings(
+        around = Background(
             owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,

@@ -18,7 +18,7 @@ from orchestrator.engine.change import jobs
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.keep_job import consequence
-from orchestrator.engine.change.run import Change, before_run, chosen
+from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.change.up import as_saved
 from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.job_verbs import job_logs, job_status
@@ -212,7 +212,7 @@ async def up(
     labels: RelabelReport | None = None
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
-    change = Change("up", lab, inventory, progress, store, settings, timeout_s)
+    change = ChangeRun("up", lab, inventory, progress, store, settings, timeout_s)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
     options |= {"keep_job": True} if keep_job else {}
@@ -240,13 +240,13 @@ async def prewire(
     labels: RelabelReport | None = None
     if relabel:
         wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
-    change = Change("prewire", lab, inventory, progress, store, settings, timeout_s)
+    change = ChangeRun("prewire", lab, inventory, progress, store, settings, timeout_s)
     return replace(await change.prewire(wanted, text, {}), relabel=labels)
 
 
 async def down(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
     """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
-    return await Change("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
+    return await ChangeRun("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
 
 
 @settled
@@ -261,7 +261,7 @@ async def resume(
     record = _half_done(store, lab, settings, run)
     options = {**record.options, "resumes": record.id}
     still = partial(_half_done, store, lab, settings, record.id)
-    change = Change(record.verb, lab, inventory, progress, store, settings, timeout_s, still)
+    change = ChangeRun(record.verb, lab, inventory, progress, store, settings, timeout_s, still)
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
@@ -327,7 +327,7 @@ async def rollback(
                 hint=f"to take it back: testbed rollback {now.id}",
             )
 
-    change = Change("rollback", lab, inventory, progress, store, settings, timeout_s, still)
+    change = ChangeRun("rollback", lab, inventory, progress, store, settings, timeout_s, still)
     return await change.back(before, {"of": record.id}, record.id)
 
 
@@ -335,4 +335,4 @@ async def rollback(
 async def restore(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
     """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(inventory)
-    return await Change("restore", lab, inventory, progress, store, settings, timeout_s).restore({})
+    return await ChangeRun("restore", lab, inventory, progress, store, settings, timeout_s).restore({})

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Literal, TypeAlias
 
 from optics import HostPort, Link, LinkKind
-from orchestrator.fabric.lightpath import Glass, Held
+from orchestrator.fabric.lightpath import Held, LightMap
 from orchestrator.inventory.lab import Lab
 
 Hears: TypeAlias = Mapping[HostPort, HostPort | None]
@@ -29,7 +29,7 @@ def senders(links: Iterable[Link]) -> dict[HostPort, HostPort]:
 
 def led(held: Held, lab: Lab) -> dict[HostPort, HostPort]:
     """Receiver -> transmitter, as the settings of the devices lead light if every fibre is where the inventory says."""
-    return {trace.receiver: trace.transmitter for trace in Glass(held, lab).traces() if trace.receiver is not None}
+    return {trace.receiver: trace.transmitter for trace in LightMap(held, lab).traces() if trace.receiver is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import TypeAlias
 
 from optics import Circuit, CrossConnect, DeviceName, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
-from orchestrator.fabric.lightpath import MAX_PASSES, Glass, Held, loss_db
+from orchestrator.fabric.lightpath import MAX_PASSES, Held, LightMap, loss_db
 from orchestrator.inventory.lab import Lab
 
 TURNS = 40
@@ -41,7 +41,7 @@ def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: He
     others, whose ports are avoided where there is another way (the transition refuses the rest, naming them).
     Raises: Infeasible - a circuit has no way at all, or two contend for a port or for spectrum and no way around was found.
     """
-    lit = {(t.transmitter, t.receiver): t.path for t in Glass(live or {}, lab).traces()} if lab.trunks else {}
+    lit = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
     paths = [lit.get(way) or direct(way, lab) for way in wanted]
     searched = [index for index, path in enumerate(paths) if path is None]
     lasting = [index for index, way in enumerate(wanted) if way in lit]
@@ -105,7 +105,7 @@ class _Negotiation:
         for setting in self.there:
             for side in _sides(setting):
                 self.plugged.setdefault(side, []).append(setting)
-        traces = Glass(live, lab).traces() if self.there else ()
+        traces = LightMap(live, lab).traces() if self.there else ()
         self.lit = frozenset(setting for trace in traces if trace.receiver is not None for setting in trace.path)
         self.paths: dict[int, tuple[Setting, ...]] = {}
         self.users: dict[Side, dict[Setting, set[int]]] = {}
@@ -247,7 +247,7 @@ def _strays(found: Iterable[Circuit], lab: Lab) -> None:
             held[setting.ingress.device].add(setting)
     planned = {way.transmitter: way for way in ways}
     hears = {way.receiver: way for way in ways}
-    for trace in Glass(held, lab).traces():
+    for trace in LightMap(held, lab).traces():
         if trace.receiver is None or (own := hears.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
             continue
         shared = next(iter(_common(trace.path, own.path)), trace.path[0])

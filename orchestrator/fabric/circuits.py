@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from optics import Circuit, DeviceName, HostPort, Link, LinkKind, Setting
 from orchestrator.fabric.circuit_routing import circuit, route
-from orchestrator.fabric.lightpath import Glass, Held, among
+from orchestrator.fabric.lightpath import Held, LightMap, among
 from orchestrator.inventory.lab import Lab
 
 __all__ = ["circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
@@ -45,7 +45,7 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
     Settings at device ports where the inventory knows no fibre make no link and are left out; so does light that two
     transmitters bring to one receiver.
     """
-    lit = {(t.transmitter, t.receiver) for t in Glass(observed, lab).traces()}
+    lit = {(t.transmitter, t.receiver) for t in LightMap(observed, lab).traces()}
     heard = Counter(receiver for _, receiver in lit)
     ways = {(a, b) for a, b in lit if b is not None and a != b and heard[b] == 1}
     found = []
@@ -59,7 +59,7 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
 
 def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
     """The host ports that settings we do not own light up or listen to: not to be chosen for a link of ours."""
-    ends = Glass(observed, lab).ends()
+    ends = LightMap(observed, lab).ends()
     found: set[HostPort] = set()
     for device, held in observed.items():
         for setting in frozenset(held) - among(held, owned.get(device, ())):

@@ -163,7 +163,7 @@ def broken(
 
 
 @dataclass
-class Damper:
+class FlapDamping:
     """Which links traffic may use: one that loses its light is out at once, and in again when the light stayed for its hold time.
 
     However a link flaps, it moves routes at most twice per hold time, and the hold time doubles with each loss up to `longest_s`.

@@ -41,7 +41,7 @@ class Trace:
     receiver: HostPort | None
 
 
-class Glass:
+class LightMap:
     """Everything some devices hold, ready to follow light through."""
 
     def __init__(self, held: Held, lab: Lab) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optics import Change, DeviceName, HostPort, Setting, clash
-from orchestrator.fabric.lightpath import Glass, Held, among
+from orchestrator.fabric.lightpath import Held, LightMap, among
 from orchestrator.fabric.move_order import ordered
 from orchestrator.fabric.transition import Transition
 from orchestrator.inventory.lab import Lab
@@ -19,7 +19,7 @@ from orchestrator.inventory.lab import Lab
 
 def lit(held: Held, lab: Lab) -> frozenset[Setting]:
     """The settings that light on its way to a host passes."""
-    return frozenset(s for trace in Glass(held, lab).traces() if trace.receiver is not None for s in trace.path)
+    return frozenset(s for trace in LightMap(held, lab).traces() if trace.receiver is not None for s in trace.path)
 
 
 def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
@@ -82,4 +82,4 @@ def _of(device: DeviceName, add: frozenset[Setting], blocked: Mapping[Setting, l
 
 
 def _heard(held: Held, lab: Lab) -> dict[tuple[HostPort, HostPort], tuple[Setting, ...]]:
-    return {(t.transmitter, t.receiver): t.path for t in Glass(held, lab).traces() if t.receiver is not None}
+    return {(t.transmitter, t.receiver): t.path for t in LightMap(held, lab).traces() if t.receiver is not None}

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from optics import Change, DeviceName, HostName, Setting, clash
-from orchestrator.fabric.lightpath import Glass, Held
+from orchestrator.fabric.lightpath import Held, LightMap
 from orchestrator.fabric.transition import Transition
 from orchestrator.inventory.lab import Lab
 
@@ -32,7 +32,7 @@ def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: H
     slow = [device for device in change.changes if lab.traits_of(device).at_once == 1]
     if not slow:
         return change
-    lit = [trace for trace in Glass(observed, lab).traces() if trace.receiver is not None]
+    lit = [trace for trace in LightMap(observed, lab).traces() if trace.receiver is not None]
     changes = dict(change.changes)
     for device in slow:
         before = early.get(device, Change(device))
@@ -217,5 +217,5 @@ def per_device_dark(change: Transition, observed: Held, lab: Lab) -> Mapping[Dev
     """Expected dark time (s times ports) of the slow devices that darken anything, as `dark_port_s`."""
     if not any(lab.slow(device) for device in change.changes):
         return {}
-    lit = {s for trace in Glass(observed, lab).traces() if trace.receiver is not None for s in trace.path}
+    lit = {s for trace in LightMap(observed, lab).traces() if trace.receiver is not None for s in trace.path}
     return {d: dark_port_s(c, lab, lit) for d, c in change.changes.items() if lab.slow(d)}

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from optics import Change, Db, DeviceName, HostPort, Infeasible, Interlock, Port, Setting, clash
 from optics.plain import natural
-from orchestrator.fabric.lightpath import Glass, among, loss_db, route
+from orchestrator.fabric.lightpath import LightMap, among, loss_db, route
 from orchestrator.inventory.lab import Lab
 
 Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
@@ -146,8 +146,8 @@ def describe(change: Transition, lab: Lab) -> tuple[DeviceDiff, ...]:
         ("make", change.made),
         ("foreign", change.foreign),
     ]
-    before = Glass({d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}, lab).ends()
-    after = Glass({d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}, lab).ends()
+    before = LightMap({d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}, lab).ends()
+    after = LightMap({d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}, lab).ends()
     diffs = []
     for device in sorted(change.kept):
         rows = [

@@ -22,7 +22,7 @@ from optics import (
 from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric import circuits as light
-from orchestrator.fabric.lightpath import Glass, among, loss_db, route, routes
+from orchestrator.fabric.lightpath import LightMap, among, loss_db, route, routes
 from orchestrator.fabric.lookahead import ahead, spare
 from orchestrator.fabric.move_order import in_order, per_device_dark, without
 from orchestrator.fabric.transition import Held, Transition, per_device, transition
@@ -175,7 +175,7 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
     before = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
     after = {d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}
     foreign = frozenset[Setting]().union(*change.foreign.values())
-    was, will = ({(t.transmitter, t.receiver, t.path) for t in Glass(held, lab).traces()} for held in (before, after))
+    was, will = ({(t.transmitter, t.receiver, t.path) for t in LightMap(held, lab).traces()} for held in (before, after))
     rows = []
     for state, ways in (("keep", was & will), ("break", was - will), ("make", will - was)):
         for transmitter, receiver, path in ways:

@@ -36,7 +36,7 @@ class Keeper:
     pid: int
 
 
-class OneStore:
+class StoreClaim:
     """Holds the note at `path` for one command. The kernel frees it when the process dies, however it dies; the file stays.
 
     As a context manager: raises Locked - somebody changes the lab now with another store. Untrusted - others than root, we and one
@@ -92,7 +92,7 @@ class OneStore:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> OneStore:
+    def __enter__(self) -> StoreClaim:
         self.acquire()
         return self
 
@@ -101,7 +101,7 @@ class OneStore:
 
 
 def who_locks(folder: Path) -> str:
-    """Who may lock in this directory, in words. Raises: as `OneStore`."""
+    """Who may lock in this directory, in words. Raises: as `StoreClaim`."""
     if not folder.exists():
         return "nothing was locked here yet"
     fd = _folder(folder)

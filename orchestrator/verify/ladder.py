@@ -44,7 +44,7 @@ Readings: TypeAlias = tuple[Reading, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Background:
     """What the rungs may say more of if they know it.
 
     owned: settings of ours. whose: settings of others, and their owners in words. silent: devices and hosts that do not answer,
@@ -61,7 +61,7 @@ class Surroundings:
 async def check_map(
     observed: Held,
     wanted: Held,
-    around: Surroundings = Surroundings(),
+    around: Background = Background(),
 ) -> Finding:
     """Every wanted setting is held, whatever its attenuation, and nothing of ours is left over; foreign ones are only listed."""
     wrong, notes, there_of_wanted, foreign = [], [], 0, 0
@@ -235,7 +235,7 @@ class Ladder:
         observed: Held,
         hellos: Mapping[HostName, Hello],
         keep: Callable[[Readings], None] | None = None,
-        around: Surroundings = Surroundings(),
+        around: Background = Background(),
     ) -> None:
         self.session, self.plan, self.links, self.ways = session, plan, links, ways
         self.observed, self.hellos, self.keep, self.around = observed, hellos, keep, around

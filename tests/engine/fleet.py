@@ -18,10 +18,10 @@ from drivers.api import Ready, at_once
 from optics import Change, HostName, HostPort, Outcome, Refused, Setting, TestbedError, TimedOut, Unreachable
 from orchestrator.deadline import deadline
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.down import Leaving
-from orchestrator.engine.change.restore import Returning
-from orchestrator.engine.change.snapshot import Before
-from orchestrator.engine.change.up import Bringing
+from orchestrator.engine.change.down import Down
+from orchestrator.engine.change.restore import Restore
+from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.change.up import Up
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts.api import ClockReading, Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
 from orchestrator.plan.reader import read_plan
@@ -356,7 +356,7 @@ class Bench:
         run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run:
             async with deadline(self.timeout_s, "up") as context.limit:
-                report = await Bringing(context, plan, text, rollback=rollback).carry_out(launch_job=True)
+                report = await Up(context, plan, text, rollback=rollback).carry_out(launch_job=True)
             run.finish("ok")
         return report
 
@@ -375,10 +375,10 @@ class Bench:
         assert record is not None and record.status == "died"
         return record
 
-    async def back(self, to: Before, verb: str = "rollback") -> Any:
+    async def back(self, to: Snapshot, verb: str = "rollback") -> Any:
         run, context = self.context(verb)
         with run:
-            work = Leaving(context, to).carry_out() if to.current is None else Returning(context, to).carry_out(launch_job=True)
+            work = Down(context, to).carry_out() if to.current is None else Restore(context, to).carry_out(launch_job=True)
             report = await work
             run.finish("hands-needed" if getattr(report, "left", ()) else "ok")
         return report

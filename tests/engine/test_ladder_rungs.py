@@ -20,7 +20,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.results import LinkQuality
 from orchestrator.verify.carriers import carriers, speeds
 from orchestrator.verify.collective import expected, rings_of, size
-from orchestrator.verify.ladder import Surroundings, check_map
+from orchestrator.verify.ladder import Background, check_map
 from orchestrator.verify.losses import judge
 from orchestrator.verify.power import measure
 from orchestrator.verify.qualification import Direction, batches, compared, directions
@@ -111,7 +111,7 @@ async def test_the_map_names_what_is_missing_what_stands_there_and_whose_it_is()
         "ocs1": frozenset({*wanted["ocs1"]} - {CrossConnect(Port("ocs1", "1"), Port("ocs1", "102"))}) | {hers},
         "ocs2": frozenset({stray}),
     }
-    around = Surroundings(owned={"ocs2": frozenset({stray})}, whose={hers: "alice (hers, run 7)"})
+    around = Background(owned={"ocs2": frozenset({stray})}, whose={hers: "alice (hers, run 7)"})
     found = await check_map(held, wanted, around)
     assert not found.ok and found.detail == "1/2 cross-connects, 1 foreign"
     assert found.evidence == (
@@ -123,7 +123,7 @@ async def test_the_map_names_what_is_missing_what_stands_there_and_whose_it_is()
 
 async def test_a_device_that_was_not_read_is_no_device_that_agrees() -> None:
     wanted = settings(circuits(pairs((port(1), port(2))), star()))
-    found = await check_map({}, wanted, Surroundings(silent={"ocs1": "ocs1: connection refused"}))
+    found = await check_map({}, wanted, Background(silent={"ocs1": "ocs1: connection refused"}))
     assert not found.ok and found.evidence == ("ocs1: ocs1: connection refused",)
 
 

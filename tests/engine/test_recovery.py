@@ -12,7 +12,7 @@ import pytest
 from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.restore import as_stored
-from orchestrator.engine.change.snapshot import Before, before_of, differences, held_data, held_of, way_back
+from orchestrator.engine.change.snapshot import Snapshot, before_of, differences, held_data, held_of, way_back
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.results import Unfinished
 from orchestrator.store.records import CurrentPlan
@@ -177,12 +177,12 @@ def test_what_was_found_reads_back_as_it_was_written() -> None:
     held = {"ocs1": frozenset({cross("ocs1", "1", "17")}), "wss1": frozenset({spectral(2.5)})}
     assert held_of(held_data(held)) == held
     current = CurrentPlan("r", "ring", "s", "{}", {"links": []}, 7, 5.0)
-    state = Before(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
+    state = Snapshot(held, {"ocs1": frozenset()}, current, {"gpu01": 7, "gpu02": None}, (), 3)
     assert before_of(state.to_json()) == state
 
 
 def test_a_map_that_differs_is_told_line_by_line() -> None:
-    was = Before({"ocs1": frozenset({cross("ocs1", "1", "17")})}, {"ocs1": frozenset({cross("ocs1", "5", "21")})})
+    was = Snapshot({"ocs1": frozenset({cross("ocs1", "1", "17")})}, {"ocs1": frozenset({cross("ocs1", "5", "21")})})
     lines = differences({"ocs1": frozenset({cross("ocs1", "1", "18")})}, was, ["ocs1"])
     assert lines == [
         "ocs1: 1->17 was there and is not",

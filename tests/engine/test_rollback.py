@@ -11,7 +11,7 @@ import pytest
 
 from optics import ChangeFailed, CrossConnect, HandsNeeded, Interrupted, Port, RolledBack, TestbedError, Unreachable
 from orchestrator.engine.change import rollback as undoing
-from orchestrator.engine.change.snapshot import Before, before_of
+from orchestrator.engine.change.snapshot import Snapshot, before_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.store.store import Store
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text, ring
@@ -306,6 +306,6 @@ async def test_down_forgets_circuits_that_hands_took_away_also_where_there_is_no
         host.staged.clear()
     for switch in bench.switches.values():
         switch.held = frozenset()
-    report = await bench.back(Before({}))
+    report = await bench.back(Snapshot({}))
     assert report.nothing_to_do and not report.left
     assert not bench.store.owned(SLICE) and bench.store.current(SLICE) is None

@@ -16,7 +16,7 @@ import pytest
 from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
 from optics.plain import scaled_text
 from orchestrator.deadline import OUTER, deadline
-from orchestrator.engine.change.apply import move_light, progress_words, undisturbed
+from orchestrator.engine.change.apply import progress_words, switch, undisturbed
 from orchestrator.engine.change.context import Context
 from orchestrator.fabric.transition import transition
 from orchestrator.plan.target import slowest, switching_s
@@ -58,7 +58,7 @@ async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_p
     with Journal(tmp_path, run.id, "made") as journal:
         session = cast(Session, SimpleNamespace(devices={"rome1": robot}, lab=here))
         context = Context(session, store, run, "lab", Recorder(told, journal), tmp_path, 10.0)
-        await move_light(context, transition({"rome1": frozenset()}, WANTED, {}))
+        await switch(context, transition({"rome1": frozenset()}, WANTED, {}))
     assert [(name, done, total) for name, done, total, _ in told.said] == [("switch", n, 3) for n in range(4)]
     assert told.said[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
     moves = [p for p in read_journal(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]

@@ -12,7 +12,7 @@ import pytest
 
 from drivers.api import Ready, at_once
 from optics import Change, ChangeFailed, CrossConnect, Outcome, Port, Setting, Traits, Unreachable
-from orchestrator.engine.change.apply import move_light
+from orchestrator.engine.change.apply import switch
 from orchestrator.engine.change.context import Context
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.session import Session
@@ -86,7 +86,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def test_every_device_has_read_before_any_writes(bench: Bench) -> None:
-    outcomes = await move_light(bench.context, bench.change(WANTED))
+    outcomes = await switch(bench.context, bench.change(WANTED))
     assert set(outcomes) == {"ocs1", "ocs2"}
     assert {line.split()[1] for line in bench.log[:2]} == {"read"} and {line.split()[1] for line in bench.log[2:]} == {"wrote"}
     assert bench.store.owned(LAB) == WANTED["ocs1"] | WANTED["ocs2"]
@@ -95,7 +95,7 @@ async def test_every_device_has_read_before_any_writes(bench: Bench) -> None:
 async def test_one_that_cannot_be_read_keeps_all_from_beginning(bench: Bench) -> None:
     bench.switches["ocs2"].unreadable = True
     with pytest.raises(Unreachable, match=r"^ocs2: gone$"):
-        await move_light(bench.context, bench.change(WANTED))
+        await switch(bench.context, bench.change(WANTED))
     assert not bench.context.written and bench.log == ["ocs1 read"] and not bench.switches["ocs1"].held
     assert bench.states() == {"ocs1": "failed", "ocs2": "failed"}
     assert not bench.store.owned(LAB), "what was not begun is not ours, nor what could not even be read"
@@ -105,13 +105,13 @@ async def test_what_a_device_refused_is_not_ours_afterwards(bench: Bench) -> Non
     no = cross("ocs1", 1, 17)
     bench.switches["ocs1"].refuses = frozenset({no})
     with pytest.raises(ChangeFailed, match="ocs1: 1->17: ocs1 said no"):
-        await move_light(bench.context, bench.change(WANTED))
+        await switch(bench.context, bench.change(WANTED))
     assert bench.store.owned(LAB) == (WANTED["ocs1"] | WANTED["ocs2"]) - {no}
 
 
 async def test_an_interruption_waits_for_the_devices_and_ends_every_step(bench: Bench) -> None:
     bench.switches["ocs1"].settle_s = 0.2
-    work = asyncio.create_task(move_light(bench.context, bench.change(WANTED)))
+    work = asyncio.create_task(switch(bench.context, bench.change(WANTED)))
     await bench.switches["ocs1"].writing.wait()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):

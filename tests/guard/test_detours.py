@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optics import Circuit, CrossConnect, HostPort, Link, LinkKind, Port
 from optics.plan import FixedRoute
-from orchestrator.fabric.detour import Damper, broken, dark_circuits, dead_links, detour, link_text, questions, reaching
+from orchestrator.fabric.detour import FlapDamping, broken, dark_circuits, dead_links, detour, link_text, questions, reaching
 from orchestrator.fabric.next_hops import hops, lanes_of
 from orchestrator.fabric.rules import rules
 from tests.oracles.walk import Lost, walk
@@ -130,7 +130,7 @@ LINK, OTHER = ring()[:2]
 
 
 def test_light_that_is_lost_counts_at_once_and_light_that_is_back_when_it_stayed() -> None:
-    damper = Damper(hold_s=3.0)
+    damper = FlapDamping(hold_s=3.0)
     damper.see({LINK}, 10.0)
     assert damper.out(10.0) == {LINK} and damper.due() is None
     damper.see((), 12.0)
@@ -139,7 +139,7 @@ def test_light_that_is_lost_counts_at_once_and_light_that_is_back_when_it_stayed
 
 
 def test_each_further_loss_doubles_the_hold_up_to_its_bound() -> None:
-    damper, now = Damper(hold_s=3.0, longest_s=20.0), 0.0
+    damper, now = FlapDamping(hold_s=3.0, longest_s=20.0), 0.0
     held: list[float] = []
     for _ in range(5):
         damper.see({LINK, OTHER} if not held else {LINK}, now)
@@ -150,7 +150,7 @@ def test_each_further_loss_doubles_the_hold_up_to_its_bound() -> None:
 
 
 def test_a_link_that_flaps_all_the_time_moves_routes_a_bounded_number_of_times() -> None:
-    damper, moves, before = Damper(), 0, frozenset[Link]()
+    damper, moves, before = FlapDamping(), 0, frozenset[Link]()
     for tick in range(36_000):  # an hour; dark for one second of every five
         now = tick / 10
         damper.see({LINK} if tick % 50 < 10 else (), now)
@@ -160,7 +160,7 @@ def test_a_link_that_flaps_all_the_time_moves_routes_a_bounded_number_of_times()
 
 
 def test_after_a_long_calm_the_hold_is_short_again() -> None:
-    damper = Damper(hold_s=3.0, forget_s=900.0)
+    damper = FlapDamping(hold_s=3.0, forget_s=900.0)
     for now in (0.0, 10.0, 20.0):
         damper.see({LINK}, now)
         damper.see((), now + 1)

@@ -14,9 +14,9 @@ import pytest
 from optics import HostPort, Link, TestbedError, Unreachable
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.locking import holding
-from orchestrator.engine.change.snapshot import Before
+from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.guard import guard as guarding
-from orchestrator.engine.guard.guard import Guard, Manner
+from orchestrator.engine.guard.guard import Guard, GuardOptions
 from orchestrator.engine.guard.process import GuardFile, guard_path, own_state
 from orchestrator.fabric.circuits import circuits
 from orchestrator.fabric.circuits import settings as settings_of
@@ -156,14 +156,14 @@ class Bench:
             assert time.monotonic() < give_up, [event["words"] for event in self.said]
             await asyncio.sleep(0.005)
 
-    def watch(self, story: Callable[[], Awaitable[None]], manner: Manner | None = None) -> None:
+    def watch(self, story: Callable[[], Awaitable[None]], manner: GuardOptions | None = None) -> None:
         """Let the guard watch while the story happens."""
 
         async def both() -> None:
             session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
             path = guard_path(self.settings, self.slice)
             with GuardFile(path, own_state(self.settings)) as file:
-                chosen = manner or Manner(look_s=0.05, hold_s=0.05)
+                chosen = manner or GuardOptions(look_s=0.05, hold_s=0.05)
                 watcher = Guard(session, self.store, self.settings, file, lambda e: self.said.append(dict(e)), chosen, 1.0)
                 task = asyncio.create_task(watcher.watch())
                 try:
@@ -293,7 +293,7 @@ def test_a_link_that_flaps_is_said_to_flap_once_and_not_used(bench: Bench) -> No
         assert len(bench.events("flapping")) == 1 and len(bench.events("dark")) == 3
         assert len(bench.events("rerouted")) == 1 and not bench.events("restored")
 
-    bench.watch(story, Manner(look_s=5.0, hold_s=1.0))
+    bench.watch(story, GuardOptions(look_s=5.0, hold_s=1.0))
 
 
 def test_a_guard_that_comes_back_finds_its_detour_in_place_and_only_undoes_it(bench: Bench) -> None:
@@ -333,7 +333,7 @@ def test_while_a_change_waits_to_be_confirmed_the_hosts_are_left_to_count_down(b
     kept = Confirmations(bench.store, bench.slice, who(bench.settings))
     bench.hosts.pending = set(HERE.hosts)
     confirming = Confirming(kept, 60.0, "", lambda run: 0)
-    confirming.begin(bench.run.id, "ring", Before({}), PLANNED, HERE.hosts, (), reach(HERE, HERE.hosts))
+    confirming.begin(bench.run.id, "ring", Snapshot({}), PLANNED, HERE.hosts, (), reach(HERE, HERE.hosts))
 
     async def story() -> None:
         await bench.until(lambda: bench.events("standing back"))

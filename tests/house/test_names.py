@@ -14,7 +14,7 @@ import yaml
 
 from optics import Outcome
 from orchestrator.engine.change.port_counters import Counters, record_clocks
-from orchestrator.engine.change.timeline import Times, record_rungs, tell
+from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
@@ -134,7 +134,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         outcomes = {d: Outcome(d, goal.wanted[d], at, at + 1, at + 2, at + 3, 2) for d in goal.change.changes}
         committed = {h: Committed(h, 2, 1, at + 6, 80, at + 5) for h in goal.rising()}
         crossed = dict.fromkeys(committed, at + 7)
-        times = Times(outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17)
+        times = Timeline(outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17)
         figures = tell(recorder, lab, goal, torus, times)
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
         record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optics import HostPort, LinkKind, Setting, clash
 from optics.plan import Acceptance, Plan, WantedLink
-from orchestrator.fabric.lightpath import Glass
+from orchestrator.fabric.lightpath import LightMap
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target, target
 from tests.engine.glasslab import SWITCH, hosts_yml, joined, read, roadm, select
@@ -68,7 +68,7 @@ def pair_of_plans(lab: Lab, seed: int) -> tuple[Plan, Plan]:
 
 
 def lit(held: Held, lab: Lab) -> dict[Way, tuple[Setting, ...]]:
-    return {(t.transmitter, t.receiver): t.path for t in Glass(held, lab).traces() if t.receiver is not None}
+    return {(t.transmitter, t.receiver): t.path for t in LightMap(held, lab).traces() if t.receiver is not None}
 
 
 def stages(goal: Target, observed: Held, random: Random) -> list[dict[str, frozenset[Setting]]]:

@@ -31,7 +31,7 @@ from orchestrator.cli.guard import Teller
 from orchestrator.settings import load
 from orchestrator.store import one_store as lablock
 from orchestrator.store.file import UnsafeStore, private_file
-from orchestrator.store.one_store import OneStore
+from orchestrator.store.one_store import StoreClaim
 from tests.house.repository import ROOT
 from tests.security.test_hostile import command
 
@@ -96,7 +96,7 @@ def test_a_lock_directory_of_somebody_else_is_refused(shared: Path, treasure: Pa
     folder = shared / "locks"
     stranger(f'mkdir "$2"; {PLANTS[plant]}; chmod {mode} "$2"', treasure, folder)
     with pytest.raises(Untrusted, match="belongs to nobody"):
-        OneStore(folder / "lab.lock", store, user="ann").acquire()
+        StoreClaim(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_lock_directory_where_others_may_write_is_refused(
     stranger(PLANTS[plant], treasure, folder)
     folder.chmod(mode)
     with pytest.raises(Untrusted, match="may write there"):
-        OneStore(folder / "lab.lock", store, user="ann").acquire()
+        StoreClaim(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
 
 
@@ -128,11 +128,11 @@ def test_what_a_member_of_the_group_put_in_place_of_the_lock_is_not_written(
     else:
         stranger(PLANTS[plant], treasure, folder)
     if plant in ("file", "nothing"):
-        with OneStore(folder / "lab.lock", store, user="ann"):
+        with StoreClaim(folder / "lab.lock", store, user="ann"):
             assert '"ann"' in (folder / "lab.lock").read_text()
     else:
         with pytest.raises(Untrusted, match="is no lock file"):
-            OneStore(folder / "lab.lock", store, user="ann").acquire()
+            StoreClaim(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
 
 
@@ -160,7 +160,7 @@ def test_doctor_says_who_may_lock_and_that_a_directory_of_somebody_else_is_none(
 def test_what_stands_in_place_of_the_lock_directory_is_refused(shared: Path, tmp_path: Path, store: Path, plant: str) -> None:
     stranger(plant, tmp_path, shared / "locks")
     with pytest.raises(Untrusted, match="is no directory"):
-        OneStore(shared / "locks" / "lab.lock", store, user="ann").acquire()
+        StoreClaim(shared / "locks" / "lab.lock", store, user="ann").acquire()
     assert list(tmp_path.iterdir()) == [store]
 
 
@@ -176,13 +176,13 @@ except OSError as error:
 
 def test_somebody_outside_the_group_cannot_hold_the_lock_and_is_told_how_to_join(shared: Path, store: Path) -> None:
     note = shared / "locks" / "lab.lock"
-    with OneStore(note, store, user="ann"):
+    with StoreClaim(note, store, user="ann"):
         assert stat.S_IMODE(note.parent.stat().st_mode) == 0o700 and stat.S_IMODE(note.stat().st_mode) == 0o600
         assert stranger(HOLD, note) == "PermissionError\n"
     note.parent.chmod(0o2770)  # shared with root's group, of which nobody is no member
-    with OneStore(note, store, user="ann"):
+    with StoreClaim(note, store, user="ann"):
         assert stranger(HOLD, note) == "PermissionError\n"
-    ours = OneStore(note, store, user="eve")
+    ours = StoreClaim(note, store, user="eve")
     groups = os.getgroups()
     os.setgroups([])
     os.setegid(NOBODY)
@@ -203,10 +203,10 @@ def test_two_members_of_the_group_meet_at_one_lock(shared: Path, store: Path, tm
     note.parent.mkdir()
     os.chown(note.parent, 0, NOBODY)
     note.parent.chmod(0o2770)
-    with OneStore(note, store, user="ann"):
+    with StoreClaim(note, store, user="ann"):
         assert stranger(HOLD, note) == "BlockingIOError\n", "a member may open it"
         with pytest.raises(TestbedError, match="another store"):
-            OneStore(note, other, user="bob").acquire()
+            StoreClaim(note, other, user="bob").acquire()
     assert note.stat().st_gid == NOBODY and stat.S_IMODE(note.stat().st_mode) == 0o660
 
 
@@ -215,7 +215,7 @@ def test_root_hands_the_machines_lock_directory_to_its_group(shared: Path, store
         folder = shared / f"locks{number}"
         monkeypatch.setattr(lablock, "SHARED", folder)
         monkeypatch.setattr(lablock, "GROUP", group)
-        with OneStore(folder / "lab.lock", store, user="ann"):
+        with StoreClaim(folder / "lab.lock", store, user="ann"):
             found = folder.stat()
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == ((NOBODY, 0o2770), (0, 0o700))[number]
 

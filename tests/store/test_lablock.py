@@ -14,12 +14,12 @@ import pytest
 
 from optics import Locked, TestbedError
 from orchestrator.processes import process_mark
-from orchestrator.store.one_store import OneStore
+from orchestrator.store.one_store import StoreClaim
 
 HOLD = """
 import sys, pathlib, time
-from orchestrator.store.one_store import OneStore
-with OneStore(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), user="ann"):
+from orchestrator.store.one_store import StoreClaim
+with StoreClaim(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), user="ann"):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -69,44 +69,44 @@ def test_another_store_on_the_same_lab_is_refused_and_named(
     note: Path, ours: Path, theirs: Path, ann: subprocess.Popen[str]
 ) -> None:
     with pytest.raises(Locked, match=rf"ann \(pid {ann.pid}\) changes this lab now with another store, {theirs}") as caught:
-        OneStore(note, ours, user="bob").acquire()
+        StoreClaim(note, ours, user="bob").acquire()
     assert caught.value.exit_code == 4 and "share-a-lab.md" in caught.value.hint
 
 
 def test_the_same_store_is_shared_by_whatever_path(note: Path, theirs: Path, ann: subprocess.Popen[str], tmp_path: Path) -> None:
     link = tmp_path / "link.sqlite3"
     link.symlink_to(theirs)
-    with OneStore(note, link, user="bob"), OneStore(note, theirs, user="cid"):
+    with StoreClaim(note, link, user="bob"), StoreClaim(note, theirs, user="cid"):
         pass
 
 
 def test_a_killed_process_holds_nobody_up(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:
     end(ann)
-    with OneStore(note, ours, user="bob"):
+    with StoreClaim(note, ours, user="bob"):
         pass
 
 
 def test_who_comes_later_of_the_same_store_keeps_the_note_when_the_first_goes(note: Path, ours: Path, theirs: Path) -> None:
-    first, second = OneStore(note, ours, user="bob"), OneStore(note, ours, user="bob")
+    first, second = StoreClaim(note, ours, user="bob"), StoreClaim(note, ours, user="bob")
     first.acquire()
     second.acquire()
     first.release()
     with pytest.raises(Locked, match="another store"):
-        OneStore(note, theirs, user="ann").acquire()
+        StoreClaim(note, theirs, user="ann").acquire()
     second.release()
-    with OneStore(note, theirs, user="ann"):
+    with StoreClaim(note, theirs, user="ann"):
         pass
 
 
 def test_letting_go_twice_is_letting_go_once(note: Path, ours: Path) -> None:
-    lock = OneStore(note, ours, user="bob")
+    lock = StoreClaim(note, ours, user="bob")
     lock.acquire()
     lock.release()
     lock.release()
 
 
 def test_a_directory_of_ones_own_and_the_note_in_it_are_closed_to_others(note: Path, ours: Path) -> None:
-    with OneStore(note, ours, user="bob"):
+    with StoreClaim(note, ours, user="bob"):
         assert stat.S_IMODE(note.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(note.stat().st_mode) == 0o600
 
@@ -114,7 +114,7 @@ def test_a_directory_of_ones_own_and_the_note_in_it_are_closed_to_others(note: P
 def test_a_note_that_says_nothing_readable_is_not_believed(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:
     note.write_text("{}")
     with pytest.raises(TestbedError, match="is held and says not by whom"):
-        OneStore(note, ours, user="bob").acquire()
+        StoreClaim(note, ours, user="bob").acquire()
 
 
 def test_a_process_id_used_again_is_another_process() -> None:

@@ -113,13 +113,13 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
         gc.enable()
 
 
-async def move_light(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
+async def switch(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
 
     Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report. What a device says that
     keeps all from beginning: nothing was changed.
     """
-    told = await tell_devices(context, change.changes, phase)
+    told = await apply_changes(context, change.changes, phase)
     if told.errors and not context.written & change.changes.keys():
         raise one_error(told.errors)
     if told.problems:
@@ -127,7 +127,7 @@ async def move_light(context: Context, change: Transition, phase: str = "switch"
     return told.outcomes
 
 
-class Told(NamedTuple):
+class Applied(NamedTuple):
     """What the devices answered. problems: a line for each setting that is not as wanted and each device that gave no report."""
 
     outcomes: dict[DeviceName, Outcome]
@@ -135,8 +135,8 @@ class Told(NamedTuple):
     errors: dict[DeviceName, TestbedError]
 
 
-async def tell_devices(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Told:
-    """As `move_light`; what is not as wanted is returned beside the outcomes instead of raised.
+async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Applied:
+    """As `switch`; what is not as wanted is returned beside the outcomes instead of raised.
 
     together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
     """
@@ -153,7 +153,7 @@ async def tell_devices(context: Context, wanted: Mapping[DeviceName, Change], ph
 
 async def _answers(
     context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str, together: bool
-) -> Told:
+) -> Applied:
     """Ask all devices at once and note every answer."""
     start = Start(len(wanted), context.written)
     devices, lab = context.session.devices, context.session.lab
@@ -194,7 +194,7 @@ async def _answers(
             faults.append(answer)
     if faults:
         raise faults[0]
-    return Told(outcomes, problems, errors)
+    return Applied(outcomes, problems, errors)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from optics import HostName, Interlock, NotVerified, TestbedError
 from optics.plain import counted
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.snapshot import Before
+from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.hosts import Hello
 from orchestrator.hosts.failures import one_error
 from orchestrator.processes import boot_clock_ns, boot_id
@@ -37,7 +37,7 @@ class Confirming:
         self,
         run: str,
         plan: str,
-        before: Before,
+        before: Snapshot,
         generation: int,
         hosts: Collection[HostName],
         leaving: Collection[HostName],

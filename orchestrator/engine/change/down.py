@@ -13,9 +13,9 @@ from optics import (
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.engine.change import jobs
-from orchestrator.engine.change.apply import SLOW_S, tell_devices
+from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.snapshot import Before, before_of, found, held_data, hosts_of, way_back
+from orchestrator.engine.change.snapshot import Snapshot, before_of, found, held_data, hosts_of, way_back
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
@@ -27,7 +27,7 @@ from orchestrator.results import DownReport
 from orchestrator.session import Session
 
 
-async def affairs(session: Session, change: Transition) -> list[str]:
+async def progress_lines(session: Session, change: Transition) -> list[str]:
     """What is done and what is not, read from the devices now, one line per device."""
 
     async def line(device: DeviceName) -> str:
@@ -51,11 +51,11 @@ def _only_staged(hello: Hello, mine: Collection[int]) -> bool:
     return hello.active is None and bool(hello.staged) and all(number in mine for number in hello.staged)
 
 
-class Leaving:
+class Down:
     """`down`: from what is to nothing of ours; or back to `to`, which had no plan."""
 
-    def __init__(self, context: Context, to: Before | None = None) -> None:
-        self.context, self.to = context, to or Before({})
+    def __init__(self, context: Context, to: Snapshot | None = None) -> None:
+        self.context, self.to = context, to or Snapshot({})
 
     async def carry_out(self) -> DownReport:
         """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
@@ -118,7 +118,7 @@ class Leaving:
             with recorder.phase("switch") as phase:
                 if (slow := slowest(change, session.traits)) is not None and slow[1] > SLOW_S:
                     context.need(slow[1], f"{slow[0]}")
-                told = await tell_devices(context, change.changes, "switch", together=False)
+                told = await apply_changes(context, change.changes, "switch", together=False)
                 writes = sum(o.writes for o in told.outcomes.values())
                 left += [line for problem in told.problems for line in problem.splitlines()]
                 phase.detail = f"{counted(sum(map(len, change.removed.values())), 'circuit')} taken down"

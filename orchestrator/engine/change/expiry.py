@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
 from orchestrator.deadline import OUTER
-from orchestrator.engine.change.run import Change
+from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import before_of
 from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
 from orchestrator.session import load_lab
@@ -68,7 +68,7 @@ async def settle(
     if (outer := OUTER.get()) is not None and (end := outer.when()) is not None:
         outer.reschedule(end + timeout_s + wait_s)
     patient = replace(settings, wait_s=max(settings.wait_s, wait_s))
-    change = Change("rollback", lab, inventory, progress, store, patient, timeout_s)
+    change = ChangeRun("rollback", lab, inventory, progress, store, patient, timeout_s)
     before = before_of(store.journalled(found.undo)[0])
     try:
         report: UpReport | DownReport = await change.back(before, {"of": found.undo, "unconfirmed": found.run}, found.undo)
@@ -136,7 +136,7 @@ async def confirm(
         how = "could not be taken back whole" if found.state == "hands-needed" else "was taken back"
         words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
         raise Interlock(words, hint="testbed status says what is")
-    return await Change("confirm", lab, inventory, progress, store, settings, timeout_s).confirm(found)
+    return await ChangeRun("confirm", lab, inventory, progress, store, settings, timeout_s).confirm(found)
 
 
 async def watch(

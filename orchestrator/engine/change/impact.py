@@ -21,7 +21,7 @@ GRACE_S = 0.2
 """How long a question to a meter that is under way may delay the end (s)."""
 
 
-class Aftermath:
+class Impact:
     """Use as a context around the change; `power` and `crossed` fill while it goes on."""
 
     def __init__(self, hosts: HostSide, devices: Mapping[DeviceName, CircuitSwitch]) -> None:
@@ -137,7 +137,7 @@ class Aftermath:
             return None
         return down.rx_bytes - before.rx_bytes, down.tx_bytes - before.tx_bytes
 
-    async def __aenter__(self) -> Aftermath:
+    async def __aenter__(self) -> Impact:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

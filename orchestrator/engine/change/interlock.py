@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from drivers.api import CircuitSwitch, PowerMeter
 from optics import BadFile, Change, Dbm, DeviceName, HostName, HostPort, Link, Port, Setting, SpectralRoute
 from optics.errors import Interlock
-from orchestrator.fabric.lightpath import Glass, Held, Trace
+from orchestrator.fabric.lightpath import Held, LightMap, Trace
 from orchestrator.inventory.lab import Lab
 from orchestrator.store.tagouts import Place, Tagout, Tagouts, place_of
 
@@ -39,8 +39,8 @@ def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves
     """Compare the ways of all light before and after `changes`; a setting that carries no known light moves at its own ports."""
     held = {d: frozenset(settings) for d, settings in before.items()}
     left = {d: held.get(d, c.remove) | c.remove for d, c in changes.items()}
-    old = set(Glass({**held, **left}, lab).traces())
-    new = set(Glass({**held, **{d: (left[d] - c.remove) | c.add for d, c in changes.items()}}, lab).traces())
+    old = set(LightMap({**held, **left}, lab).traces())
+    new = set(LightMap({**held, **{d: (left[d] - c.remove) | c.add for d, c in changes.items()}}, lab).traces())
     touched = [setting for c in changes.values() for setting in c.remove ^ c.add]
     touched += [setting for trace in old ^ new for setting in trace.path]
     ends = {p for trace in old ^ new for p in (trace.transmitter, trace.receiver) if p is not None}

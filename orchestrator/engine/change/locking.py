@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from optics import HostName
 from optics.plan import Plan
 from orchestrator.deadline import OUTER
-from orchestrator.engine.change.snapshot import Before, before_of, hosts_of
+from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
 from orchestrator.store.locks import Held, hold, locks_of
-from orchestrator.store.one_store import OneStore
+from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
@@ -32,7 +32,7 @@ def plan_hosts(plan: Plan) -> set[HostName]:
 
 
 def scope_of(
-    lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Before | None = None, adopt: Sequence[str] = ()
+    lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Snapshot | None = None, adopt: Sequence[str] = ()
 ) -> Scope:
     """What a change of the owner's touches: hosts and ports of the plan or state to come, and of all that is up or half done."""
     key = slice_of(lab, settings)
@@ -87,6 +87,6 @@ async def holding(
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
-    with OneStore(settings.lock_path(key_of(lab)), store.path, user=settings.user):
+    with StoreClaim(settings.lock_path(key_of(lab)), store.path, user=settings.user):
         async with hold(locks, scope, reason, wait_s=wait_s, told=told) as held:
             yield held

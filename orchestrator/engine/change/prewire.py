@@ -8,7 +8,7 @@ from optics import ChangeFailed
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine.change import jobs
-from orchestrator.engine.change.apply import move_light
+from orchestrator.engine.change.apply import switch
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, found, held_data
 from orchestrator.fabric.transition import Held, per_device
@@ -16,7 +16,7 @@ from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dar
 from orchestrator.results import PrewireReport
 
 
-class Wiring:
+class Prewire:
     """From what is to where only a flip is left."""
 
     def __init__(self, context: Context, plan: Plan) -> None:
@@ -66,7 +66,7 @@ class Wiring:
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
         with recorder.phase("prewire") as phase:
             try:
-                outcomes = await move_light(context, only, "prewire")
+                outcomes = await switch(context, only, "prewire")
             except ChangeFailed as error:
                 again = f"testbed resume {context.run.id} goes on; testbed rollback {context.run.id} takes out what was made"
                 raise ChangeFailed(f"{error}\nevery circuit that was lit still is", hint=again) from error

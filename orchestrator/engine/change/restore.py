@@ -8,9 +8,9 @@ from dataclasses import replace
 from optics import HandsNeeded, Locked, TestbedError
 from orchestrator.engine.change import jobs
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.rollback import Undoing
-from orchestrator.engine.change.snapshot import NONE, Before, way_back
-from orchestrator.engine.change.up import Bringing, goal_hosts
+from orchestrator.engine.change.rollback import Rollback
+from orchestrator.engine.change.snapshot import NONE, Snapshot, way_back
+from orchestrator.engine.change.up import Up, goal_hosts
 from orchestrator.fabric.circuits import live_links, receivers, settings
 from orchestrator.fabric.lightpath import route
 from orchestrator.fabric.lookahead import ahead
@@ -26,23 +26,23 @@ from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
 
 
-def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Before:
+def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
     """The plan that is up, exactly as the store knows it: its ways, the attenuation set on them, the job launched last."""
     wanted = settings(stored_circuits(current.links, lab))
     ours = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
     ran = job is not None and job.ended is None
     held = {d: frozenset(ours.get(route(s), s) for s in found) for d, found in wanted.items()}
-    return Before(held, current=current, job=job.id if job is not None and ran else None)
+    return Snapshot(held, current=current, job=job.id if job is not None and ran else None)
 
 
-class Returning(Bringing):
+class Restore(Up):
     """To exactly `to`, which had a plan: its links, ways, settings and attenuation; its job goes on.
 
     What fails on the way is read back and tried once more; then what is left is for hands.
     """
 
-    def __init__(self, context: Context, to: Before) -> None:
+    def __init__(self, context: Context, to: Snapshot) -> None:
         current = to.current
         assert current is not None
         lab = context.session.lab
@@ -93,7 +93,7 @@ class Returning(Bringing):
             if h not in goal_hosts(goal) and (active is None or active in context.ours())
         }
         current = replace(self.to.current, generation=self.generation) if self.to.current else None
-        to = Before(
+        to = Snapshot(
             {d: self.to.ours.get(d, NONE) for d in observed.ours},
             observed.others,
             current,
@@ -101,7 +101,7 @@ class Returning(Bringing):
             receivers(goal.links),
             self.to.job,
         )
-        undone = await Undoing(context, to, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        undone = await Rollback(context, to, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
         if undone.left:
             hint = f"when it is mended: testbed resume {context.run.id}"
             raise HandsNeeded(f"{error}\nnot everything is back as it was; left for hands:", undone.left, hint=hint) from error

@@ -31,9 +31,9 @@ from optics import (
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.engine.change import jobs
-from orchestrator.engine.change.apply import tell_devices
+from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.snapshot import NONE, Before, differences, way_back
+from orchestrator.engine.change.snapshot import NONE, Snapshot, differences, way_back
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
@@ -84,10 +84,10 @@ def _words(error: BaseException) -> str:
     return str(error) if isinstance(error, TestbedError) else f"a fault of this program: {type(error).__name__}: {error}"
 
 
-class Undoing:
+class Rollback:
     """The way back to `to`. told: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
 
-    def __init__(self, context: Context, to: Before, told: Collection[HostName], link_s: float) -> None:
+    def __init__(self, context: Context, to: Snapshot, told: Collection[HostName], link_s: float) -> None:
         self.context, self.to, self.told, self.link_s = context, to, frozenset(told), link_s
         self.hosts = context.session.hosts
         self.left: list[str] = []
@@ -294,7 +294,7 @@ class Undoing:
             if not changes:
                 break
             try:
-                told = await tell_devices(context, changes, "rollback", together=False)
+                told = await apply_changes(context, changes, "rollback", together=False)
             except Interlock as error:  # what differs is listed by `_check`; here is why nobody may move it
                 self.left += str(error).splitlines()
                 break

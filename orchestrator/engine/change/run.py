@@ -13,13 +13,13 @@ from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused
 from optics.plan import Plan
 from orchestrator.engine.change.confirm import Confirming, make_stand
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.down import Leaving
+from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.engine.change.locking import holding, scope_of
-from orchestrator.engine.change.prewire import Wiring
-from orchestrator.engine.change.restore import Returning, as_stored
-from orchestrator.engine.change.snapshot import Before, before_of
-from orchestrator.engine.change.up import Bringing
+from orchestrator.engine.change.prewire import Prewire
+from orchestrator.engine.change.restore import Restore, as_stored
+from orchestrator.engine.change.snapshot import Snapshot, before_of
+from orchestrator.engine.change.up import Up
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
@@ -50,7 +50,7 @@ def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
     return record
 
 
-def before_run(store: Store, run: str) -> Before | None:
+def before_run(store: Store, run: str) -> Snapshot | None:
     """What to go back to if `run` is taken back, None: it changed nothing.
 
     A run may have finished what others of the same verb and plan left half done, by `resume` or typed again: half done is no state
@@ -69,7 +69,7 @@ def before_run(store: Store, run: str) -> Before | None:
 
 
 @dataclass
-class Change:
+class ChangeRun:
     """A verb about to change the lab."""
 
     verb: str
@@ -87,7 +87,7 @@ class Change:
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
             keep = bool(options.get("keep_job"))
-            change = Bringing(
+            change = Up(
                 context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, keep_job=keep
             )
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
@@ -119,23 +119,23 @@ class Change:
         """Take down what is ours."""
         current = self.store.current(slice_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", options) as context:
-            return self._left(context, await Leaving(context).carry_out())
+            return self._left(context, await Down(context).carry_out())
 
     async def prewire(self, plan: Plan, text: str, options: Mapping[str, object]) -> PrewireReport:
         """What slow devices can do for `plan` in the dark."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
-            report = replace(await Wiring(context, plan).carry_out(), journal=self._journal(context))
+            report = replace(await Prewire(context, plan).carry_out(), journal=self._journal(context))
             context.run.finish("ok", summary=summary(report))
             earlier = [run.id for run in self.store.unfinished(context.key, self.settings.owner) if run.verb == "prewire"]
             self.store.resolve(earlier, context.run.id)
             return report
 
-    async def back(self, to: Before, options: Mapping[str, object], of: str) -> UpReport | DownReport:
+    async def back(self, to: Snapshot, options: Mapping[str, object], of: str) -> UpReport | DownReport:
         """Back to what was before run `of`."""
         async with self._running(to.current.plan_name if to.current else "", options, to=to) as context:
             if to.current is None:
-                return self._left(context, replace(await Leaving(context, to).carry_out(), verb="rollback", of=of))
-            report = await Returning(context, to).carry_out(launch_job=True)
+                return self._left(context, replace(await Down(context, to).carry_out(), verb="rollback", of=of))
+            report = await Restore(context, to).carry_out(launch_job=True)
             return self._finished(context, replace(report, verb="rollback", of=of))
 
     async def restore(self, options: Mapping[str, object]) -> UpReport:
@@ -147,12 +147,12 @@ class Change:
         async with self._running(current.plan_name, options) as context:
             if (current := self.store.current(key)) is None:
                 raise Missing("the plan was taken down meanwhile, so there is nothing to restore", hint="testbed status")
-            report = await Returning(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
+            report = await Restore(context, as_stored(self.store, key, current, self.lab)).carry_out(launch_job=True)
             return self._finished(context, replace(report, verb="restore", of=current.run, undo=""))
 
     @asynccontextmanager
     async def _running(
-        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Before | None = None
+        self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Snapshot | None = None
     ) -> AsyncIterator[Context]:
         """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)

@@ -20,7 +20,7 @@ NONE: frozenset[Setting] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class Snapshot:
     """A state to go back to. ours, others: what each device that was read held, as it reported it, attenuation included.
 
     others: what nobody made by this store; what other owners made they may change meanwhile. current: the plan that was up.
@@ -47,10 +47,10 @@ class Before:
         }
 
 
-def before_of(data: Any) -> Before:
-    """Read what `Before.to_json` wrote."""
+def before_of(data: Any) -> Snapshot:
+    """Read what `Snapshot.to_json` wrote."""
     current = data["current"]
-    return Before(
+    return Snapshot(
         held_of(data["ours"]),
         held_of(data["others"]),
         None if current is None else CurrentPlan(**current),
@@ -67,13 +67,13 @@ def found(
     hellos: Mapping[HostName, Hello],
     job: int | None,
     theirs: Collection[Setting] = (),
-) -> Before:
+) -> Snapshot:
     """What everybody said when asked, as something to go back to. theirs: what other owners made."""
     ours = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     ports = receivers(stored_links(current.links)) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - ours[d] - among(held, theirs) for d, held in observed.items()}
-    return Before(ours, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
+    return Snapshot(ours, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:
@@ -125,7 +125,7 @@ def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     return replace(change, changes=changes, kept=kept, removed=removed, made=made)
 
 
-def differences(observed: Held, before: Before, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
+def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
     """What these devices do not hold as before, a line for each thing that hands could mend; what nobody made included.
 
     theirs: what other owners made, which they may change as they like.

@@ -16,7 +16,7 @@ from orchestrator.telemetry.recorder import Recorder
 
 
 @dataclass
-class Times:
+class Timeline:
     """Marks of one reconfiguration, monotonic ns of this machine; `verified_ns`, `resumed_ns`, `pause_ns` 0: not yet.
 
     power: when light left all new ports of a device. crossed: when a host's new neighbours had answered it.
@@ -76,7 +76,7 @@ def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
         )
 
 
-def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times, trigger: str = "up") -> Figures:
+def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:
     """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked for it.
 
     dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.
@@ -115,7 +115,7 @@ def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Times, t
     return Figures(dark / 1e6, link / 1e6, commit / 1e6)
 
 
-def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phases: Mapping[str, int], trigger: str) -> None:
+def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Timeline, phases: Mapping[str, int], trigger: str) -> None:
     assert recorder.journal is not None
     sent = min(o.sent_ns for o in times.outcomes.values())
     spans = {
@@ -146,7 +146,7 @@ def _wide_point(recorder: Recorder, goal: Target, plan: Plan, times: Times, phas
     )
 
 
-def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Times, links: Mapping[HostName, int]) -> None:
+def _device_points(recorder: Recorder, lab: Lab, goal: Target, times: Timeline, links: Mapping[HostName, int]) -> None:
     assert recorder.journal is not None
     journal = recorder.journal
     for device, o in times.outcomes.items():

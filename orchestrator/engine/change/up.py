@@ -34,17 +34,17 @@ from optics.plain import counted, scaled_text
 from optics.plan import FixedRoute, Plan
 from orchestrator.deadline import SLACK
 from orchestrator.engine.change import jobs
-from orchestrator.engine.change.apply import SLOW_S, finish, move_light, tell_devices
+from orchestrator.engine.change.apply import SLOW_S, apply_changes, finish, switch
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.down import affairs
+from orchestrator.engine.change.down import progress_lines
 from orchestrator.engine.change.equalise import ROUNDS, equalise
-from orchestrator.engine.change.impact import Aftermath
+from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.keep_job import fits
 from orchestrator.engine.change.port_counters import quiet, sampled_ports
-from orchestrator.engine.change.rollback import Undoing, verdict
-from orchestrator.engine.change.snapshot import Before, found, held_data
-from orchestrator.engine.change.timeline import Times, record_rungs, tell
+from orchestrator.engine.change.rollback import Rollback, verdict
+from orchestrator.engine.change.snapshot import Snapshot, found, held_data
+from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.lightpath import among
@@ -96,7 +96,7 @@ def goal_hosts(goal: Target) -> set[HostName]:
     return {p.host for link in goal.links for p in (link.a, link.b)}
 
 
-class Bringing:
+class Up:
     """`up`: from what is to the plan.
 
     rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
@@ -120,7 +120,7 @@ class Bringing:
         self.lab = context.session.lab
         self.hosts = context.session.hosts
         self.current = context.store.current(context.slice)
-        self.before = Before({})
+        self.before = Snapshot({})
         self.touched = False
         self.told: set[HostName] = set()
         self.notes: list[str] = []
@@ -158,13 +158,13 @@ class Bringing:
         self.draining = tuple(sorted(drain))
         self.generation = generation = context.next_generation()
         await self._found(goal, seen, wanted)
-        times = Times()
+        times = Timeline()
         try:
             await self._wire_ahead(goal)
             # From the staging on: what ports carried before the move is half of what it cost them.
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self._stage(wanted, drain)
-                async with Aftermath(self.hosts, context.session.devices) as aftermath:
+                async with Impact(self.hosts, context.session.devices) as aftermath:
                     times = await self._switch(goal, wanted, generation, aftermath)
                     await aftermath.settle()
                     rungs = await self._verify(goal, times)
@@ -232,7 +232,7 @@ class Bringing:
             equalise=balance,
         )
 
-    async def _resumed(self, times: Times) -> tuple[int, int]:
+    async def _resumed(self, times: Timeline) -> tuple[int, int]:
         context, at = self.context, times.crossed_ns
         since = times.sent_ns or at
         return await jobs.resumed(
@@ -358,10 +358,10 @@ class Bringing:
             return
         self.touched = True
         with self.context.recorder.phase("prewire") as phase:
-            self.wired = await move_light(self.context, replace(goal.change, changes=goal.early), "prewire")
+            self.wired = await switch(self.context, replace(goal.change, changes=goal.early), "prewire")
             phase.detail = counts_of(goal.early) + ", in the dark"
 
-    def _now_held(self, goal: Target, times: Times) -> Held:
+    def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""
         observed = {d: goal.change.kept[d] | goal.change.foreign[d] for d in goal.change.kept}
         return observed | {d: outcome.observed for d, outcome in {**self.wired, **times.outcomes}.items()}
@@ -385,7 +385,7 @@ class Bringing:
                 context.need(ROUNDS * serial, "equalisation")
 
         async def apply(wanted: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Outcome]:
-            told = await tell_devices(context, wanted, "equalise")
+            told = await apply_changes(context, wanted, "equalise")
             if told.errors:
                 raise ChangeFailed("\n".join(told.problems))
             return told.outcomes
@@ -505,11 +505,11 @@ class Bringing:
             return (), ()
         return old.routes, old.rings
 
-    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int, aftermath: Aftermath) -> Times:
+    async def _switch(self, goal: Target, wanted: Mapping[HostName, Rules], generation: int, aftermath: Impact) -> Timeline:
         """Drain, arm, break and make on all devices at once, hear carriers and commits."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
-        times = Times()
+        times = Timeline()
         await context.allowed({}, {}, self.rerouted)  # no device asks again for these before hosts commit
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
@@ -541,7 +541,7 @@ class Bringing:
                 phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
-            times.outcomes = await move_light(context, goal.late)
+            times.outcomes = await switch(context, goal.late)
             aftermath.moved(goal.late.changes, {x.egress for circuit in goal.circuits for x in circuit.path})
             phase.detail = counts_of(goal.late.changes)
             if self.switching_s:
@@ -567,7 +567,7 @@ class Bringing:
         _, _, lost = await check_light(self.context.session, goal.circuits)
         return [*ports, *lost]
 
-    async def _verify(self, goal: Target, times: Times) -> tuple[Rung, ...]:
+    async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
@@ -612,7 +612,7 @@ class Bringing:
         if not self.rollback:
             raise await self._stopped(goal, error) from error
         try:
-            undone = await Undoing(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+            undone = await Rollback(context, self.before, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
         except StoreFailed as broken:
             raise await self._unnoted(goal, error, broken) from error
         if self.taken_over:
@@ -621,7 +621,7 @@ class Bringing:
 
     async def _unnoted(self, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
         """No step back can be noted, so none is taken: hosts leave by themselves what nobody confirms. Say where things stand."""
-        lines = await finish(affairs(self.context.session, goal.change))
+        lines = await finish(progress_lines(self.context.session, goal.change))
         first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
         words = first if first == str(broken) else f"{first}\n{broken}"
         left = (f"see that {self.context.store.path} can be written again; testbed status says then how far it came", *lines)
@@ -631,7 +631,7 @@ class Bringing:
     async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
         """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""
         safe = await finish(self._retreat())
-        lines = await finish(affairs(self.context.session, goal.change))
+        lines = await finish(progress_lines(self.context.session, goal.change))
         if not isinstance(error, TestbedError):
             return error
         listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))

@@ -23,9 +23,9 @@ from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
-from orchestrator.engine.guard.reroute import Mover, Watched
+from orchestrator.engine.guard.reroute import Rerouter, Watched
 from orchestrator.fabric.circuits import settings as settings_of
-from orchestrator.fabric.detour import HOLD_S, Damper, dark_circuits, dead_links, link_text, listening
+from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_links, link_text, listening
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
@@ -60,7 +60,7 @@ Tell = Callable[[Mapping[str, Json]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class GuardOptions:
     """How to guard. look_s, hold_s: as `LOOK_S`, `HOLD_S` (s). stay: wait for another plan when this one is taken down."""
 
     look_s: float = LOOK_S
@@ -73,7 +73,7 @@ async def guard(
     inventory: Path,
     *,
     tell: Tell,
-    manner: Manner,
+    manner: GuardOptions,
     progress: Progress,
     store: Store,
     settings: Settings,
@@ -112,7 +112,7 @@ class Guard:
     settings: Settings
     file: GuardFile
     tell: Tell
-    manner: Manner
+    manner: GuardOptions
     patience_s: float
     watched: Watched | None = None
     carriers: dict[HostPort, bool] = field(default_factory=dict)
@@ -130,8 +130,8 @@ class Guard:
         self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
         self.locks = locks_of(self.lab, self.settings, self.store)
         self.confirmations = Confirmations(self.store, self.slice, self.locks.who)
-        self.mover = Mover(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
-        self.damper = Damper(self.manner.hold_s)
+        self.mover = Rerouter(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
+        self.damper = FlapDamping(self.manner.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.retry_at = 0.0

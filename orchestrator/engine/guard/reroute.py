@@ -62,7 +62,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Mover:
+class Rerouter:
     """Makes moves on one lab for one owner. acting: called when it begins to change something."""
 
     session: Session

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from optics import DeviceName, HostPort, Setting
 from optics.words import setting_id
-from orchestrator.fabric.lightpath import Glass, Trace
+from orchestrator.fabric.lightpath import LightMap, Trace
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.store.records import Belonging
@@ -54,7 +54,7 @@ def ways(lab: Lab, held: Mapping[Setting, Belonging], remove: Collection[str] = 
 
 
 def _traces(lab: Lab, held: Mapping[Setting, Belonging]) -> list[Trace]:
-    return list(Glass(per_device(held), lab).traces())
+    return list(LightMap(per_device(held), lab).traces())
 
 
 def _way(trace: Trace, held: Mapping[Setting, Belonging], state: str) -> Way | None:
