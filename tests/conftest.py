@@ -30,8 +30,9 @@ def pytest_configure() -> None:
 
 
 def _folder(test: str) -> str:
-    """The folder below tests/ in which a test lies."""
-    return test.partition("::")[0].removeprefix("tests/").partition("/")[0]
+    """The folder below tests/ in which a test lies: the first one, or the one with labs."""
+    folder = test.partition("::")[0].removeprefix("tests/").rpartition("/")[0]
+    return folder if folder in LAB else folder.partition("/")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import Lab, ring
-from tests.report.page import Page, disagreeing, from_csv
+from tests.views.report.page import Page, disagreeing, from_csv
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.hosts.space import COMMITTER, ENV, Space
+from tests.agent.space import COMMITTER, ENV, Space
 
 KNOCK = """
 import os, socket, sys

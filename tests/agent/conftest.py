@@ -1,0 +1,58 @@
+"""Private hosts for committers, and a small emulated lab for everything above them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.agent.space import Peer, Space, facts
+
+
+@pytest.fixture(scope="module")
+def spaces() -> Iterator[Callable[[str], Space]]:
+    """Makes private hosts; all of them are gone after the last test of a file."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    made: list[Space] = []
+
+    def make(name: str) -> Space:
+        made.append(Space(name))
+        return made[-1]
+
+    yield make
+    for space in made:
+        space.end()
+
+
+@pytest.fixture(scope="module")
+def shared_host(spaces: Callable[[str], Space]) -> Space:
+    """A provisioned host with two ports, joined to a far end that is nobody's committer, its own committer running."""
+    here, there = spaces("gpu01"), spaces("far")
+    for port in (1, 2):
+        here.fibre(port, there, port)
+    [made] = here.committer("provision", facts("gpu01", 1, 2))
+    assert made.get("changed"), made
+    here.far = there  # type: ignore[attr-defined]
+    assert here.committer("start")[0].get("started") is True
+    return here
+
+
+@pytest.fixture
+def host(shared_host: Space) -> Space:
+    """The same host as every test of the file finds it: committer running, both ports lit, no generation."""
+    for port in ("opt1", "opt2"):
+        shared_host.far.ip("link", "set", port, "up")  # type: ignore[attr-defined]
+    shared_host.committer("start")
+    shared_host.committer("call", {"op": "clear"})
+    return shared_host
+
+
+@pytest.fixture
+def peer(host: Space) -> Iterator[Peer]:
+    """A channel to `host`'s committer that hears its events."""
+    made = host.attach()
+    made.ask("watch", links=True)
+    yield made
+    made.close()

@@ -1,0 +1,166 @@
+"""Packet switches beside the glass: joined from the start, by address, at the rates of cables and uplinks."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from emulators.config import BadInventory, Segment, read_config
+from emulators.electrical import parse
+from emulators.fabric.glass import HostPort
+from emulators.fabric.netlink import NEWTCLASS, Netlink
+from emulators.fabric.switches import switched
+from emulators.generate import Wanted, free_ports, generate, main
+from optics import BadFile
+from tests.emulators.fabric.emulated import EmulatedLab, eventually
+
+ETHERTYPE = 0x88B5
+EVERYBODY = b"\xff" * 6
+
+
+@pytest.fixture(scope="module")
+def switches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedLab]:
+    """Four hosts with an optical port, one at a single switch and one at a tree of two racks."""
+    folder, numbers = tmp_path_factory.mktemp("lab"), free_ports(5)
+    kinds = (parse("ideal@50"), parse("oversubscribed:2@50"))
+    generate(folder / "inventory", Wanted(numbers[:4], numbers[4:], str(folder / "state"), 0.02, electrical=kinds, rack=2))
+    running = EmulatedLab(folder / "inventory")
+    yield running
+    assert running.stop() == 0, running.log.read_text()
+
+
+def ear(lab: EmulatedLab, host: str, port: int) -> socket.socket:
+    with lab.inside(host):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
+    sock.bind((f"el{port}", ETHERTYPE))
+    sock.settimeout(2.0)
+    return sock
+
+
+def carrier(lab: EmulatedLab, host: str, port: int) -> bool:
+    with lab.inside(host):
+        netlink = Netlink()
+    up = next(carrier for name, _, carrier in netlink.links().values() if name == f"el{port}")
+    netlink.close()
+    return up
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("port", [2, 3])
+def test_a_switch_joins_its_ports_and_no_others_without_any_light(switches: EmulatedLab, port: int) -> None:
+    assert all(carrier(switches, f"gpu0{n}", port) for n in range(1, 5))
+    ears = {(host, p): ear(switches, host, p) for host in ("gpu01", "gpu02", "gpu03", "gpu04") for p in (2, 3)}
+    mouth = ears["gpu01", port]
+    mac = mouth.getsockname()[4]
+    mouth.send(EVERYBODY + mac + struct.pack("!H", ETHERTYPE) + b"all".ljust(46))
+    for number in (2, 3, 4):
+        assert ears[f"gpu0{number}", port].recv(2000)[14:17] == b"all"
+    # Now the switch knows the way back: an answer goes to one port alone.
+    other = ears["gpu04", port]
+    other.send(mac + other.getsockname()[4] + struct.pack("!H", ETHERTYPE) + b"one".ljust(46))
+    assert mouth.recv(2000)[14:17] == b"one"
+    other.send(mac + other.getsockname()[4] + struct.pack("!H", ETHERTYPE) + b"two".ljust(46))
+    assert mouth.recv(2000)[14:17] == b"two"  # a copy of the first that leaked would be there by now, too
+    for (host, p), sock in ears.items():
+        sock.setblocking(False)
+        with sock, pytest.raises(BlockingIOError):
+            if (host, p) != ("gpu04", port):
+                assert not sock.recv(2000), (host, p)
+            raise BlockingIOError
+
+
+@pytest.mark.lab
+def test_a_cable_that_is_pulled_takes_the_carrier_of_its_host_alone(switches: EmulatedLab) -> None:
+    assert switches.ask("fibre", name="ideal-gpu02", cut=True)["cut"] == ["ideal-gpu02"]
+    assert eventually(lambda: not carrier(switches, "gpu02", 2))
+    assert carrier(switches, "gpu01", 2) and carrier(switches, "gpu02", 3)
+    assert switches.ask("link", host="gpu03", port=2, up=False)["dead"] == ["gpu02:p2", "gpu03:p2"]
+    assert eventually(lambda: not carrier(switches, "gpu03", 2))
+    switches.ask("link", host="gpu03", port=2, up=True)
+    assert switches.ask("fibre", name="ideal-gpu02", cut=False)["cut"] == []
+    assert eventually(lambda: carrier(switches, "gpu02", 2) and carrier(switches, "gpu03", 2))
+
+
+def test_uplinks_are_limited_both_ways_and_a_fast_cable_is_not() -> None:
+    index = {HostPort(f"h{n}", 5): 1000 + n for n in range(4)}
+    ports = {f"h{n}": 5 for n in range(4)}
+    tree = Segment("tree", ports, 1 << 35, ((("h0", "h1"), 40_000_000), (("h2", "h3"), 20_000_000)))
+    classes = [message for message in switched([tree], index, 9000) if message.kind == NEWTCLASS]
+    rates = [struct.unpack_from("=I", message.body, message.body.index(struct.pack("=h", -1)) + 4)[0] * 8 for message in classes]
+    assert rates == [40_000_000, 40_000_000, 20_000_000, 20_000_000]
+
+
+def test_the_program_and_the_emulators_read_the_same_switches(tmp_path: Path) -> None:
+    from orchestrator.inventory.lab import read_lab
+
+    words = ["--hosts", "10", "--ports", "2", "--electrical", "fat-tree", "--electrical", "rails:2@40", "--rack", "4"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    config = read_config(tmp_path)
+    lab = read_lab(*((tmp_path / name).read_text() for name in ("hosts.yml", "devices.yml", "fibres.yml")))
+    seen = {
+        s.name: ({h: p.number for h, p in s.ports.items()}, s.link_mbps * 1e6, [(r.hosts, r.uplink_mbps * 1e6) for r in s.racks])
+        for s in lab.segments.values()
+    }
+    assert seen == {s.name: (dict(s.ports), s.rate_bps, list(s.racks)) for s in config.segments}
+    assert [len(hosts) for hosts, _ in config.segments[0].racks] == [4, 4, 2] and config.segments[0].rate_bps == 500_000_000
+
+
+def test_switches_that_cannot_be_built_are_all_explained(tmp_path: Path) -> None:
+    assert main(["--hosts", "2", "--ports", "1", "--electrical", "ideal", "--out", str(tmp_path)]) == 0
+    fibres = (tmp_path / "fibres.yml").read_text()
+    bad = [
+        {"name": "a", "link_mbps": 0, "ports": ["gpu01:p2"]},
+        {"name": "f-gpu01-p1", "link_mbps": 1, "ports": ["gpu01:p1", "gpu02:p9"]},
+        {"name": "b", "link_mbps": 1, "ports": ["gpu01:p2", "gpu02:p2"], "racks": [{"hosts": ["gpu01"], "uplink_mbps": 1}]},
+    ]
+    (tmp_path / "fibres.yml").write_text(fibres.partition("segments:")[0] + f"segments: {json.dumps(bad)}\n")
+    with pytest.raises(BadInventory) as refused:
+        read_config(tmp_path)
+    words = str(refused.value)
+    for what in ("a rate of 0 Mb/s", "every host is in one rack", "f-gpu01-p1: the name is taken", "port 1 of gpu01 is taken by"):
+        assert what in words
+    assert "no port 9 on a host gpu02" in words
+
+
+def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
+    from orchestrator.inventory.lab import read_lab
+
+    assert main(["--hosts", "2", "--ports", "2", "--electrical", "ideal", "--electrical", "ideal", "--out", str(tmp_path)]) == 0
+    hosts, devices, fibres = (
+        (tmp_path / name).read_text().replace("gpu01", "b-c") for name in ("hosts.yml", "devices.yml", "fibres.yml")
+    )
+    hosts, devices, fibres = (text.replace("gpu02", "c").replace("f-c-p1", "a-b-c") for text in (hosts, devices, fibres))
+    ports = {"a": ["b-c:p3", "c:p3"], "a-b": ["b-c:p4", "c:p4"]}
+    bad = [{"name": name, "link_mbps": 1, "ports": at} for name, at in ports.items()]
+    fibres = fibres.partition("segments:")[0] + f"segments: {json.dumps(bad)}\n"
+    for name, text in (("hosts.yml", hosts), ("devices.yml", devices), ("fibres.yml", fibres)):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInventory) as refused:
+        read_config(tmp_path)
+    assert str(refused.value).count("a-b-c: the name is taken") == 2
+    with pytest.raises(BadFile) as refused_too:
+        read_lab(hosts, devices, fibres)
+    words = str(refused_too.value)
+    assert "segments[0].ports[0]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
+    assert "segments[1].ports[1]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
+
+
+@pytest.mark.parametrize("spec", ["ideal@20000000", "oversubscribed:1000000@1", "oversubscribed:4000000000@10", "fat-tree@9000000"])
+def test_no_lab_is_written_at_rates_that_the_program_refuses(tmp_path: Path, spec: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--hosts", "2", "--electrical", spec, "--out", str(tmp_path / "lab")])
+    assert "Mb/s: wanted more than 0 and no more than 10000000" in capsys.readouterr().err
+    assert not (tmp_path / "lab").exists()
+
+
+def test_switches_go_with_the_default_lab_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--look-ahead"], ["--rack", "0"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--electrical", "ideal", "--out", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert "--electrical is for labs of Polatis and Calient switches" in said and "racks of 1 host or more" in said

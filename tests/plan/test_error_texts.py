@@ -1,0 +1,72 @@
+"""Golden error texts: every bad plan and inventory beside this file, and the complaint a user reads.
+
+A text that is meant to change is rewritten with `UPDATE_GOLDEN=1 pytest tests/plan`; read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from optics import BadFile
+from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.plan.reader import read_plan
+
+HERE = Path(__file__).parent
+PLANS = sorted((HERE / "refused" / "plans").glob("*.json"))
+INVENTORIES = sorted(path for path in (HERE / "refused" / "inventories").iterdir() if path.name != "base")
+NAMES = ("hosts.yml", "devices.yml", "fibres.yml")
+
+
+def texts(case: Path) -> tuple[str, str, str]:
+    """The case's files; those it lacks are the sound ones of `base`."""
+    hosts, devices, fibres = (
+        (path if (path := case / name).exists() else HERE / "refused" / "inventories" / "base" / name).read_text(encoding="utf-8")
+        for name in NAMES
+    )
+    return hosts, devices, fibres
+
+
+def agrees(expected: Path, seen: str) -> None:
+    if os.environ.get("UPDATE_GOLDEN"):
+        expected.write_text(seen + "\n", encoding="utf-8")
+    assert seen + "\n" == expected.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    """The lab that comes with the project."""
+    inventory = HERE.parents[1] / "inventory" / "emulated"
+    return read_lab(*((inventory / name).read_text() for name in NAMES))
+
+
+@pytest.mark.parametrize("case", PLANS, ids=lambda path: path.stem)
+def test_a_bad_plan_is_refused_with_every_mistake_at_its_place(case: Path, lab: Lab) -> None:
+    with pytest.raises(BadFile) as refused:
+        read_plan(case.read_text(encoding="utf-8"), "plan.json", lab)
+    agrees(case.with_suffix(".txt"), str(refused.value))
+
+
+@pytest.mark.parametrize("case", INVENTORIES, ids=lambda path: path.name)
+def test_a_bad_inventory_is_refused_with_every_mistake_at_its_place(case: Path) -> None:
+    with pytest.raises(BadFile) as refused:
+        read_lab(*texts(case))
+    agrees(case / "expected.txt", str(refused.value))
+
+
+def test_the_base_of_the_bad_inventories_is_sound() -> None:
+    lab = read_lab(*texts(HERE / "refused" / "inventories" / "base"))
+    assert list(lab.hosts) == ["gpu01", "gpu02"]
+    assert lab.hosts["gpu01"].lanes == 2
+
+
+def test_a_bad_file_has_the_exit_code_of_bad_files_and_no_traceback_of_ours(lab: Lab) -> None:
+    with pytest.raises(BadFile) as refused:
+        read_plan("{", "plan.json", lab)
+    assert (refused.value.exit_code, refused.value.code, refused.value.problems) == (
+        3,
+        "E-BAD-FILE",
+        str(refused.value).splitlines(),
+    )

@@ -1,0 +1,264 @@
+"""`testbed compare`: two plans in turns, kept after every measurement, the lab left as it says, intervals that mean something."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optics.errors import Interrupted, RolledBack, TestbedError
+from orchestrator.results import DownReport, JobStatus, UpReport
+from orchestrator.session import load_lab
+from orchestrator.store.keys import slice_of
+from orchestrator.telemetry import Journal
+from orchestrator.views.report.comparing import verdict
+from orchestrator.views.report.comparison import Comparison, begin, leave, order
+from tests.house.repository import ROOT
+from tests.views.report.conftest import Typed
+from tests.views.report.recorded import CROSSED, RING, Lab
+from tests.views.report.test_report import recomputed, report, shown_as_answered
+
+SPEED_MS = {"topoopt-12": 50.0, "parallel-ring-12": 40.0}
+
+
+@dataclass
+class Engine:
+    """The engine at its boundary; every run is really recorded. `fail`: what the verb of that number raises."""
+
+    lab: Lab
+    up_now: str = ""
+    said: list[str] = field(default_factory=list)
+    fail: dict[int, TestbedError | BaseException] = field(default_factory=dict)
+    job: str = ""
+    made: int = 0
+
+    def _next(self, what: str) -> None:
+        self.said.append(what)
+        if (error := self.fail.pop(len(self.said), None)) is not None:
+            raise error
+
+    async def up(self, inventory: Path, plan: Path, **options: Any) -> UpReport:
+        name = json.loads(plan.read_text())["name"]
+        self._next(f"up {name}")
+        same, self.up_now = self.up_now == name, name
+        links = RING if name == "topoopt-12" else CROSSED
+        run = self.lab.up(name, links, job_ms=None, moved=not same, ports=False)
+        return UpReport(run, name, "emulated", nothing_to_do=same)
+
+    async def job_launch(self, inventory: Path, **options: Any) -> JobStatus:
+        self._next("launch")
+        store, clock = self.lab.store, self.lab.clock
+        run = store.new_run("job launch", "emulated-1f", plan_name=self.up_now, user="ann")
+        with Journal(self.lab.settings.run_dir(run.id), run.id, "emulated", clock=clock) as journal:
+            self.lab.iterate(journal, 25, SPEED_MS[self.up_now] * (1 + 0.01 * len(self.said)))
+        run.finish("ok")
+        self.job, self.made = run.id, 4
+        return self._job("running")
+
+    async def job_status(self, inventory: Path, **options: Any) -> JobStatus:
+        self._next("status")
+        self.made = 25
+        return self._job("running")
+
+    async def job_stop(self, inventory: Path, **options: Any) -> JobStatus:
+        self._next("stop")
+        return self._job("stopped")
+
+    async def rollback(self, inventory: Path, run: str | None, **options: Any) -> UpReport | DownReport:
+        self._next(f"rollback {run}")
+        self.up_now = ""
+        return DownReport("r", "emulated")
+
+    async def down(self, inventory: Path, **options: Any) -> DownReport:
+        self._next("down")
+        return DownReport("r", "emulated")
+
+    def _job(self, state: str) -> JobStatus:
+        return JobStatus("ddp", state, "train", "gloo", 12, self.made, 40.0, run=self.job)
+
+
+@pytest.fixture
+def engine(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    inventory = typed.home / "inventory" / "emulated"  # without emulator.yml: a lab of hardware, so nothing is started
+    inventory.mkdir(parents=True)
+    for name in ("hosts.yml", "devices.yml", "fibres.yml"):
+        shutil.copy(ROOT / "inventory" / "emulated" / name, inventory)
+    made = Engine(lab)
+    verbs = {name: getattr(made, name) for name in ("up", "job_launch", "job_status", "job_stop", "rollback", "down")}
+    monkeypatch.setitem(sys.modules, "orchestrator.engine.verbs", SimpleNamespace(**verbs))  # type: ignore[arg-type]
+    monkeypatch.setattr("orchestrator.views.report.comparison.time.sleep", lambda s: None)
+    yield made
+
+
+PLANS = [ROOT / "examples" / f"{name}.json" for name in SPEED_MS]
+
+
+def compare(typed: Typed, *words: object, code: int = 0) -> dict[str, Any]:
+    said = typed("compare", *words, "--json")
+    assert said.code == code, said.out
+    return dict(json.loads(said.out))
+
+
+def test_the_order_alternates_so_that_a_drift_meets_both_plans_alike() -> None:
+    assert "".join(order(4)) == "abbaabba"
+    for n in (2, 4, 10):
+        places: dict[str, float] = {"a": 0, "b": 0}
+        for k, arm in enumerate(order(n)):
+            places[arm] += k
+        assert places["a"] == places["b"]
+
+
+def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: Engine) -> None:
+    data = compare(typed, *PLANS, "--repeats", 2)["data"]
+    assert [slot["arm"] for slot in data["slots"]] == ["a", "b", "b", "a"]
+    one = ["launch", "status", "stop"]
+    a, b = (f"up {name}" for name in SPEED_MS)
+    first = data["slots"][0]["runs"][0]
+    assert engine.said == [a, *one, b, *one, b, *one, a, *one, f"rollback {first}"]
+    assert data["left"] == "as it was before: nothing is up" and data["complete"]
+    found = data["verdict"]
+    assert 0.7 < found["ratio"]["low"] <= found["ratio"]["value"] <= found["ratio"]["high"] < 0.95 and found["sure"]
+    assert [len(v) for side in data["iteration_ms"].values() for v in side] == [20, 20, 20, 20]
+    assert all(v[0] < 60 for side in data["iteration_ms"].values() for v in side), "the first iteration of a launch does not count"
+    page, _ = report(typed, data["name"])
+    assert recomputed(typed, page) > 100 and shown_as_answered(typed, page) > 20
+    again = page.numbers["answers"]["compared"]["rows"]
+    times: dict[str, list[float]] = {}
+    for run, _, ms in again:
+        times.setdefault(run, []).append(ms)
+    arms: dict[str, list[list[float]]] = {"a": [], "b": []}
+    for slot in data["slots"]:
+        arms[slot["arm"]].append(times[slot["job_run"]])
+    once_more = verdict(arms["a"], arms["b"])
+    assert once_more is not None and once_more.to_json() == found
+    rows = page.numbers["answers"]["verdict"]["rows"]
+    assert [row[1] for row in rows[:3]] == [found[name]["value"] for name in ("a", "b", "difference")]
+    assert "Measured in turns: A B B A." in page.text and "B: parallel-ring-12: iterations" in page.text
+    assert "The lab was left as it was before: nothing is up." in page.text
+
+
+def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be_gone_on_with(typed: Typed, engine: Engine) -> None:
+    engine.fail[5] = RolledBack("ocs1: no answer")
+    body = compare(typed, *PLANS, "--repeats", 1, code=6)
+    name = body["message"].splitlines()[1].split(":")[0]
+    assert f"{name}: 1 of 2 measurements are kept; the lab was left as it was before: nothing is up" in body["message"]
+    assert f"testbed compare --resume {name}" in body["hint"]
+    kept = json.loads((engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text())
+    assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [("done", ""), ("failed", "ocs1: no answer")]
+    before = len(engine.said)
+    data = compare(typed, "--resume", name)["data"]
+    assert engine.said[before] == "up parallel-ring-12" and "up topoopt-12" not in engine.said[before:]
+    assert data["complete"] and data["verdict"]["ratio"]["low"] is None and not data["verdict"]["sure"]
+    before = len(engine.said)
+    assert compare(typed, "--resume", name)["data"]["verdict"] == data["verdict"] and len(engine.said) == before, "it is done"
+
+
+def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(typed: Typed, engine: Engine) -> None:
+    engine.fail[5] = Interrupted("interrupted: taken back")
+    body = compare(typed, *PLANS, "--repeats", 1, code=130)
+    assert "1 of 2 measurements are kept, and the lab is where it was stopped" in body["message"]
+    assert not any(words.startswith("rollback") for words in engine.said)
+
+
+def test_the_lab_is_left_as_said_also_when_the_time_is_up(typed: Typed, engine: Engine) -> None:
+    data = compare(typed, *PLANS, "--repeats", 2, "--leave", "a", "--within", "1ms")["data"]
+    assert [slot["state"] for slot in data["slots"]] == ["done", "done", "waiting", "waiting"] and not data["complete"]
+    assert engine.said[-1] == "up topoopt-12" and data["left"] == "A: topoopt-12 is up, its job does not run"
+    folder = Path(data["file"]).parent
+    kept = Comparison(folder, json.loads((folder / "campaign.json").read_text()) | {"leave": "down"})
+    assert leave(kept, SimpleNamespace(down=lambda: engine.said.append("down"))) == "nothing is up"  # type: ignore[arg-type]
+    assert engine.said[-1] == "down"
+
+
+def test_a_job_that_runs_is_not_stopped_without_a_yes(typed: Typed, engine: Engine) -> None:
+    settings, store = engine.lab.settings, engine.lab.store
+    store.add_job(slice_of(load_lab(settings.inventory), settings), "r", "somebody's", {})
+    said = typed("compare", *PLANS)
+    assert said.code == 2 and "add --yes" in said.err and not engine.said
+
+
+def rewritten(change: Callable[[dict[str, Any]], object], home: Path) -> Path:
+    plan = json.loads(PLANS[1].read_text())
+    change(plan)
+    path = home / "changed.json"
+    path.write_text(json.dumps(plan))
+    return path
+
+
+BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no job": (lambda p: p.pop("job"), "the plan has no job, so there is nothing to measure"),
+    "another job": (
+        lambda p: p["job"]["args"].update(iterations=77),
+        "the jobs differ in args: two things would be compared at once",
+    ),
+    "no plan": (lambda p: p.clear(), "schema"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_plans_that_cannot_be_compared_are_refused_before_anything_moves(typed: Typed, engine: Engine, name: str) -> None:
+    change, words = BAD[name]
+    said = typed("compare", PLANS[0], rewritten(change, typed.home))
+    assert said.code == 3 and words in said.err and not engine.said
+    assert not (engine.lab.settings.state_dir / "campaigns").exists()
+
+
+def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine: Engine) -> None:
+    other = rewritten(BAD["another job"][0], typed.home)
+    settings = engine.lab.settings
+    paths = {"a": PLANS[0], "b": other}
+    made = begin(settings, load_lab(settings.inventory), paths, job=PLANS[0], repeats=1, iterations=20, leave="before")
+    jobs = [json.loads(made.plan(arm).read_text())["job"] for arm in "ab"]
+    assert jobs[0]["args"] == jobs[1]["args"] and jobs[0]["rings"] != jobs[1]["rings"]
+
+
+def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
+    assert "two plans are wanted" in typed("compare", PLANS[0]).err
+    assert "the job ends after 300 iterations" in typed("compare", *PLANS, "--iterations", 300).err
+    assert "there is no comparison 'x'" in typed("compare", "--resume", "x").err
+    assert "name nothing else" in typed("compare", *PLANS, "--resume", "x").err
+    assert "--within" in typed("compare", *PLANS, "--within", "soon").err
+    assert not engine.said
+
+
+def drawn(seed: int, middle: float, slots: int = 4) -> list[list[float]]:
+    generator = random.Random(seed)
+    return [[generator.gauss(middle, 3.0) for _ in range(15)] for _ in range(slots)]
+
+
+def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -> None:
+    slower = verdict(drawn(1, 40.0), drawn(2, 48.0))
+    assert (
+        slower is not None
+        and slower.sure
+        and slower.ratio.low is not None
+        and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
+    )
+    same = verdict(drawn(1, 40.0), drawn(2, 40.0))
+    assert same is not None and not same.sure and "no difference can be told" in same.words({"a": "A", "b": "B"})
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    hits = 0
+    for seed in range(60):
+        found = verdict(drawn(seed, 40.0), drawn(seed + 1000, 44.0), resamples=200)
+        assert found is not None and found.difference.low is not None and found.difference.high is not None
+        hits += found.difference.low <= 4.0 <= found.difference.high
+    assert hits >= 54
+
+
+@given(st.lists(st.lists(st.floats(1, 1000), min_size=1, max_size=5), min_size=2, max_size=4))
+def test_a_plan_against_itself_is_never_sure_and_comes_out_the_same_every_time(side: list[list[float]]) -> None:
+    found = verdict(side, side, resamples=50)
+    assert found is not None and found.ratio.value == 1.0 and found == verdict(side, side, resamples=50)
+    assert found.a.low is not None and found.a.high is not None and found.a.low <= found.a.high

@@ -1,0 +1,92 @@
+"""A lab on paper: its inventory, a store with circuits that are up, journals to write into; no device and no host answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data
+from orchestrator.plan.target import target
+from orchestrator.session import load_lab
+from orchestrator.settings import Settings, load
+from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Run, Store
+from orchestrator.telemetry import Journal
+from orchestrator.views.live import Watcher
+
+ROOT = Path(__file__).resolve().parents[3]
+PLAN = ROOT / "examples" / "topoopt-12.json"
+
+
+@dataclass
+class Told:
+    """Writes what runs write: the store as other processes do, journals of runs."""
+
+    settings: Settings
+    store: Store
+    journals: list[Journal] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lab = load_lab(self.settings.inventory)
+        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
+
+    @contextmanager
+    def watcher(self) -> Iterator[Watcher]:
+        """One that looks, with a connection to the store of its own, as another process has."""
+        with Store(self.settings.store_path, durable=False) as store, Watcher(self.settings, store) as watcher:
+            yield watcher
+
+    def run(self, verb: str = "up", plan: str = "topoopt-12") -> Run:
+        return self.store.new_run(verb, self.key, plan_name=plan, user="ann", owner=self.settings.owner)
+
+    def up(self) -> Run:
+        """A plan is up: 48 circuits are held."""
+        text = PLAN.read_text()
+        plan = read_plan(text, PLAN.name, self.lab)
+        goal = target(plan, self.lab, dict.fromkeys(self.lab.devices, frozenset()), ())
+        run = self.run()
+        self.store.own(self.slice, run.id, frozenset().union(*goal.wanted.values()))
+        links = {"links": [link_data(link) for link in goal.links]}
+        self.store.set_current(self.slice, run.id, plan_name="topoopt-12", plan_sha="x", plan_text=text, links=links, generation=1)
+        run.finish("ok")
+        return run
+
+    def journal(self, run: Run, **more: Any) -> Journal:
+        journal = Journal(self.settings.run_dir(run.id), run.id, self.lab.name, **more)
+        self.journals.append(journal)
+        return journal
+
+    def move(self, run: Run, dark_ms: float = 64.0) -> Journal:
+        """The journal of a change that moved light."""
+        journal = self.journal(run)
+        now = journal.now_ns()
+        journal.phase("stage", now, now + 2_000_000_000, detail="528 routes")
+        journal.phase("switch", now + 2_000_000_000, now + 2_100_000_000)
+        journal.phase("switch", now + 2_000_000_000, now + 2_070_000_000, kind="device", subject="ocs1")
+        tags = {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}
+        journal.point("reconfig", tags, {"n_circuits": 72, "dark_ms": dark_ms, "total_ms": 190.5}, now)
+        return journal
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    inventory = tmp_path / "inventory"
+    inventory.mkdir()
+    for name in ("hosts.yml", "devices.yml", "fibres.yml"):  # at an address where nobody listens, and no emulator's to start
+        text = (ROOT / "inventory" / "emulated" / name).read_text().replace("127.0.0.1", "127.9.9.9")
+        (inventory / name).write_text(text.replace("~/.local/state/testbed/emulated", str(tmp_path / "lab")))
+    for name in ("DATA", "STATE", "LOCK"):
+        monkeypatch.setenv(f"TESTBED_{name}_DIR", str(tmp_path / name.lower()))
+    monkeypatch.setenv("TESTBED_INVENTORY", str(inventory))
+    settings = load()
+    with Store(settings.store_path, durable=False) as store:
+        found = Told(settings, store)
+        yield found
+        for journal in found.journals:
+            journal.close()

@@ -1,0 +1,276 @@
+"""The page in a real browser: headless Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from optics import CrossConnect, Port
+from tests.views.web.conftest import ROOT, Told
+from tests.views.web.serving import Served, served
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="Chromium is not installed (scripts/install-deps chromium): the page was not opened"
+    ),
+]
+RING = ROOT / "examples" / "ring-12.json"
+expect.set_options(timeout=20_000)
+LIT = '.arc[data-state="lit"]'
+_TOLD = re.compile("ERR_CONNECTION|ERR_INCOMPLETE|403")
+"""A browser's own words for a server that is away and for a key that was refused: the page tells both itself."""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])  # tests run as root
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, at: Served, **more: object) -> AsyncIterator[Page]:
+    """The page, in a window of its own; whatever it complains of, or asks another server for, fails the test."""
+    trouble: list[str] = []
+    context = await browser.new_context(viewport={"width": 1280, "height": 800}, **more)  # type: ignore[arg-type]
+    page = await context.new_page()
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda line: trouble.append(line.text) if line.type == "error" and not _TOLD.search(line.text) else None)
+    page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith((at.url, "data:")) else None)
+    try:
+        await page.goto(at.url)
+        await expect(page.locator("#link")).to_have_text("live")
+        yield page
+    finally:
+        await context.close()
+    assert not trouble
+
+
+async def test_an_empty_lab_says_what_to_do(browser: Browser, told: Told) -> None:
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#nothing")).to_contain_text("testbed up --topology")
+        await expect(page.locator("#waterfall")).to_contain_text("Nothing was moved yet")
+        await expect(page.locator("#iterations .empty")).to_be_visible()
+        await expect(page.locator("#run")).to_have_text("no run yet")
+        assert await page.locator(".arc").count() == 0
+
+
+async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator(LIT)).to_have_count(24)
+        await expect(page.locator("#stat-lit")).to_have_text("48 / 48")
+        run = told.run(plan="next\u202e<b>")
+        old, new = (CrossConnect(Port("ocs1", "1"), Port("ocs1", to)) for to in ("18", "19"))
+        step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [new])
+        await expect(page.locator('[data-circuit="gpu01:p1|gpu02:p1"]')).to_have_attribute("data-state", "dark")
+        await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "making")
+        await expect(page.locator('[data-device="ocs1"] .phase')).to_contain_text("dark")
+        await expect(page.locator("#run")).to_contain_text("<b>: switch ocs1")
+        told.store.disown(told.slice, [old])
+        step.end()
+        await expect(page.locator('[data-circuit="gpu01:p1|gpu03:p1"]')).to_have_attribute("data-state", "lit")
+        told.move(run)
+        run.finish("ok")
+        await expect(page.locator("#stat-dark")).to_have_text("64 ms")
+        await expect(page.locator("#waterfall .name", has_text="ocs1 switch")).to_be_visible()
+        await expect(page.locator("#news")).to_contain_text("72 circuits moved")
+        await expect(page.locator("#news")).to_contain_text("<b> begins")  # words of others are text
+        assert await page.locator("main b:not(.figures b)").count() == 0
+        at.page.watcher.picture.carrier("gpu03:p2", 4e12, False)
+        await expect(page.locator('.arc[data-state="lost"]')).to_have_count(1)
+        await expect(page.locator("#said")).to_contain_text("lost its light")
+
+
+async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at, opened(browser, at, color_scheme="dark", reduced_motion="reduce") as page:
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await page.keyboard.press("t")
+        await expect(page.locator("html")).to_have_attribute("data-theme", "light")
+        await page.reload()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "light")
+        await expect(page.locator(LIT)).to_have_count(24)
+        await page.keyboard.press("2")
+        await expect(page.locator('[data-device="ocs2"]')).to_have_attribute("aria-pressed", "true")
+        await expect(page.locator(".arc.off")).to_have_count(18)
+        await page.keyboard.press("2")
+        await expect(page.locator(".arc.off")).to_have_count(0)
+        await page.keyboard.press("b")
+        await expect(page.locator("section.move")).to_be_hidden()
+        await page.keyboard.press("b")
+        await page.keyboard.press("?")
+        await expect(page.locator("#help-dialog")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#help-dialog")).to_be_hidden()
+        await page.keyboard.press("-")
+        await expect(page.locator("#said")).to_have_text("charts over 10 minutes")
+        focused = set()
+        for _ in range(12):
+            await page.keyboard.press("Tab")
+            focused.add(await page.evaluate("document.activeElement.id || document.activeElement.dataset.device || ''"))
+        assert {"theme", "help", "ocs1", "ocs4", "news"} <= focused
+        assert await page.evaluate("getComputedStyle(document.querySelector('.arc')).transitionDuration") == "0s"
+
+
+async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told, RING) as at, opened(browser, at) as page:
+        await expect(page.locator("#safe")).to_be_disabled()
+        await page.keyboard.press("s")
+        await expect(page.locator("#said")).to_contain_text("Only with a key")
+        await page.goto(f"{at.url}#key={at.keys.once}")
+        await expect(page.locator("#safe")).to_be_enabled()
+        assert "key" not in page.url
+        await page.keyboard.press("s")
+        await expect(page.locator("#safe-words")).to_contain_text("ring-12")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#safe-dialog")).to_be_hidden()
+        assert at.page.safe.state == "ready"
+        await page.keyboard.press("s")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#safe")).to_have_attribute("data-state", "failed")
+        await expect(page.locator("#banner")).to_contain_text("did not come up")
+        await expect(page.locator("#banner")).to_contain_text("E-")
+        await page.reload()
+        await expect(page.locator("#safe")).to_be_enabled()
+        async with opened(browser, at) as other:
+            await other.goto(f"{at.url}#key=wrong-key")
+            await expect(other.locator("#banner")).to_contain_text("this key was used or never given out")
+            await expect(other.locator("#safe")).to_be_disabled()
+
+
+async def test_the_page_goes_on_when_the_server_was_started_anew(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told, RING) as first:
+        page_of = opened(browser, first)
+        page = await page_of.__aenter__()
+        await page.goto(f"{first.url}#key={first.keys.once}")
+        await expect(page.locator("#safe")).to_be_enabled()
+    await expect(page.locator("#link")).to_have_attribute("data-state", "lost")
+    await expect(page.locator("#banner")).to_contain_text("Is testbed ui still running?")
+    told.run(plan="meanwhile").finish("ok")
+    async with served(told, RING, first.port):
+        await expect(page.locator("#link")).to_have_text("live")
+        await expect(page.locator("#run")).to_contain_text("meanwhile")
+        await expect(page.locator("#banner")).to_be_hidden()
+        await expect(page.locator("#safe")).to_be_disabled()
+        await page_of.__aexit__(None, None, None)
+
+
+async def test_of_a_lab_at_rest_the_curves_end_where_the_last_ones_did(browser: Browser, told: Told) -> None:
+    run = told.up()
+    journal = told.journal(run)
+    for n in range(20):
+        at_ns = journal.now_ns() - (3600 - n) * 10**9
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, at_ns)
+    journal.flush()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#iterations-title")).to_contain_text(", until ")
+        await expect(page.locator("#iterations .empty")).to_be_hidden()
+        await expect(page.locator("#traffic .empty")).to_be_visible()
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": 20, "iter_ms": 40.0})
+        journal.flush()
+        await expect(page.locator("#iterations-title")).not_to_contain_text("until")
+
+
+async def test_at_every_size_nothing_is_cut_off_and_letters_can_be_read(browser: Browser, told: Told) -> None:
+    run = told.up()
+    told.move(run)
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator(LIT)).to_have_count(24)
+        for width, height, scrolls in ((1920, 1080, False), (1280, 720, False), (1024, 768, False), (420, 900, True)):
+            await page.set_viewport_size({"width": width, "height": height})
+            wide, tall = await page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
+            assert wide <= width and (scrolls or tall <= height), (width, height, wide, tall)
+            smallest = await page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)")
+            assert smallest >= 12.5
+
+
+async def test_the_phase_at_work_has_a_bar_that_grows_and_figures_stay_until_the_next_ones_are_there(
+    browser: Browser, told: Told
+) -> None:
+    moved = told.up()
+    told.move(moved)
+    run = told.run(plan="next")
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#move-title")).to_contain_text("Now: up next")
+        growing = page.locator("#waterfall .bar.growing")
+        await expect(growing).to_have_count(1)
+        journal = told.journal(run)
+        now = journal.now_ns()
+        journal.phase("observe", now - 10**9, now)
+        run.plan("host", "all", "stage", {}).begin()
+        await expect(page.locator("#waterfall .name", has_text="stage")).to_be_visible()
+        said = page.locator("#waterfall .name", has_text="stage").locator("xpath=following-sibling::span[1]")
+        before = await said.inner_text()
+        await expect(said).not_to_have_text(before)
+        await expect(page.locator("#stat-dark")).to_have_text("64 ms")
+        await expect(page.locator("#stat-dark")).to_have_class("old")
+        told.move(run, dark_ms=71.0)
+        run.finish("ok")
+        await expect(page.locator("#stat-dark")).to_have_text("71 ms")
+        await expect(page.locator("#stat-dark")).not_to_have_class("old")
+        await expect(growing).to_have_count(0)
+
+
+async def test_what_happens_to_many_circuits_one_by_one_is_one_line(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator(LIT)).to_have_count(24)
+        for host in range(1, 13):
+            for port in range(1, 5):
+                at.page.watcher.picture.carrier(f"gpu{host:02}:p{port}", 4e12 + host, False)
+        await expect(page.locator("#news")).to_contain_text("ocs1, ocs2, ocs3, ocs4: 48 circuits lost their light")
+        await expect(page.locator("#news li", has_text="light")).to_have_count(1)
+        at.page.watcher.picture.carrier("gpu03:p2", 4e12 + 60_000, True)
+        await expect(page.locator("#news li", has_text="carries light")).to_have_count(1)
+
+
+async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(browser: Browser, told: Told) -> None:
+    run = told.up()
+    journal = told.move(run)
+    for n in range(20):
+        at_ns = journal.now_ns() - (20 - n) * 10**9
+        journal.point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 240.0 + n}, at_ns)
+    journal.flush()
+    labels: list[str] = []
+    async with served(told) as at, opened(browser, at) as page:
+        await page.add_init_script(
+            "const kind = CanvasRenderingContext2D.prototype, real = kind.fillText; window.drawn = [];"
+            "kind.fillText = function (text, ...more) { drawn.push(text); return real.call(this, text, ...more); }"
+        )
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await page.reload()
+        await expect(page.locator("#waterfall .name", has_text="ocs1 switch")).to_be_visible()
+        panel = await page.locator("#waterfall").bounding_box()
+        last = await page.locator("#waterfall .figures").bounding_box()
+        assert panel is not None and last is not None and panel["height"] > 60
+        assert last["y"] + last["height"] <= panel["y"] + panel["height"] + 1
+        assert await page.locator("#waterfall .axis").first.locator(".tick").count() >= 3
+        await expect(page.locator("#iterations .empty")).to_be_hidden()
+        labels = await page.evaluate("[...new Set(drawn)]")
+    assert len([text for text in labels if re.fullmatch(r"\d\d:\d\d:\d\d", text)]) >= 2, labels
+    assert {"0", "100", "200"} <= set(labels), labels
+
+
+async def test_lit_in_the_legend_has_no_colour_of_a_device(browser: Browser, told: Told) -> None:
+    told.up()
+    async with served(told) as at:
+        for scheme in ("light", "dark"):
+            async with opened(browser, at, color_scheme=scheme) as page:
+                await expect(page.locator(LIT)).to_have_count(24)
+                lit = await page.evaluate("getComputedStyle(document.querySelector('.key.lit')).borderTopColor")
+                parts = [int(part) for part in re.findall(r"\d+", lit)]
+                assert max(parts) - min(parts) < 40, f"{lit} has a hue of its own"

@@ -1,0 +1,382 @@
+"""What is shown of a lab: circuits, devices, carriers, moves, news; from points and from the store."""
+
+from __future__ import annotations
+
+import json
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from optics import CrossConnect, Port, Setting
+from orchestrator.cli.watchscreen import screen
+from orchestrator.plan.reader import read_plan
+from orchestrator.plan.stored import link_data
+from orchestrator.plan.target import target
+from orchestrator.session import load_lab
+from orchestrator.store.records import Belonging, CurrentPlan
+from orchestrator.telemetry import Point
+from orchestrator.views.live import Picture, Watcher
+from orchestrator.views.live.fabric import ways
+from orchestrator.views.live.standing import Moving, Standing, standing
+from tests.properties.switches import switched_lab
+from tests.views.web.conftest import ROOT, Told
+
+MINE = Belonging("ann", "r")
+NONE: frozenset[Setting] = frozenset()
+
+
+def now_ms() -> float:
+    return time.time() * 1e3
+
+
+def words(watcher: Watcher) -> list[str]:
+    return [e.words for e in watcher.picture.since(0)]
+
+
+def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_ms: float) -> Point:
+    return Point(measurement, {"testbed": "emulated", "run": "r", **tags}, fields, int(at_ms * 1e6))  # type: ignore[arg-type]
+
+
+def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> None:
+    with told.watcher() as watcher:
+        whole = watcher.picture.whole()
+    assert whole["run"] is None and whole["circuits"] == [] and whole["plan"] == [] and whole["move"] is None
+    assert {d["phase"] for d in whole["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
+    assert len(json.dumps(whole)) < 4000
+
+
+def test_what_devices_did_before_anybody_looked_is_history(told: Told) -> None:
+    run = told.run()
+    told.journal(run).point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "up"})
+    run.finish("ok")
+    with told.watcher() as watcher:
+        assert watcher.picture.devices["ocs1"].phase == "idle"
+
+
+def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        assert len(picture.ways) == 48 and set(picture.states.values()) == {"lit"}
+        assert picture.ways["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
+        assert {d.phase for d in picture.devices.values()} == {"up"}
+        assert picture.changes() == {} and picture.since(0) == [], "what was is no news"
+        log = picture.whole()["log"]
+        assert isinstance(log, list) and [e["words"] for e in log] == ["run " + picture.standing.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
+
+
+def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        ports = [Port("ocs1", label) for label in ("1", "18", "19")]
+        old, new = CrossConnect(ports[0], ports[1]), CrossConnect(ports[0], ports[2])
+        held = told.store.owned(told.slice)
+        assert old in held
+        step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [new])
+        watcher.look()
+        states = watcher.picture.states
+        assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
+        assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
+        changed = watcher.picture.changes()
+        assert {"circuits", "devices", "run", "marks"} <= changed.keys()
+        told.store.disown(told.slice, [old])
+        step.end()
+        watcher.look()
+        assert "gpu01:p1->gpu02:p1" not in states and states["gpu01:p1->gpu03:p1"] == "lit"
+        assert watcher.picture.devices["ocs1"].phase == "up"
+        run.finish("failed", 5, "ocs2 does not answer\nmore")
+        watcher.look()
+    told_words = words(watcher)
+    assert any("up next begins (ann)" in w for w in told_words)
+    assert any(w == "ocs1: gpu01:p1->gpu02:p1 goes dark" for w in told_words)
+    assert any(w == "ocs1: gpu01:p1->gpu03:p1 carries light" for w in told_words)
+    assert told_words[-1] == f"run {run.id}: up next failed: ocs2 does not answer"
+
+
+def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(told: Told) -> None:
+    told.up()
+    run = told.run(plan="next")
+    step = run.plan("device", "ocs3", "-1 +1", {"remove": [], "add": []})
+    step.begin()
+    step.end("TimedOut: ocs3: no answer")
+    run.finish("failed", 5, "x")
+    with told.watcher() as watcher:
+        assert watcher.picture.devices["ocs3"].phase == "fault"
+        assert watcher.picture.devices["ocs3"].words == "TimedOut: ocs3: no answer"
+        told.run().finish("ok")
+        watcher.look()
+        assert watcher.picture.devices["ocs3"].phase == "up"
+
+
+def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        picture.changes()
+        at = now_ms() + 1
+        picture.carrier("gpu02:p1", at, False)
+        assert picture.changes()["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
+        assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
+        picture.carrier("gpu02:p1", at - 5, True)  # older news
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lost"
+        picture.carrier("gpu02:p1", at + 1, True)
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+        picture.carrier("gpu02:p1", at + 2, False)
+        picture.tick(at + 20_000)
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit", "what nobody said for long is not known"
+
+
+def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(told: Told) -> None:
+    with told.watcher() as watcher:
+        watcher.picture.carrier("gpu02:p1", now_ms(), False)
+        told.up()
+        watcher.look()
+        assert set(watcher.picture.states.values()) == {"lit"}
+        watcher.picture.carrier("gpu02:p1", now_ms() + 1, False)  # and still
+        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "lost"
+
+
+def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        run = told.run(plan="next")
+        ports = [Port("ocs1", label) for label in ("1", "18", "19")]
+        step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [CrossConnect(ports[0], ports[2])])
+        watcher.look()
+        made, heard = "gpu01:p1->gpu03:p1", "gpu03:p1"
+        picture.carrier(heard, now_ms(), False)
+        assert picture.states[made] == "making"
+        told.store.disown(told.slice, [CrossConnect(ports[0], ports[1])])
+        step.end()
+        watcher.look()
+        picture.carrier(heard, now_ms() + 1, False)
+        assert picture.states[made] == "making", "the device is ready, its light is on the way"
+        lost = [e.fields["circuits"] for e in picture.since(0) if e.fields.get("state") == "lost"]
+        assert not any(made in circuits for circuits in lost)  # type: ignore[operator]
+        picture.carrier(heard, now_ms() + 2, True)
+        assert picture.states[made] == "lit"
+        picture.carrier(heard, now_ms() + 3, False)
+        watcher.look()
+        assert picture.states[made] == "lost", "now it had some"
+
+
+def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        watcher.look()
+        run.plan("device", "ocs1", "-1", {"remove": ["1->18"], "add": []}).begin()
+        watcher.picture.carrier("gpu02:p1", now_ms(), False)
+        watcher.look()
+        assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "dark"
+        assert not any("lost" in w for w in words(watcher))
+
+
+def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_is_over(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        step = run.plan("device", "ocs1", "+1", {"remove": ["1->18"], "add": ["1->19"]})
+        step.begin()
+        told.store.own(told.slice, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
+        watcher.look()
+        told.store.disown(told.slice, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
+        step.end()
+        watcher.look()
+        watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
+        watcher.look()
+        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "making"
+        run.finish("failed", 6, "no light")
+        watcher.look()
+        assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "lost"
+
+
+def test_a_guard_that_leads_round_a_link_says_that_it_is_dark(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        watcher.picture.around(["gpu01:p1--gpu02:p1"], now_ms())
+        states = watcher.picture.states
+        assert states["gpu01:p1->gpu02:p1"] == states["gpu02:p1->gpu01:p1"] == "lost"
+        watcher.picture.around([], now_ms())
+        assert set(states.values()) == {"lit"}
+
+
+def test_points_of_circuits_and_devices_count_if_they_are_newer_than_the_store(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture, at = watcher.picture, now_ms() + 5
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, 1000.0))
+        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "settle"}, 1000.0))
+        assert set(picture.states.values()) == {"lit"} and picture.devices["ocs1"].phase == "up"
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, at))
+        picture.feed(point("device_phase", {"device": "ocs1", "kind": "ocs"}, {"phase": "dark"}, at))
+        assert picture.states["gpu01:p1->gpu02:p1"] == "dark" and picture.devices["ocs1"].phase == "dark"
+        picture.feed(point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "up"}, at + 1))
+        assert picture.states["gpu01:p1->gpu02:p1"] == "lit"
+
+
+def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        other = point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"}, now_ms() + 5)
+        watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
+        watcher.picture.feed(point("device_phase", {"device": "gone", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
+        watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
+        assert watcher.picture.changes() == {}
+
+
+def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(told: Told) -> None:
+    moved = told.run()
+    told.move(moved)
+    moved.finish("ok")
+    with told.watcher() as watcher:
+        later = told.run("down", "")
+        journal = told.journal(later)
+        watcher.look()
+        assert watcher.picture.move is not None and watcher.picture.move.run == moved.id
+        now = journal.now_ns()
+        journal.phase("observe", now, now + 10**9)
+        watcher.look()
+        assert watcher.picture.move.run == later.id
+        later.finish("ok")
+        watcher.look()
+        move = watcher.picture.whole()["move"]
+    assert isinstance(move, dict) and move["run"] == moved.id and move["figures"]["dark_ms"] == 64.0  # type: ignore[index,call-overload]
+    assert [r["name"] for r in move["phases"]] == ["stage", "switch"]  # type: ignore[union-attr,index,call-overload]
+    assert [r["name"] for r in move["parts"]] == ["ocs1 switch"]  # type: ignore[union-attr,index,call-overload]
+    marks = watcher.picture.whole()["marks"]
+    assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
+
+
+def iterations(picture: Picture, job: str, run: str, count: int, ms: float, begin_ms: float) -> None:
+    for n in range(count):
+        picture.feed(
+            point("iteration", {"job": job, "workload": "train", "run": run}, {"iter": n, "iter_ms": ms}, begin_ms + n * ms)
+        )
+
+
+def test_the_iteration_time_is_that_of_one_job(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture, now = watcher.picture, now_ms()
+        iterations(picture, "a", "r1", 20, 2000.0, now)
+        assert picture.job["iteration_ms"] == 2000.0
+        iterations(picture, "b", "r2", 3, 1000.0, now + 60_000)
+        assert (picture.job["of"], picture.job["iteration_ms"]) == ("b", 1000.0)
+        iterations(picture, "b", "r3", 3, 500.0, now + 70_000)
+        assert picture.job["iteration_ms"] == 500.0, "launched anew it is another"
+        iterations(picture, "a", "r1", 3, 2000.0, now)
+        assert picture.job["of"] == "b", "what is read later may be older"
+
+
+def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> None:
+    run = told.up()
+    other = told.store.new_run("up", told.key, plan_name="next", user="bob", owner="bob")
+    other.finish("ok")
+    number = told.store.add_job(told.slice, run.id, "a", {"wanted": {}})
+    with told.watcher() as watcher:
+        picture, now = watcher.picture, now_ms()
+        iterations(picture, "b", other.id, 3, 1000.0, now)
+        assert "iteration_ms" not in picture.job and not picture.iterations.values, "a has not come so far yet"
+        iterations(picture, "a", run.id, 3, 2000.0, now)
+        iterations(picture, "b", other.id, 3, 1000.0, now + 10_000)
+        assert (picture.job["of"], picture.job["iteration_ms"], picture.iterations.values) == ("a", 2000.0, [2000.0] * 3)
+        assert len([e for e in picture.since(0) if e.event == "iteration"]) == 9, "they are told all the same"
+        told.store.set_job(number, "finished", ended=True)
+        second = told.up()
+        told.store.add_job(told.slice, second.id, "c", {"wanted": {}})
+        watcher.look()
+        assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
+
+
+def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
+    told.up()
+    with told.watcher() as watcher:
+        picture = watcher.picture
+        picture.changes()
+        for n in range(3000):
+            picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
+            picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
+        assert {e.event for e in picture.log} == {"circuits"}, "iterations do not push out what happened"
+        assert {e.event for e in picture.since(0)} == {"circuits", "iteration"} and len(picture.since(0)) == 400
+        first, second = picture.changes(), picture.changes()
+        assert len(picture.log) == 200 and "log" in first and second == {}
+        assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
+        for n in range(40):
+            picture.feed(
+                point(
+                    "phase",
+                    {"phase": "stage", "kind": "run", "subject": "none", "run": f"r{n:02}"},
+                    {"begin_ns": 0, "duration_ns": 1},
+                    1.0,
+                )
+            )
+        assert len(picture.runs) <= 12
+
+
+def test_light_that_ends_nowhere_is_no_circuit(told: Told) -> None:
+    assert ways(told.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
+
+
+@pytest.mark.parametrize(
+    ("lab", "plan"),
+    [("emulated", "torus-3x4"), ("emulated-wss", "wss-ring-8"), ("emulated-wss", "wss-fold-8"), ("emulated-lookahead", "six-ring")],
+)
+def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> None:
+    """Over trunks, over wavelengths: what a plan makes is what is drawn."""
+    there = load_lab(ROOT / "inventory" / lab)
+    goal = target(
+        read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, there), there, dict.fromkeys(there.devices, NONE), ()
+    )
+    held = {setting: MINE for settings in goal.wanted.values() for setting in settings}
+    drawn = ways(there, held)
+    assert drawn.keys() == {str(c) for c in goal.circuits}
+    assert {w.path for w in drawn.values()} == {tuple(map(str, c.path)) for c in goal.circuits}
+    some = goal.circuits[0].path[-1]
+    moved = ways(there, held, remove={str(some)})
+    dark = {i for i, way in moved.items() if way.state == "dark"}
+    assert dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
+
+
+def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
+    told.up()
+    first = standing(told.store, told.lab, told.settings.owner)
+    assert standing(told.store, told.lab, told.settings.owner) == first
+    assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
+    picture = Picture(told.lab)
+    picture.stand(first, 0.0)
+    assert len(picture.ways) == 48
+
+
+def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:
+    lab = switched_lab(tmp_path)
+    picture, now = Picture(lab), now_ms()
+    assert "p3" not in painted(picture), "no fibre and no plan is there"
+    segment = lab.segments["oversubscribed"]
+    number = next(iter(segment.ports.values())).number
+    links = {"links": [link_data(link) for link in segment.links(list(segment.ports))]}
+    plan = CurrentPlan("r", "over-tree", "x", "", links, 1, now / 1e3)
+    picture.stand(Standing(plans={"ann": plan}), now)
+    for at, sent in ((0, 0), (500, 2_875_000)):
+        picture.count(f"gpu01:p{number}", now + at, sent, 0)
+    lines = painted(picture).splitlines()
+    row = next(line for line in lines if line.startswith("gpu01"))
+    assert "oversub… 46" in row and f"p{number}, Mb/s" in "".join(lines) and f"p{number + 1}, Mb/s" not in "".join(lines)
+    assert "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1] and "circuits lit" not in lines[1]
+    whole = picture.whole()["plan"]
+    assert isinstance(whole, list) and whole[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
+
+
+def painted(picture: Picture) -> str:
+    console = Console(width=70, record=True, file=StringIO())
+    console.print(screen(picture, 70, 30))
+    return console.export_text()
