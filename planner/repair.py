@@ -1,6 +1,7 @@
 """After a failure: close a ring with a model parallel link, go round now or rewire at the next checkpoint, and what each costs.
 
-Which hosts take which places so that most live links stay is `orchestrator.plan.label_search`'s question; here is what moving costs.
+Which hosts take which places so that most live links stay is the question of
+`orchestrator.plan.label_search`; here is what moving costs.
 """
 
 from __future__ import annotations

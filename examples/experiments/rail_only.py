@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from common import ANALYTIC, HOSTS, NATIVE, RATE_MBPS, ROOT, Design, bench_lab, measure, options, ratio, say
 
-from orchestrator.plan.design.design import read_workload
+from orchestrator.cli.files import read_workload
 from planner.railonly import Rails, full_bisection_s
 
 SIZE, FASTER = 2, 8

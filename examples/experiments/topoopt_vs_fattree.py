@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from common import ANALYTIC, HOSTS, NATIVE, RATE_MBPS, ROOT, Design, bench_lab, measure, options, ratio, say
 
-from orchestrator.plan.design.prices import read_prices
+from orchestrator.cli.files import read_prices
 
 PORTS, GBPS, RACK = 4, 25.0, 4
 

@@ -125,8 +125,9 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
 
 
 def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
+    from orchestrator.cli.files import read_workload
     from orchestrator.cli.searching import watched
-    from orchestrator.plan.design.design import design, read_workload
+    from orchestrator.plan.design.design import design
     from orchestrator.plan.design.placement import taken
     from orchestrator.session import load_lab
     from planner.backend import BACKENDS

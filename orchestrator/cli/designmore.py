@@ -167,7 +167,8 @@ testbed design replan --topology plan.json --host gpu07
         ] = None,
     ) -> Result:
         from orchestrator.cli import designtext
-        from orchestrator.plan.design.prices import fabrics, read_prices
+        from orchestrator.cli.files import read_prices
+        from orchestrator.plan.design.prices import fabrics
 
         found = fabrics(read_prices(prices), ports, rate_gbps)
         return Result(found.to_json(), designtext.cost(found))

@@ -21,10 +21,9 @@ from optics.plain import did_you_mean
 from orchestrator import emulated as labproc
 from orchestrator import session, settings
 from orchestrator.cli import saved
+from orchestrator.cli.files import read_prices, read_workload
 from orchestrator.credentials import private_text
 from orchestrator.inventory.positions import MAX_LINES, MAX_NODES, read_json, read_yaml
-from orchestrator.plan.design import design as designing
-from orchestrator.plan.design import prices as costing
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import MAX_BYTES, attentive
 from orchestrator.views.report import comparison
@@ -58,8 +57,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "inventory": lambda path: session.load_lab(_inventory(path)),
     "inventory of a lab": lambda path: labproc.state_dir(_inventory(path)),
     "emulated inventory": lambda path: read_config(_inventory(path)),
-    "workload": designing.read_workload,
-    "prices": costing.read_prices,
+    "workload": read_workload,
+    "prices": read_prices,
     "saved plan": lambda path: saved.load(path, path.parent / "cache"),
     "job of a comparison": lambda path: comparison._job_of(path),
     "plan of a comparison": lambda path: comparison._with_job(path, {}),
@@ -96,7 +95,7 @@ def test_a_file_beyond_all_sizes_is_refused_before_it_is_read(reader: str, tmp_p
 def test_a_task_graph_is_a_regular_file_too(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.fbuf")
     with pytest.raises(BadFile, match="FIFO"):
-        designing.read_workload(tmp_path / "model.fbuf")
+        read_workload(tmp_path / "model.fbuf")
 
 
 @pytest.mark.parametrize("reader", sorted(set(READERS) - set(NOT_YAML)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orchestrator.plan.design.prices import read_prices
+from orchestrator.cli.files import read_prices
 from planner.demand import Demand, Group, Infeasible
 from planner.railonly import Rails, full_bisection_s, template
 from planner.shape import Lab

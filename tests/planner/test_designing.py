@@ -18,9 +18,10 @@ from optics import BadFile, Infeasible, LinkKind
 from optics.plan import Plan
 from orchestrator.cli.design import exported as export
 from orchestrator.cli.designtext import text
+from orchestrator.cli.files import read_workload
 from orchestrator.cli.searching import watched
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.plan.design.design import Design, Read, design, document, read_workload, routing
+from orchestrator.plan.design.design import Design, Read, design, document, routing
 from orchestrator.plan.design.export import KINDS, after, before
 from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
 from orchestrator.plan.ports import assign_ports

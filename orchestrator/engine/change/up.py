@@ -349,7 +349,7 @@ class Up:
         device, seconds = found
         change = goal.change.changes[device]
         self.context.need(seconds, f"{device} ({counted(len(change.remove) + len(change.add), 'move')})")
-        late = slowest(goal.late, self.context.session.devices)
+        late = slowest(goal.late, self.context.session.traits)
         return late[1] if late is not None and late[1] > SLOW_S else 0.0
 
     async def _wire_ahead(self, goal: Target) -> None:

@@ -6,24 +6,19 @@ The prediction follows the routes the hosts will really have: ports as they woul
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any, cast
 
-from optics import BadFile, HostName, Infeasible, Link, LinkKind
-from optics.plain import reason
+from optics import HostName, Infeasible, Link, LinkKind
 from optics.plan import WantedLink, ring_steps
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.inventory.positions import Problems, read_yaml
-from orchestrator.inventory.schema import check
 from orchestrator.plan.design import electrical
 from orchestrator.plan.design.placement import chosen_hosts
-from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
+from orchestrator.plan.ports import assign_ports
 from planner.alternating import Watch
 from planner.backend import orders
 from planner.bfb import Send
@@ -45,7 +40,7 @@ from planner.predict import (
 )
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
-from planner.workload import Workload, demand
+from planner.workload import Workload
 
 PAYLOAD = 8948 / 9014
 """Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
@@ -115,37 +110,6 @@ class Design:
 def bytes_here(size: float, scale: float) -> int:
     """Of a group's buffer once it is scaled: a number to sum at least, unless there is nothing to sum."""
     return max(round(size * scale), int(LEAST_BYTES)) if size else 0
-
-
-def read_workload(path: Path) -> Read:
-    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
-    if path.suffix == ".fbuf":
-        return _read_graph(path)
-    try:
-        text = text_of(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{path}: {reason(error)}"]) from error
-    with attentive(str(path)):
-        document = read_yaml(text, str(path))
-        problems = Problems(document)
-        found = check(Workload, document.value, problems)
-    if found is None:
-        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
-    return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
-
-
-def _read_graph(path: Path) -> Read:
-    from planner.importers import taskgraph
-
-    try:
-        data = bytes_of(path, MAX_GRAPH_BYTES)
-    except OSError as error:
-        raise BadFile([f"{path}: {reason(error)}"]) from error
-    with attentive(str(path)):
-        found = taskgraph.demand(data)
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
-    given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
-    return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
 
 
 def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:

@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
-import planner
-from optics import BadFile, Infeasible
-from optics.plain import reason
-from orchestrator.inventory.positions import Problems, read_yaml
-from orchestrator.inventory.schema import check
-from orchestrator.reading import attentive, text_of
+from optics import Infeasible
 from orchestrator.results import Report
 from planner.cost import TIERS, Fabric, Prices
-
-
-def read_prices(path: Path | None = None) -> Prices:
-    """The prices of a file, None: those that came along. Raises: BadFile."""
-    given = path or Path(planner.__path__[0]) / "prices.yml"
-    try:
-        text = text_of(given)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile([f"{given}: {reason(error)}"]) from error
-    with attentive(str(given)):
-        document = read_yaml(text, str(given))
-    problems = Problems(document)
-    found = check(Prices, document.value, problems)
-    if found is None:
-        raise BadFile(problems.lines(), hint="planner/prices.yml shows the form")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,5 +212,6 @@ def verdict_answer(done: comparing.Verdict) -> Answer:
         for name, x in (("a", done.a), ("b", done.b), ("difference", done.difference))
     ]
     rows.append(("ratio", None, None, None, done.ratio.value, done.ratio.low, done.ratio.high))
-    what = f"follows from answer `compared` by orchestrator.views.report.comparing.verdict, seed {done.seed}, {done.resamples} resamples"
+    verdict = "orchestrator.views.report.comparing.verdict"
+    what = f"follows from answer `compared` by {verdict}, seed {done.seed}, {done.resamples} resamples"
     return Answer("verdict", what, "", columns, tuple(rows))

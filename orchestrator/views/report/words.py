@@ -106,5 +106,5 @@ def when(wall_s: float) -> str:
 
 
 def stood(record: RunRecord) -> bool:
-    """Whether the run left its plan up: it did what was asked, or only its job did not run (`orchestrator.engine.change.up` says so)."""
+    """Whether the run left its plan up: it did what was asked, or only its job did not run (`engine.change.up` says so)."""
     return record.status == "ok" or " is up and stays up; " in (record.message.splitlines() or [""])[0]

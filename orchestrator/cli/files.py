@@ -1,0 +1,63 @@
+"""Files that a design is made from, read before anything is computed: workloads, task graphs, prices."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import planner
+from optics import BadFile
+from optics.plain import reason
+from orchestrator.inventory.positions import Problems, read_yaml
+from orchestrator.inventory.schema import check
+from orchestrator.plan.design.design import Read
+from orchestrator.reading import MAX_GRAPH_BYTES, attentive, bytes_of, text_of
+from planner.cost import Prices
+from planner.workload import Workload, demand
+
+
+def read_workload(path: Path) -> Read:
+    """Read a workload file, or a task graph (.fbuf). Raises: BadFile - everything wrong with it; Infeasible - it cannot be."""
+    if path.suffix == ".fbuf":
+        return _read_graph(path)
+    try:
+        text = text_of(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        document = read_yaml(text, str(path))
+        problems = Problems(document)
+        found = check(Workload, document.value, problems)
+    if found is None:
+        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
+    return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
+
+
+def _read_graph(path: Path) -> Read:
+    from planner.importers import taskgraph
+
+    try:
+        data = bytes_of(path, MAX_GRAPH_BYTES)
+    except OSError as error:
+        raise BadFile([f"{path}: {reason(error)}"]) from error
+    with attentive(str(path)):
+        found = taskgraph.demand(data)
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem).lstrip("._-")[:63] or "taskgraph"
+    given = {"schema": "testbed.workload/1", "name": name, "description": f"task graph {path.name}", "ranks": found.n}
+    return Read(Workload.model_validate(given), found, hashlib.sha256(data).hexdigest())
+
+
+def read_prices(path: Path | None = None) -> Prices:
+    """The prices of a file, None: those that came along. Raises: BadFile."""
+    given = path or Path(planner.__path__[0]) / "prices.yml"
+    try:
+        text = text_of(given)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile([f"{given}: {reason(error)}"]) from error
+    with attentive(str(given)):
+        document = read_yaml(text, str(given))
+    problems = Problems(document)
+    found = check(Prices, document.value, problems)
+    if found is None:
+        raise BadFile(problems.lines(), hint="planner/prices.yml shows the form")
+    return found
