@@ -19,7 +19,7 @@ from optics.errors import Locked, Missing, Untrusted
 from orchestrator.trust import SHARED, user_name
 
 GROUP = "testbed"
-"""Root hands `SHARED` to this group, where there is one (docs/decisions/0022-who-may-lock-a-lab.md)."""
+"""Root hands `SHARED` to this group, where there is one (docs/decisions/0023-who-may-lock-a-lab.md)."""
 _JOIN = "only members of its group may lock there (docs/how-to/share-a-lab.md); or set lock_dir to a directory of your own"
 GIVE_UP_S = 2.0
 """The note is held exclusively for the moment of a write only."""

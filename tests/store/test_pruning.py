@@ -111,5 +111,5 @@ def test_doctor_tells_how_much_runs_take_and_from_when_on_to_remove_some(
 ) -> None:
     (settings.state_dir / "runs" / "r").mkdir(parents=True)
     assert (found := doctor._runs(settings)).state == "ok" and found.detail.startswith("1 in ")
-    monkeypatch.setattr(pruning, "MANY", 1)
+    monkeypatch.setattr("orchestrator.store.runs.MANY", 1)
     assert (found := doctor._runs(settings)).state == "warn" and "testbed history --prune --keep 200" in found.fix
