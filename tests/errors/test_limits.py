@@ -132,7 +132,7 @@ def test_a_number_in_base_sixty_of_any_length_is_refused() -> None:
 
 
 def test_a_file_of_mistakes_tells_the_first_and_how_many_more() -> None:
-    body = {"schema": "testbed.plan/1", "name": "x", "links": [{"a": f"x{n}:p1", "b": f"y{n}:p1"} for n in range(1000)]}
+    body = {"schema": "testbed.plan/1", "name": "x", "links": [{"a": "gpu01:p9", "b": "gpu02:p9"}] * 1000}
     with pytest.raises(BadFile) as refused:
         read_plan(json.dumps(body), "plan.json", session.load_lab(EMULATED))
     assert len(refused.value.problems) == MAX_LINES + 1
