@@ -39,6 +39,8 @@ LONGEST_LINE = 1 << 16
 """Bytes without a line end after which a stream is no TL1 (rows of optical switches stay under 300)."""
 LARGEST = 1 << 24
 """Bytes of unfinished answers after which a stream is no TL1: the longest dump of a 320-port switch has some 40 000."""
+MOST_STRAY = 10_000
+"""Lines of one answer that are neither rows nor comments; devices send a few. 16 MB of them would take a minute."""
 DEEPEST = 4
 """Messages one inside the other; an answer that an unsolicited message interrupts makes two."""
 MOST_TAGS = 64
@@ -285,13 +287,18 @@ class Parser:
         elif text.startswith('"') and text.endswith('"') and len(text) > 1:
             block.rows.append(text[1:-1])
         else:
-            block.stray.append(text)
+            self._stray(block, text)
+
+    def _stray(self, block: _Block, text: str) -> None:
+        block.stray.append(text)
+        if len(block.stray) > MOST_STRAY:
+            raise Garbled(f"more than {MOST_STRAY} lines of an answer are no rows, the last one {text[:40]!r}")
 
     def _name(self, block: _Block, line: str) -> None:
         block.solicited = _SOLICITED.fullmatch(line)
         block.unsolicited = None if block.solicited else _UNSOLICITED.fullmatch(line)
         if not block.named:
-            block.stray.append(line.strip())
+            self._stray(block, line.strip())
         elif block.solicited and len(self._stack) > 1:
             self._torn(self._stack.pop(-2))  # an answer inside an answer: the outer one lost its end
 

@@ -50,6 +50,9 @@ class Ranks:
         self.kept[place] = self.first[name] + 3
         self.launched.append((job.name, resume))
 
+    async def keep_counters(self, job: str, interval_s: float, names: Any) -> None:
+        """Ports are sampled while the job runs; nobody here looks at the samples."""
+
     async def job_states(self, name: str, hosts: Any) -> dict[str, JobState]:
         said = self.jobs.get(name, "absent")
         return {h: JobState(h, "exited" if said.isdigit() else said, int(said) if said.isdigit() else None) for h in hosts}
