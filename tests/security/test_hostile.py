@@ -6,7 +6,6 @@ import json
 import os
 import socketserver
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
