@@ -23,13 +23,14 @@ from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
 from orchestrator.plan.stored import link_data
-from orchestrator.session import Session
+from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Silent
 from tests.engine.glasslab import Glass
 from tests.properties.labs import lab, macs, name
 
@@ -164,7 +165,9 @@ class Bench:
             path = guard_path(self.settings, self.slice)
             with GuardFile(path, own_state(self.settings)) as file:
                 chosen = manner or GuardOptions(look_s=0.05, hold_s=0.05)
-                watcher = Guard(session, self.store, self.settings, file, lambda e: self.said.append(dict(e)), chosen, 1.0)
+                watcher = Guard(
+                    session, Command(Silent(), self.store, self.settings), file, lambda e: self.said.append(dict(e)), chosen, 1.0
+                )
                 task = asyncio.create_task(watcher.watch())
                 try:
                     await self.until(lambda: self.events("watching"))
@@ -210,7 +213,7 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
 def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(bench: Bench) -> None:
     async def story() -> None:
         scope = reach(HERE, HERE.hosts)
-        async with holding(HERE, bench.settings, bench.store, scope, "up other"):
+        async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up other"):
             newest = bench.store.history(limit=1)[0].id
             bench.hosts.light(LINKS[2], False)
             # the lock is this process's, as the guard's own would be: another process's stands in the same table
