@@ -13,15 +13,15 @@ from typing import Any, cast
 
 from optics import HostName, HostPort, Missing
 from optics.plan import Job
-from orchestrator.engine.change.jobs import look
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.next_hops import hops
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import JobStatus, Report, held_up
-from orchestrator.session import Command, Session, load_lab
+from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
-from orchestrator.store.store import JobRecord, Store
+from orchestrator.store.store import JobRecord
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.ladder import PAIRS_S
 
@@ -106,11 +106,12 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
             raise Missing(f"{words}: a port's bytes do not tell for whom they are", hint="profile the job on optical links alone")
         job = plan.job
         run_dir = settings.run_dir(record.run)
+        jobs = Jobs(session, store, key, settings.runs_dir)
         ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
         await session.hosts.connect(ranks)
-        first = await _next(session, store, record, run_dir, 0, command.progress)
+        first = await _next(jobs, record, 0, command.progress)
         before, began = await session.hosts.counters(ranks), time.monotonic()
-        last = await _next(session, store, record, run_dir, first.iterations + iterations - 1, command.progress)
+        last = await _next(jobs, record, first.iterations + iterations - 1, command.progress)
         after, seconds = await session.hosts.counters(ranks), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
@@ -172,11 +173,11 @@ async def count_hops(command: Command, run: str) -> bool:
     return True
 
 
-async def _next(session: Session, store: Store, record: JobRecord, run_dir: Path, than: int, progress: Progress) -> JobStatus:
+async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) -> JobStatus:
     """Wait for an iteration later than the one of this number to end; say how the job stands. Raises: Missing - it ended first."""
     before = None
     while True:
-        status = await look(session, store, record, run_dir)
+        status = await jobs.status(record)
         if before is None:
             before = max(than, status.iterations)
         if status.iterations > before:

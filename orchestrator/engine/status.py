@@ -12,7 +12,7 @@ from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
 from optics.plain import counted
 from optics.words import short, sort_key
-from orchestrator.engine.change import jobs
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.guard import process as guardfile
@@ -187,7 +187,7 @@ async def _job(session: Session, store: Store, key: str, settings: Settings, see
     if record is None or not seen.hellos or any(isinstance(name, str) and name in session.lab.hosts for name in seen.errors):
         return None
     try:
-        return await jobs.look(session, store, record, settings.run_dir(record.run))
+        return await Jobs(session, store, key, settings.runs_dir).status(record)
     except TestbedError:
         return None  # the lab was rebuilt since: its hosts know nothing of that job
 

@@ -14,9 +14,10 @@ from typing import cast
 from optics import Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change import jobs
+from orchestrator.engine import job_verbs
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
 from orchestrator.engine.change.interlock import Interlocks, rerouted
+from orchestrator.engine.change.job_record import affected as affected_jobs
 from orchestrator.engine.change.keep_job import consequence
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
 from orchestrator.engine.change.up import as_saved
@@ -62,7 +63,7 @@ __all__ = [
     "watch",
 ]
 
-job_launch, job_stop = settled(jobs.job_launch), settled(jobs.job_stop)
+job_launch, job_stop = settled(job_verbs.job_launch), settled(job_verbs.job_stop)
 
 
 async def plan(
@@ -98,7 +99,7 @@ async def plan(
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     job = store.latest_job(key)
-    affected = jobs.affected(job, goal)
+    affected = affected_jobs(job, goal)
     told = ""
     if job is not None and job.ended is None:
         told = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))

@@ -227,7 +227,7 @@ async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(bench:
         monkeypatch.setattr(confirmations.time, "time", lambda now=wall + step: now)
         assert record(bench).left_s() == WITHIN_S
     # Only where the machine restarted the wall clock is all there is, and never makes it longer than it was.
-    monkeypatch.setattr(confirming, "boot_id", lambda: f"not {boot}")
+    monkeypatch.setattr(confirmations, "boot_id", lambda: f"not {boot}")
     monkeypatch.setattr(confirmations.time, "time", lambda: wall - 86_400)
     assert record(bench).left_s() == WITHIN_S
     monkeypatch.setattr(confirmations.time, "time", lambda: wall + 2 * WITHIN_S)

@@ -11,16 +11,16 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from drivers.api import CircuitSwitch
-from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
+from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.apply import finish
+from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
 from orchestrator.engine.guard.reroute import Rerouter, Watched
 from orchestrator.fabric.circuits import settings as settings_of
@@ -31,7 +31,7 @@ from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json
-from orchestrator.session import Command, Session, load_lab, open_session, opened
+from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
@@ -298,21 +298,12 @@ class Guard:
 
     async def _tell_where(self, ways: Collection[Circuit]) -> None:
         """Ask the switches' meters on which side the light went."""
-        async with self._devices({x.ingress.device for way in ways for x in way.path}) as devices:
+        async with connected(self.lab, {x.ingress.device for way in ways for x in way.path}) as devices:
             found, trouble = await sides(devices, self.lab, ways)
         for way, why in found.items():
             self.say("where", f"{way}: {why}", circuit=str(way), why=why)
         if trouble:
             self.say("where", trouble)
-
-    @asynccontextmanager
-    async def _devices(self, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
-        """Drivers for one look: many devices allow few sessions, and an `up` needs them."""
-        devices = {name: opened(self.lab, name) for name in names}
-        try:
-            yield devices
-        finally:
-            await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
 
     # --- others
 
@@ -432,15 +423,7 @@ class Guard:
         watched = self.watched
         assert watched is not None
         wanted = settings_of(watched.ways)
-        async with self._devices(wanted) as devices:
-
-            async def read(name: DeviceName) -> tuple[DeviceName, frozenset[Setting] | TestbedError]:
-                try:
-                    return name, await devices[name].read()
-                except TestbedError as error:
-                    return name, error
-
-            found = dict(await asyncio.gather(*map(read, devices)))
+        found = await settings_held(self.lab, wanted)
         if watched is not self.watched or self._others():
             return  # what was seen is of another plan, or of a change under way
         for name, held in sorted(found.items()):

@@ -15,6 +15,7 @@ from optics import HostPort, Link, TestbedError, Unreachable
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.guard import devices
 from orchestrator.engine.guard import guard as guarding
 from orchestrator.engine.guard.guard import Guard, GuardOptions
 from orchestrator.engine.guard.process import GuardFile, guard_path, own_state
@@ -135,7 +136,7 @@ class Bench:
         glass = Glass(HERE)
         for device, held in settings_of(circuits(LINKS, HERE)).items():
             glass.devices[device].held = held
-        monkeypatch.setattr(guarding, "opened", lambda lab, name: glass.devices[name])
+        monkeypatch.setattr(devices, "opened", lambda lab, name: glass.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
         while self.store.next_generation(self.key, self.settings.owner, self.run.id) < PLANNED:
