@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, driver_traits, open_device
+from drivers.watch import PATIENCE_S, patience_s
 from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Outcome, Setting, TestbedError, Traits, Unreachable
 from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
@@ -136,6 +137,22 @@ class Session:
     def traits(self) -> Mapping[DeviceName, Traits]:
         """What the drivers say of their devices, an inventory's own numbers in place of theirs."""
         return {name: device.traits for name, device in self.devices.items()}
+
+    def patience_s(self, names: Iterable[DeviceName]) -> float:
+        """Longest time (s) that a driver of these devices waits for a device that reports no change, 0 if none has such a limit.
+
+        Robots have none: their drivers wait for each move, by the robot's own queue.
+        """
+        configs = [c for c in map(self.lab.devices.__getitem__, names) if "patience_s" in driver_class(c.driver).OPTIONS]
+        found = (
+            patience_s(
+                self.devices[c.name].traits,
+                c.options.get("patience_s"),
+                getattr(driver_class(c.driver), "PATIENCE_S", PATIENCE_S) / c.time_scale,
+            )
+            for c in configs
+        )
+        return max(found, default=0.0)
 
     async def observe(self, *, hosts: bool = True) -> Observation:
         """Read every device whole and, unless told otherwise, greet every host; all at once."""

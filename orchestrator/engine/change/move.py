@@ -141,8 +141,9 @@ class Move:
         rising = goal.rising(now)
         heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
-            # The first host may commit long before a robot has made its last move.
-            revert_s = policy.revert_after_s + patience + SLACK * self.switching_s
+            # The first host may commit long before a robot has made its last move, or a driver has given up its device.
+            waiting_s = SLACK * self.switching_s + context.session.patience_s(goal.late.changes)
+            revert_s = policy.revert_after_s + patience + waiting_s
             cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
             await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
