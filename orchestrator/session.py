@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, driver_traits, open_device
+from drivers.watch import PATIENCE_S, patience_s
 from optics import BadFile, Change, DeviceName, HostName, Identity, Missing, Outcome, Setting, TestbedError, Traits, Unreachable
 from optics.plan import Plan
 from orchestrator.credentials import with_known_hosts, with_secret
@@ -22,9 +23,13 @@ from orchestrator.inventory.folders import FILES, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
+from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Progress
 
 __all__ = [
+    "Command",
     "Observation",
     "Session",
     "deadline",
@@ -133,6 +138,22 @@ class Session:
         """What the drivers say of their devices, an inventory's own numbers in place of theirs."""
         return {name: device.traits for name, device in self.devices.items()}
 
+    def patience_s(self, names: Iterable[DeviceName]) -> float:
+        """Longest time (s) that a driver of these devices waits for a device that reports no change, 0 if none has such a limit.
+
+        Robots have none: their drivers wait for each move, by the robot's own queue.
+        """
+        configs = [c for c in map(self.lab.devices.__getitem__, names) if "patience_s" in driver_class(c.driver).OPTIONS]
+        found = (
+            patience_s(
+                self.devices[c.name].traits,
+                c.options.get("patience_s"),
+                getattr(driver_class(c.driver), "PATIENCE_S", PATIENCE_S) / c.time_scale,
+            )
+            for c in configs
+        )
+        return max(found, default=0.0)
+
     async def observe(self, *, hosts: bool = True) -> Observation:
         """Read every device whole and, unless told otherwise, greet every host; all at once."""
         settings: dict[DeviceName, frozenset[Setting]] = {}
@@ -193,6 +214,34 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
         yield Session(lab, inventory, devices, hosts)
     finally:
         await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What every verb works with: where it shows its progress, the run store, and the settings in force."""
+
+    progress: Progress
+    store: Store
+    settings: Settings
+
+    @property
+    def inventory(self) -> Path:
+        """The directory of the inventory."""
+        return self.settings.inventory
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest time (s) the verb may take."""
+        return self.settings.timeout_s
+
+    @asynccontextmanager
+    async def opened(self, lab: Lab, verb: str) -> AsyncIterator[Session]:
+        """Open the lab for `verb`, which has `timeout_s` from now. Raises: TimedOut; as `open_session`."""
+        async with (
+            deadline(self.timeout_s, verb),
+            open_session(lab, self.inventory, self.settings.cache_dir / "ansible") as session,
+        ):
+            yield session
 
 
 def _text(path: Path) -> str | OSError:

@@ -82,7 +82,12 @@ class Settings:
 
     def run_dir(self, run: str) -> Path:
         """The directory of one run's journal and logs."""
-        return self.state_dir / "runs" / run
+        return self.runs_dir / run
+
+    @property
+    def runs_dir(self) -> Path:
+        """Holds one directory for every run."""
+        return self.state_dir / "runs"
 
     def lock_path(self, lab: str) -> Path:
         """The file that says which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""

@@ -202,7 +202,7 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             | _within(confirm_within)
             | ({"keep_job": True} if keep_job else {})
         )
-        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
+        report = call.work_on_lab(engine.up, path, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started, call.here, call.said)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
@@ -233,7 +233,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
         from orchestrator.cli import render, saved
 
         path = _wanted(topology, call, file)
-        report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
+        report = call.work(engine.plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
         hint = ""
         if out is not None:
             saved.keep(out, path, report)
@@ -257,7 +257,7 @@ testbed up --topology next.json         milliseconds, after the minutes of prewi
         from orchestrator.cli import render
 
         path = _startable(topology, call, file)
-        report = call.work(engine().prewire, path, lab=True, **_relabelled(relabel))
+        report = call.work_on_lab(engine.prewire, path, **_relabelled(relabel))
         hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
         return Result(report.to_json(), render.prewire(report, call.colour, call.said), hint=hint)
 
@@ -277,7 +277,7 @@ testbed down --yes      do not ask (needed without a terminal)
         call.wait = wait
         call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
         _unwatch(call)
-        report = call.work(engine().down)
+        report = call.work(engine.down)
         text = render.down(report, call.colour, call.here, call.said)
         if report.left:
             from orchestrator.cli.text import left_words

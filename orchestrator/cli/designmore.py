@@ -42,7 +42,7 @@ def predicted(call: Call, run: str) -> Result:
     running = False
     if job is not None and job.run == record.id:
         try:
-            running = call.work(engine().job_status).state == "running"  # brings the newest iterations home
+            running = call.work(engine.job_status).state == "running"  # brings the newest iterations home
         except TestbedError as error:
             call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
     found = versus(*of_run)
@@ -108,7 +108,8 @@ def register(app: typer.Typer) -> None:
             current = store.current(slice_of(lab, call.settings))
         if current is None:
             raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
-        change = call.work(engine().plan, topology)
+        assert topology is not None, "`_plan` refuses to go on without"
+        change = call.work(engine.plan, topology)
         report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
         return Result(report.to_json(), designtext.rewire(report))
 

@@ -36,7 +36,7 @@ def register(root: typer.Typer) -> None:
         from orchestrator.cli.call import unanswered
         from orchestrator.cli.text import columns, seconds_text
 
-        report = call.work(engine().devices)
+        report = call.work(engine.devices)
         rows: list[Sequence[str]] = [("device", "", "driver", "ports", "holds", "settles", "light", "abilities", "identity")]
         for d in report.devices:
             if not d.ok:
@@ -81,7 +81,7 @@ testbed devices power --svg light.svg     the same as a picture
         from orchestrator.atomic import write_whole
         from orchestrator.cli import lightpicture
 
-        report = call.work(engine().devices_power, device=device, history=history)
+        report = call.work(engine.devices_power, device=device, history=history)
         lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
         if history:
             lines += ["", *(lightpicture.history(report.history, call.colour) or ["  nothing was measured before"])]

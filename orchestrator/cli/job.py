@@ -27,11 +27,11 @@ def register(root: typer.Typer) -> None:
 
     @verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")
     def launch(call: Call) -> Result:
-        return _result(call.work(engine().job_launch))
+        return _result(call.work(engine.job_launch))
 
     @verb(app, "status", "Show the job as its ranks report it now.", examples="testbed job status\ntestbed job status --json")
     def status(call: Call) -> Result:
-        return _result(call.work(engine().job_status))
+        return _result(call.work(engine.job_status))
 
     @verb(
         app,
@@ -48,12 +48,12 @@ def register(root: typer.Typer) -> None:
     ) -> Result:
         from orchestrator.cli import render
 
-        report = call.work(engine().job_logs, lines=lines, host=host)
+        report = call.work(engine.job_logs, lines=lines, host=host)
         return Result(report.to_json(), render.logs(report), verbatim=True)
 
     @verb(app, "stop", "Stop the job.", examples="testbed job stop")
     def stop(call: Call) -> Result:
-        return _result(call.work(engine().job_stop))
+        return _result(call.work(engine.job_stop))
 
     @verb(
         app,

@@ -52,7 +52,7 @@ left half done. Commands that were refused before they changed anything do not c
             str | None, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=_runs)
         ] = None,
     ) -> Result:
-        return _result(call.work(engine().rollback, run), call)
+        return _result(call.work(engine.rollback, run), call)
 
     @verb(
         root,
@@ -69,7 +69,7 @@ testbed resume last
         call: Call,
         run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, its ending, or `last`.", autocompletion=_runs)],
     ) -> Result:
-        return _result(call.work(engine().resume, run, lab=True), call)
+        return _result(call.work_on_lab(engine.resume, run), call)
 
     @verb(
         root,
@@ -94,10 +94,10 @@ back by themselves.
         watch: Annotated[bool, typer.Option("--watch", help="Confirm nothing: wait, and take it back when it is overdue.")] = False,
     ) -> Result:
         if watch:
-            seen = call.work(engine().watch, run)
+            seen = call.work(engine.watch, run)
             how = {"confirmed": "was confirmed", "reverted": "was taken back"}.get(seen.state, f"waits no more ({seen.state})")
             return Result(seen.to_json(), f"Run {seen.of} {how}")
-        report = call.work(engine().confirm, run)
+        report = call.work(engine.confirm, run)
         already = ", as before" if report.already else ""
         undo = call.here(f"testbed rollback {report.of}")
         text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
@@ -114,4 +114,4 @@ not run.
 """,
     )
     def restore(call: Call) -> Result:
-        return _result(call.work(engine().restore, lab=True), call)
+        return _result(call.work_on_lab(engine.restore), call)

@@ -13,9 +13,10 @@ import pytest
 from optics import Interlock, Locked, Missing, NotVerified, Unreachable
 from orchestrator.cli import render
 from orchestrator.engine import verbs as engine
+from orchestrator.engine.change import confirm as confirming
 from orchestrator.engine.change import expiry as overdue
 from orchestrator.engine.change import run as changes
-from orchestrator.store import confirmations as confirming
+from orchestrator.store import confirmations
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.locks import who
 from tests.drills.bench import Bench, Killed, Process, opened, plan_text
@@ -41,7 +42,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(confirming, "boot_clock_ns", made)
+    for module in (confirming, confirmations):
+        monkeypatch.setattr(module, "boot_clock_ns", made)
     monkeypatch.setattr(overdue, "LOOK_S", 0.01)
     monkeypatch.setattr(overdue, "FIRST_RETRY_S", 0.05)
     monkeypatch.setattr(changes, "watch_over", lambda settings, run: os.getpid())
@@ -220,15 +222,15 @@ async def test_the_hosts_stay_its_owners_until_it_is_decided(bench: Bench, clock
 async def test_a_wall_clock_that_is_set_neither_shortens_nor_stretches_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """S14."""
     await waiting(bench)
-    wall, boot = time.time(), confirming.boot_id()
+    wall, boot = time.time(), confirmations.boot_id()
     for step in (-86_400, 86_400):
-        monkeypatch.setattr(confirming.time, "time", lambda now=wall + step: now)
+        monkeypatch.setattr(confirmations.time, "time", lambda now=wall + step: now)
         assert record(bench).left_s() == WITHIN_S
     # Only where the machine restarted the wall clock is all there is, and never makes it longer than it was.
-    monkeypatch.setattr(confirming, "boot_id", lambda: f"not {boot}")
-    monkeypatch.setattr(confirming.time, "time", lambda: wall - 86_400)
+    monkeypatch.setattr(confirmations, "boot_id", lambda: f"not {boot}")
+    monkeypatch.setattr(confirmations.time, "time", lambda: wall - 86_400)
     assert record(bench).left_s() == WITHIN_S
-    monkeypatch.setattr(confirming.time, "time", lambda: wall + 2 * WITHIN_S)
+    monkeypatch.setattr(confirmations.time, "time", lambda: wall + 2 * WITHIN_S)
     assert record(bench).left_s() < 0
     monkeypatch.undo()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from orchestrator.engine.change.jobs import bring_home
+from orchestrator.engine.change.iterations import bring_home
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
 from orchestrator.store.store import JobRecord

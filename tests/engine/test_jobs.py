@@ -13,7 +13,7 @@ import pytest
 from optics import Infeasible, NotVerified
 from optics.plan import Job, Traffic, Transfer
 from orchestrator.cli.render import status as shown
-from orchestrator.engine.change import jobs
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.status import _dead
 from orchestrator.hosts.api import ClockReading, JobState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
@@ -81,6 +81,7 @@ class Bench:
         self.lab = read(hosts_yml(4, ports=1), {"ocs1": SWITCH}, fibres)
         self.ranks = Ranks(self.lab)
         self.session = Session(self.lab, folder, {}, cast(Any, self.ranks))
+        self.jobs = Jobs(self.session, store, KEY, folder)
         self.said: dict[str, str] = {}
 
     async def bring(self, job: Job | None, *, changed: bool = False) -> JobStatus | None:
@@ -89,9 +90,7 @@ class Bench:
         recorder = Recorder(Silent())
         run = f"r{self.runs}"
         try:
-            return await jobs.bring(
-                self.session, self.store, KEY, run, self.folder / run, job, recorder, changed=changed, launch=True
-            )
+            return await self.jobs.ensure(run, job, recorder, changed=changed, launch=True)
         finally:
             self.said = {phase.name: phase.detail for phase in recorder.phases}
 
@@ -182,7 +181,7 @@ async def test_while_a_job_starts_it_is_said_what_is_counted(bench: Bench) -> No
         return await plain(name, host, file, offset) if heard.words else Tail("", 0, 0, "running")
 
     bench.ranks.tail = late  # type: ignore[method-assign]
-    await jobs.start(bench.session, bench.store, KEY, "r", bench.folder / "r", TRAIN, Recorder(heard), resume=False)
+    await bench.jobs.start("r", TRAIN, Recorder(heard), resume=False)
     assert heard.words == [("job", 0, 4, "iterations, starting")]
 
 

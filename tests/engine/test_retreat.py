@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from optics import TestbedError, Unreachable
-from orchestrator.engine.change.up import Up
+from orchestrator.engine.change.move import Move
 from orchestrator.hosts import Hello
 
 OLD, DRAIN, NEW = 3, 4, 5
@@ -48,7 +48,7 @@ def hello(host: str, active: int, pending_to: int | None = None) -> Hello:
 def retreat(hosts: Committers, drained: int | None) -> str:
     plan = SimpleNamespace(transition=SimpleNamespace(revert_after_s=60.0))
     change = SimpleNamespace(hosts=hosts, told=set(hosts.hellos), generation=NEW, drained=drained, plan=plan)
-    return asyncio.run(Up._retreat(cast(Up, change)))
+    return asyncio.run(Move.retreat(cast(Move, change)))
 
 
 def test_hosts_that_committed_go_back_to_the_drained_routes() -> None:

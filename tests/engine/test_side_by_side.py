@@ -12,8 +12,8 @@ import pytest
 from optics import ChangeFailed, Interlock, Locked, Missing, RolledBack, Unreachable
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs as engine
-from orchestrator.engine.change import jobs
 from orchestrator.engine.change import run as changes
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.session import Session
 from orchestrator.store import ownership
 from orchestrator.store.locks import locks_of
@@ -227,7 +227,7 @@ async def test_a_job_that_finished_is_not_launched_again(bench: Bench) -> None:
         store.set_job(number, "finished", ended=True)
         recorder = Recorder(Silent())
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
-        assert await jobs.again(session, store, bench.slice(), "run", bench.folder, number, recorder) is None
+        assert await Jobs(session, store, bench.slice(), bench.folder).resume_previous("run", number, recorder) is None
 
 
 async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ async def test_hosts_of_a_job_that_has_ended_need_not_answer(bench: Bench, monke
         session = Session(bench.lab, bench.inventory, {}, cast(Any, bench.fleet))
 
         async def bring() -> object:
-            return await jobs.bring(session, store, bench.slice(), "run", bench.folder, None, recorder, changed=True, launch=True)
+            return await Jobs(session, store, bench.slice(), bench.folder).ensure("run", None, recorder, changed=True, launch=True)
 
         with pytest.raises(Unreachable):
             await bring()

@@ -9,12 +9,13 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from optics import Change, CrossConnect, Port, Progress, TimedOut, Traits
 from optics.plain import scaled_text
+from optics.plan import TransitionPolicy
 from orchestrator.deadline import OUTER, deadline
 from orchestrator.engine.change.apply import progress_words, switch, undisturbed
 from orchestrator.engine.change.context import Context
@@ -26,6 +27,7 @@ from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Lines, Silent
 from orchestrator.telemetry.reader import read as read_journal
 from orchestrator.telemetry.recorder import Recorder
+from tests.drills.bench import LINK_S, PATIENCE_S, opened, plan_text
 from tests.engine.glasslab import SWITCH, Glass, Robot, hosts_yml, read
 
 ROBOT = Traits(settle_s=1.0, at_once=1, latching=True)
@@ -132,3 +134,23 @@ def test_a_change_of_milliseconds_runs_before_ordinary_processes_and_only_meanwh
     with undisturbed(0.05):
         assert os.sched_getscheduler(0) == os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
     assert (os.sched_getscheduler(0), os.sched_getparam(0)) == before
+
+
+@pytest.mark.parametrize("patience_s", [PATIENCE_S, 90.0])
+async def test_hosts_that_committed_do_not_go_back_while_a_driver_still_waits_for_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    """One device may be done, and its hosts on the new routes, while another one reports nothing until its driver gives it up."""
+    armed: list[float] = []
+    async with opened(tmp_path, hosts=2) as bench:
+        config = bench.inventory / "devices.yml"
+        config.write_text(config.read_text().replace(f'patience_s: "{PATIENCE_S}"', f'patience_s: "{patience_s}"'))
+        arm = bench.fleet.arm
+
+        async def heard(generation: int, when_up: Any, *, revert_after_s: float, **more: Any) -> None:
+            armed.append(revert_after_s)
+            await arm(generation, when_up, revert_after_s=revert_after_s, **more)
+
+        monkeypatch.setattr(bench.fleet, "arm", heard)
+        await bench.up(plan_text("one", [("gpu01:p1", "gpu02:p1")]))
+    assert armed == [TransitionPolicy().revert_after_s + LINK_S + patience_s]

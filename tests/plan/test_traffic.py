@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from optics import BadFile
-from orchestrator.engine.change.jobs import _launched, spec_of
+from orchestrator.engine.change.job_record import launched, spec_of
 from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
@@ -68,7 +68,7 @@ def test_a_job_is_the_same_after_the_store_has_kept_it(lab: Lab) -> None:
     job = read_plan(text(), "p.json", lab).job
     assert job is not None
     spec = json.loads(json.dumps(spec_of(job, lab, "r1")))
-    kept = _launched(JobRecord(1, "l", "r1", "j", spec, "running", "", 0.0, None), lab)
+    kept = launched(JobRecord(1, "l", "r1", "j", spec, "running", "", 0.0, None), lab)
     assert kept == job
 
 
@@ -84,7 +84,7 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
     assert plan.job is not None and not plan.rings and not plan.warnings
     group = json.loads(requests(plan.job, lab, "r1")["gpu01"]["env"]["TESTBED_TRAFFIC"])["groups"][0]
     assert group["schedule"] == [[1, 0, 1, 0, 0.0, 1.0], [1, 1, 0, 1, 0.0, 1.0]]
-    kept = _launched(
+    kept = launched(
         JobRecord(1, "l", "r1", "j", json.loads(json.dumps(spec_of(plan.job, lab, "r1"))), "running", "", 0.0, None), lab
     )
     assert kept == plan.job

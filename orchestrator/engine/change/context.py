@@ -9,6 +9,9 @@ from pathlib import Path
 from optics import Change, DeviceName, HostName, HostPort, Link, Setting
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
+from orchestrator.engine.change.jobs import Jobs
+from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.transition import Held, per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
@@ -43,6 +46,11 @@ class Context:
     who: Who | None = None
     sample_hz: float = 10.0
     verb: str = "up"
+
+    @property
+    def jobs(self) -> Jobs:
+        """The owner's jobs."""
+        return Jobs(self.session, self.store, self.slice, self.run_dir.parent)
 
     @property
     def owner(self) -> str:
@@ -94,6 +102,11 @@ class Context:
     def ours(self) -> frozenset[int]:
         """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
         return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == self.owner)
+
+    def disown_lost(self, held: Held) -> None:
+        """Give up what the owner has in the store and no device of `held` holds (a run died, a device lost power): ports to use."""
+        owned = per_device(self.store.owned(self.slice))
+        self.store.disown(self.slice, [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])])
 
     def need(self, seconds: float, what: str) -> None:
         """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""

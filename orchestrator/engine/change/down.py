@@ -12,7 +12,6 @@ from optics import (
 )
 from optics.plain import counted
 from optics.words import short, sort_key
-from orchestrator.engine.change import jobs
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import Snapshot, before_of, found, held_data, hosts_of, way_back
@@ -78,7 +77,7 @@ class Down:
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
         notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
-        runs = await jobs.running(session, store, context.slice)
+        runs = await context.jobs.running()
         await session.hosts.fence(context.run.token, following)
         before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None, context.theirs())
         if change or following or runs:
@@ -87,11 +86,10 @@ class Down:
             )
         job = ""
         try:
-            job = await jobs.leave(session, store, context.slice, recorder, context.run_dir.parent)
+            job = await context.jobs.stop_if_running(recorder)
         except TestbedError as error:
             left.append(f"job: {error}")
-        # Settings we own but no device holds any more (a device lost power, somebody's hands) are nobody's.
-        store.disown(context.slice, [s for d, held in reachable.items() for s in held - among(held, observed[d])])
+        context.disown_lost(observed)
         if not change and not following and not job:
             self._forget(left)
             return DownReport(

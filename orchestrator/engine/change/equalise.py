@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
 from drivers.api import CircuitSwitch
-from optics import Change, Circuit, Db, DeviceName, Outcome, Setting, SpectralRoute
+from optics import Change, ChangeFailed, Circuit, Db, DeviceName, Locked, Outcome, Setting, SpectralRoute, TestbedError, TimedOut
+from optics.plan import Plan
+from orchestrator.engine.change.apply import SLOW_S, apply_changes
+from orchestrator.engine.change.context import Context
 from orchestrator.fabric.lightpath import route
 from orchestrator.fabric.transition import Held
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import Target, switching_s
 from orchestrator.results import CircuitPower, EqualiseReport
 from orchestrator.verify.power import LOS_DBM, Reading, measure
 
@@ -125,3 +130,35 @@ def _why(
         end = "no attenuation is left to take off: too little light" if out < target_dbm else "the attenuators are at their end"
         return f"{off}: {end}"
     return f"{off} after {rounds} rounds"
+
+
+async def equalise_plan(context: Context, plan: Plan, goal: Target, held: Held) -> EqualiseReport | None:
+    """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is told, not undone."""
+    accept = plan.acceptance
+    if accept.target_dbm is None or not any(isinstance(x, SpectralRoute) for c in goal.circuits for x in c.path):
+        return None
+    devices = context.session.devices
+    crossed = {x.ingress.device for c in goal.circuits for x in c.path}
+    serial = sum(switching_s(Change(d, add=held[d]), devices[d].traits) for d in crossed)
+    if ROUNDS * serial > SLOW_S:
+        with suppress(TimedOut):  # a firm limit: as many rounds as fit
+            context.need(ROUNDS * serial, "equalisation")
+
+    async def apply(wanted: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Outcome]:
+        told = await apply_changes(context, wanted, "equalise")
+        if told.errors:
+            raise ChangeFailed("\n".join(told.problems))
+        return told.outcomes
+
+    with context.recorder.phase("equalise") as phase:
+        try:
+            found = await equalise(devices, context.session.lab, goal.circuits, held, accept.target_dbm, accept.tolerance_db, apply)
+        except Locked:
+            raise
+        except TestbedError as error:
+            phase.detail = f"not finished: {str(error).splitlines()[0]}"
+            return EqualiseReport(accept.target_dbm, accept.tolerance_db, notes=(f"equalise: {error}",))
+        after = f" after {found.rounds} round{'s' if found.rounds > 1 else ''}" if found.rounds else ""
+        share = f"{found.within}/{len(found.circuits)} circuits within {accept.tolerance_db:g} dB of {accept.target_dbm:g} dBm"
+        phase.detail = share + after
+    return found

@@ -7,7 +7,6 @@ from dataclasses import replace
 from optics import ChangeFailed
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change import jobs
 from orchestrator.engine.change.apply import switch
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, found, held_data
@@ -60,7 +59,7 @@ class Prewire:
         if (needs := slowest(only, context.session.traits)) is not None:
             context.need(needs[1], needs[0])
         owned = per_device(context.store.owned(context.slice))
-        running = await jobs.running(context.session, context.store, context.slice)
+        running = await context.jobs.running()
         before = found(seen, owned, context.store.current(context.slice), {}, running.id if running else None, context.theirs())
         after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.ours.items()}
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})

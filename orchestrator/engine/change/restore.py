@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 
 from optics import HandsNeeded, Locked, TestbedError
-from orchestrator.engine.change import jobs
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, way_back
@@ -69,16 +68,7 @@ class Restore(Up):
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         context = self.context
-        return await jobs.again(
-            context.session,
-            context.store,
-            context.slice,
-            context.run.id,
-            context.run_dir,
-            self.to.job,
-            context.recorder,
-            sample=context.sample_hz > 0,
-        )
+        return await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as it goes. Raises: HandsNeeded - with what is left."""
@@ -87,12 +77,12 @@ class Restore(Up):
         if isinstance(error, Locked) or (isinstance(error, asyncio.CancelledError) and not late):
             raise error
         observed = self.before
-        generations = dict.fromkeys(goal_hosts(goal), self.generation) | {
+        generations = dict.fromkeys(goal_hosts(goal), self.move.generation) | {
             h: None if active in context.ours() else active
             for h, active in observed.generations.items()
             if h not in goal_hosts(goal) and (active is None or active in context.ours())
         }
-        current = replace(self.to.current, generation=self.generation) if self.to.current else None
+        current = replace(self.to.current, generation=self.move.generation) if self.to.current else None
         to = Snapshot(
             {d: self.to.ours.get(d, NONE) for d in observed.ours},
             observed.others,
@@ -101,7 +91,7 @@ class Restore(Up):
             receivers(goal.links),
             self.to.job,
         )
-        undone = await Rollback(context, to, self.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        undone = await Rollback(context, to, self.move.told, self.plan.acceptance.link_up_timeout_s).carry_out()
         if undone.left:
             hint = f"when it is mended: testbed resume {context.run.id}"
             raise HandsNeeded(f"{error}\nnot everything is back as it was; left for hands:", undone.left, hint=hint) from error

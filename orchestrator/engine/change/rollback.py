@@ -30,7 +30,6 @@ from optics import (
 )
 from optics.plain import counted
 from optics.words import short, sort_key
-from orchestrator.engine.change import jobs
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, Snapshot, differences, way_back
@@ -240,16 +239,7 @@ class Rollback:
         """The job that ran runs again."""
         context = self.context
         try:
-            await jobs.again(
-                context.session,
-                context.store,
-                context.slice,
-                context.run.id,
-                context.run_dir,
-                self.to.job,
-                context.recorder,
-                sample=context.sample_hz > 0,
-            )
+            await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
         except Locked:
             raise
         except TestbedError as error:

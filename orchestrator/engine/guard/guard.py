@@ -11,17 +11,16 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from drivers.api import CircuitSwitch
-from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
+from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, TestbedError
 from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.apply import finish
+from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
 from orchestrator.engine.guard.reroute import Rerouter, Watched
 from orchestrator.fabric.circuits import settings as settings_of
@@ -32,14 +31,12 @@ from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json
-from orchestrator.session import Session, load_lab, open_session, opened
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Store
-from orchestrator.telemetry.progress import Progress
+from orchestrator.store.store import CurrentPlan
 from orchestrator.verify.degraded import sides
 
 LOOK_S = 10.0
@@ -69,31 +66,22 @@ class GuardOptions:
     log: str = ""
 
 
-async def guard(
-    inventory: Path,
-    *,
-    tell: Tell,
-    manner: GuardOptions,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
-) -> GuardReport:
-    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host, not the whole.
+async def guard(command: Command, *, tell: Tell, manner: GuardOptions) -> GuardReport:
+    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host.
 
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
-    lab = load_lab(inventory)
+    lab, settings = load_lab(command.inventory), command.settings
     path = guard_path(settings, slice_of(lab, settings))
-    if store.current(slice_of(lab, settings)) is None and not manner.stay:
+    if command.store.current(slice_of(lab, settings)) is None and not manner.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
     with GuardFile(path, own_state(settings, manner.log)) as file:
-        async with open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-            watcher = Guard(session, store, settings, file, tell, manner, min(timeout_s, 10.0))
+        async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
+            watcher = Guard(session, command, file, tell, manner, min(command.timeout_s, 10.0))
             try:
                 await watcher.watch()
             except asyncio.CancelledError:
@@ -108,8 +96,7 @@ class Guard:
     """One guard at work. `applied`: the links that the hosts' routes leave out now, None if that is to be found out."""
 
     session: Session
-    store: Store
-    settings: Settings
+    command: Command
     file: GuardFile
     tell: Tell
     manner: GuardOptions
@@ -127,10 +114,10 @@ class Guard:
 
     def __post_init__(self) -> None:
         self.lab, self.hosts = self.session.lab, self.session.hosts
-        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
-        self.locks = locks_of(self.lab, self.settings, self.store)
-        self.confirmations = Confirmations(self.store, self.slice, self.locks.who)
-        self.mover = Rerouter(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
+        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.command.settings)
+        self.locks = locks_of(self.lab, self.command.settings, self.command.store)
+        self.confirmations = Confirmations(self.command.store, self.slice, self.locks.who)
+        self.mover = Rerouter(self.session, self.command, self.slice, self.locks, lambda: self._state("acting"))
         self.damper = FlapDamping(self.manner.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -230,7 +217,7 @@ class Guard:
 
     async def _tick(self) -> bool:
         """Look whether the plan is still the one. False: it was taken down, and nobody waits for the next."""
-        current = self.store.current(self.slice)
+        current = self.command.store.current(self.slice)
         known = self.watched.current if self.watched else None
         if current is None:
             if known is not None:
@@ -311,21 +298,12 @@ class Guard:
 
     async def _tell_where(self, ways: Collection[Circuit]) -> None:
         """Ask the switches' meters on which side the light went."""
-        async with self._devices({x.ingress.device for way in ways for x in way.path}) as devices:
+        async with connected(self.lab, {x.ingress.device for way in ways for x in way.path}) as devices:
             found, trouble = await sides(devices, self.lab, ways)
         for way, why in found.items():
             self.say("where", f"{way}: {why}", circuit=str(way), why=why)
         if trouble:
             self.say("where", trouble)
-
-    @asynccontextmanager
-    async def _devices(self, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
-        """Drivers for one look: many devices allow few sessions, and an `up` needs them."""
-        devices = {name: opened(self.lab, name) for name in names}
-        try:
-            yield devices
-        finally:
-            await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
 
     # --- others
 
@@ -445,15 +423,7 @@ class Guard:
         watched = self.watched
         assert watched is not None
         wanted = settings_of(watched.ways)
-        async with self._devices(wanted) as devices:
-
-            async def read(name: DeviceName) -> tuple[DeviceName, frozenset[Setting] | TestbedError]:
-                try:
-                    return name, await devices[name].read()
-                except TestbedError as error:
-                    return name, error
-
-            found = dict(await asyncio.gather(*map(read, devices)))
+        found = await settings_held(self.lab, wanted)
         if watched is not self.watched or self._others():
             return  # what was seen is of another plan, or of a change under way
         for name, held in sorted(found.items()):

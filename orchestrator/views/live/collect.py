@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from optics import HostName, TestbedError, Unreachable
 from orchestrator import emulated as labproc
-from orchestrator.engine.change import jobs
+from orchestrator.engine.change.jobs import Jobs
 from orchestrator.hosts import SAMPLE, Hello, HostEvent, samples
 from orchestrator.session import Session, open_session
+from orchestrator.store.keys import slice_of
 from orchestrator.views.live.watcher import Watcher
 
 HZ = 5.0
@@ -104,7 +105,7 @@ async def _job(watcher: Watcher, session: Session) -> None:
         record = watcher.picture.standing.job
         if record is not None and record.ended is None and watcher.picture.running is None:
             try:
-                await jobs.look(session, store, record, watcher.settings.run_dir(record.run))
+                await Jobs(session, store, slice_of(session.lab, watcher.settings), watcher.settings.runs_dir).status(record)
                 watcher.picture.troubled("job", "")
             except (TestbedError, OSError) as error:
                 watcher.picture.troubled("job", f"job {record.name}: {str(error).splitlines()[0]}")

@@ -15,6 +15,7 @@ from optics import HostPort, Link, TestbedError, Unreachable
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.locking import holding
 from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.guard import devices
 from orchestrator.engine.guard import guard as guarding
 from orchestrator.engine.guard.guard import Guard, GuardOptions
 from orchestrator.engine.guard.process import GuardFile, guard_path, own_state
@@ -23,13 +24,14 @@ from orchestrator.fabric.circuits import settings as settings_of
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import Committed, Hello, HostEvent, Probe
 from orchestrator.plan.stored import link_data
-from orchestrator.session import Session
+from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.scope import reach
 from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Silent
 from tests.engine.glasslab import Glass
 from tests.properties.labs import lab, macs, name
 
@@ -134,7 +136,7 @@ class Bench:
         glass = Glass(HERE)
         for device, held in settings_of(circuits(LINKS, HERE)).items():
             glass.devices[device].held = held
-        monkeypatch.setattr(guarding, "opened", lambda lab, name: glass.devices[name])
+        monkeypatch.setattr(devices, "opened", lambda lab, name: glass.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
         while self.store.next_generation(self.key, self.settings.owner, self.run.id) < PLANNED:
@@ -164,7 +166,9 @@ class Bench:
             path = guard_path(self.settings, self.slice)
             with GuardFile(path, own_state(self.settings)) as file:
                 chosen = manner or GuardOptions(look_s=0.05, hold_s=0.05)
-                watcher = Guard(session, self.store, self.settings, file, lambda e: self.said.append(dict(e)), chosen, 1.0)
+                watcher = Guard(
+                    session, Command(Silent(), self.store, self.settings), file, lambda e: self.said.append(dict(e)), chosen, 1.0
+                )
                 task = asyncio.create_task(watcher.watch())
                 try:
                     await self.until(lambda: self.events("watching"))
@@ -210,7 +214,7 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
 def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up_its_plan(bench: Bench) -> None:
     async def story() -> None:
         scope = reach(HERE, HERE.hosts)
-        async with holding(HERE, bench.settings, bench.store, scope, "up other"):
+        async with holding(HERE, Command(Silent(), bench.store, bench.settings), scope, "up other"):
             newest = bench.store.history(limit=1)[0].id
             bench.hosts.light(LINKS[2], False)
             # the lock is this process's, as the guard's own would be: another process's stands in the same table

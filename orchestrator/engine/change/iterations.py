@@ -1,0 +1,116 @@
+"""The iterations of a job: fetched from rank 0 and kept with the run that launched the job."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from optics import HostName
+from orchestrator.engine.change.job_record import facts, ranks_of
+from orchestrator.session import Session
+from orchestrator.store.records import JobRecord
+from orchestrator.telemetry.journal import Journal
+
+LATEST = 20
+"""The median iteration time is taken over the latest this many."""
+
+
+def median_ms(records: list[dict[str, Any]]) -> float | None:
+    """Median time (ms) of the latest iterations, the very first left out."""
+    latest = [float(r["iter_ms"]) for r in records[1:][-LATEST:] if "iter_ms" in r]
+    return round(statistics.median(latest), 2) if latest else None
+
+
+async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> list[dict[str, Any]]:
+    """Fetch what rank 0 wrote since last time into the run's directory and journal; return all of the job's iterations."""
+    run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    local = run_dir / f"{name}.iterations.jsonl"
+    local.touch(mode=0o600)
+    first = ranks_of(record, session.lab)[0]
+    while True:
+        offset = local.stat().st_size
+        piece = await session.hosts.tail(name, first, "iterations.jsonl", offset)
+        whole = piece.text[: piece.text.rfind("\n") + 1].encode()
+        ahead_ns = await ahead_ns_of(session, first) if whole else 0
+        if whole and _append(local, offset, whole):
+            with Journal(run_dir, record.run, session.lab.name) as journal:
+                for line in whole.splitlines():
+                    _iteration_point(journal, record, json.loads(line), ahead_ns)
+        if not whole or offset + len(whole) >= piece.size:
+            break
+    return [json.loads(line) for line in local.read_text(encoding="utf-8").splitlines()]
+
+
+async def ahead_ns_of(session: Session, host: HostName) -> int:
+    """A host's wall clock minus ours (ns); 0 where asking cannot tell them apart."""
+    reading = (await session.hosts.clocks([host]))[host]
+    return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
+
+
+def _append(file: Path, offset: int, piece: bytes) -> bool:
+    """Write `piece` at the end if the end is still at `offset`; false if another command brought the same home meanwhile."""
+    with file.open("ab") as end:
+        fcntl.flock(end, fcntl.LOCK_EX)
+        if end.seek(0, 2) != offset:
+            return False
+        end.write(piece)
+        return True
+
+
+def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
+    """Write what rank 0 said of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus ours."""
+    wanted = facts(record)[2]
+    took, comm = float(r["iter_ms"]), r.get("comm_ms")
+    at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
+    journal.point(
+        "iteration",
+        {"job": record.name, "workload": str(wanted["workload"])},
+        {
+            "iter": r["iter"],
+            "iter_ms": took,
+            "comm_ms": comm,
+            "compute_ms": took - comm if comm is not None else None,
+            "loss": r.get("loss"),
+            "samples_per_s": r["samples"] / took * 1e3 if r.get("samples") and took else None,
+            "ring_groups": max(1, len(wanted.get("rings") or ())),
+        },
+        at,
+    )
+    size, algbw, summed = r.get("bytes"), r.get("algbw_gbps"), r.get("allreduce_ms")
+    if not size or not (algbw or summed):
+        return
+    summed = size * 8 / algbw / 1e6 if algbw else summed
+    journal.point(
+        "collective",
+        {"job": record.name, "op": "all_reduce", "algo": "ring"},
+        {
+            "size_bytes": size,
+            "iter": r["iter"],
+            "iter_ms": summed,
+            "algbw_gbps": size * 8 / summed / 1e6,
+            "busbw_gbps": r.get("busbw_gbps"),
+            "exposed_comm_ms": comm,
+        },
+        at,
+    )
+
+
+def ends_of(records: Iterable[Mapping[str, Any]], ahead_ns: int) -> list[int]:
+    """When iterations ended; ahead_ns: their clock minus the one that counts."""
+    return [int(r["t_wall_ns"]) - ahead_ns + int(float(r["iter_ms"]) * 1e6) for r in records]
+
+
+async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int) -> list[int]:
+    """When the iterations of a job that was stopped ended, as far as they were brought home."""
+    if record is None or not (ranks := ranks_of(record, session.lab)):
+        return []
+    file = runs_dir / record.run / f"{facts(record)[0]}.iterations.jsonl"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return ends_of(map(json.loads, lines), await ahead_ns_of(session, ranks[0]) + anchor_ns)

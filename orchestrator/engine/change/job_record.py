@@ -1,0 +1,56 @@
+"""What the store keeps of a launched job, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optics import HostName, Missing, TestbedError
+from optics.plan import Job, Traffic
+from orchestrator.hosts import job_name
+from orchestrator.hosts.launch import backend
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import Target
+from orchestrator.results import to_json
+from orchestrator.store.records import JobRecord
+
+
+def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
+    """What the store keeps of a launched job; `wanted` alone decides whether another job is the same."""
+    return {"wanted": to_json(job), "on_hosts": job_name(job.name, run), "backend": backend(job, lab)}
+
+
+def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
+    """The job's name on the hosts, its backend, and what the plan said of it."""
+    spec = record.spec
+    wanted = spec.get("wanted") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(wanted, dict):
+        raise TestbedError(f"job {record.name}: its record in the store is not readable")
+    return str(spec["on_hosts"]), str(spec["backend"]), wanted
+
+
+def ranks_of(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
+    """The hosts of the ranks that this inventory still knows."""
+    return tuple(h for h in facts(record)[2]["ranks"] if h in lab.hosts)
+
+
+def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
+    """Names of running jobs one of whose links the change breaks."""
+    if record is None or record.ended is not None or not goal.change.changes:
+        return ()
+    ranks = set(facts(record)[2]["ranks"])
+    gone = set(goal.old_links) - set(goal.kept_links)
+    return (record.name,) if any({link.a.host, link.b.host} <= ranks for link in gone) else ()
+
+
+def launched(record: JobRecord, lab: Lab) -> Job:
+    """The job as it was launched, whatever launched it. Raises: Missing - a host of its ranks is not in the inventory any more."""
+    if gone := [host for host in facts(record)[2]["ranks"] if host not in lab.hosts]:
+        raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
+    return wanted_job(record)
+
+
+def wanted_job(record: JobRecord) -> Job:
+    """The job that the record's plan asked for."""
+    wanted = facts(record)[2]
+    kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
+    return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
