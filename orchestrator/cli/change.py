@@ -130,12 +130,14 @@ def _watch(call: Call, run: str) -> str:
     return f"  guard      {there}; events in {there.log}"
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "up",
-        "Bring a plan up: switch, link, route, verify, launch its job.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "up",
+    "Bring a plan up: switch, link, route, verify, launch its job.",
+    examples="""
 testbed up --topology examples/ring-12.json
 testbed up examples/ring-12.json                    the same
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, write nothing
@@ -149,139 +151,140 @@ testbed up -t examples/ring-12.json --adopt "ocs1:4->17"    take over a circuit 
 testbed up -t examples/ring-12.json --confirm-within 5m     back again unless `testbed confirm` comes
 testbed up -t examples/ring-12.json --guard         and lead traffic round circuits that lose their light
 """,
-        more="Circuits that stay are not touched, circuits of others only if adopted. An emulated lab is started if need be.",
+    more="Circuits that stay are not touched, circuits of others only if adopted. An emulated lab is started if need be.",
+)
+def up(
+    call: Call,
+    file: PlanFile = None,
+    topology: Topology = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False, autocompletion=saved_plans
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
+    job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
+    keep_job: Annotated[
+        bool, typer.Option("--keep-job", help="Let a job that runs go on, instead of stopping it for the plan's.")
+    ] = False,
+    avoid: Avoid = None,
+    relabel: Relabel = False,
+    adopt: Adopt = None,
+    wait: Wait = None,
+    rollback: Annotated[
+        bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
+    ] = True,
+    guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
+    confirm_within: Annotated[
+        str | None,
+        typer.Option(
+            "--confirm-within",
+            metavar="TIME",
+            help="Go back unless `testbed confirm` comes within TIME: 5m.",
+            show_default=False,
+        ),
+    ] = None,
+) -> Result:
+    from orchestrator.cli import render, saved
+
+    call.wait = wait
+    if plan is not None and (topology or file) is not None:
+        raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
+    if plan is not None and relabel:
+        raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
+    kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
+    path = _startable(kept.topology if kept else topology, call, file)
+    more = (
+        _avoided(avoid)
+        | _relabelled(relabel)
+        | _adopted(adopt)
+        | ({"expected": kept.fingerprint} if kept else {})
+        | ({} if rollback else {"rollback": False})
+        | _within(confirm_within)
+        | ({"keep_job": True} if keep_job else {})
     )
-    def up(
-        call: Call,
-        file: PlanFile = None,
-        topology: Topology = None,
-        plan: Annotated[
-            Path | None,
-            typer.Option(
-                "--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False, autocompletion=saved_plans
-            ),
-        ] = None,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
-        job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
-        keep_job: Annotated[
-            bool, typer.Option("--keep-job", help="Let a job that runs go on, instead of stopping it for the plan's.")
-        ] = False,
-        avoid: Avoid = None,
-        relabel: Relabel = False,
-        adopt: Adopt = None,
-        wait: Wait = None,
-        rollback: Annotated[
-            bool, typer.Option("--rollback/--no-rollback", help="Take a change back that fails or is interrupted.")
-        ] = True,
-        guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
-        confirm_within: Annotated[
-            str | None,
-            typer.Option(
-                "--confirm-within",
-                metavar="TIME",
-                help="Go back unless `testbed confirm` comes within TIME: 5m.",
-                show_default=False,
-            ),
-        ] = None,
-    ) -> Result:
-        from orchestrator.cli import render, saved
+    report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
+    text = render.up(report, call.colour, call.started, call.here, call.said)
+    return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
-        call.wait = wait
-        if plan is not None and (topology or file) is not None:
-            raise Usage("up: --topology and --plan exclude each other", hint="testbed up --help")
-        if plan is not None and relabel:
-            raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
-        kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
-        path = _startable(kept.topology if kept else topology, call, file)
-        more = (
-            _avoided(avoid)
-            | _relabelled(relabel)
-            | _adopted(adopt)
-            | ({"expected": kept.fingerprint} if kept else {})
-            | ({} if rollback else {"rollback": False})
-            | _within(confirm_within)
-            | ({"keep_job": True} if keep_job else {})
-        )
-        report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
-        text = render.up(report, call.colour, call.started, call.here, call.said)
-        return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
-    @verb(
-        root,
-        "plan",
-        "Show what `up` would change, port by port. Never writes.",
-        examples="""
+@verb(
+    app,
+    "plan",
+    "Show what `up` would change, port by port. Never writes.",
+    examples="""
 testbed plan examples/torus-3x4.json
 testbed plan -t examples/ring-12.json -o saved.json   keep it for `testbed up --plan saved.json`
 testbed plan -t examples/ring-12.json --exit-code     exit 8 if anything would change
 testbed plan -t examples/ring-12.json --avoid gpu03:p1
 testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move the least
 """,
+)
+def plan(
+    call: Call,
+    file: PlanFile = None,
+    topology: Topology = None,
+    avoid: Avoid = None,
+    relabel: Relabel = False,
+    adopt: Adopt = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False,
+) -> Result:
+    from orchestrator.cli import render, saved
+
+    path = _wanted(topology, call, file)
+    report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
+    hint = ""
+    if out is not None:
+        saved.keep(out, path, report)
+        hint = f"testbed up --plan {out}"
+    differs = exit_code and not report.nothing_to_do
+    return Result(
+        report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
     )
-    def plan(
-        call: Call,
-        file: PlanFile = None,
-        topology: Topology = None,
-        avoid: Avoid = None,
-        relabel: Relabel = False,
-        adopt: Adopt = None,
-        out: Annotated[
-            Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)
-        ] = None,
-        exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False,
-    ) -> Result:
-        from orchestrator.cli import render, saved
 
-        path = _wanted(topology, call, file)
-        report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
-        hint = ""
-        if out is not None:
-            saved.keep(out, path, report)
-            hint = f"testbed up --plan {out}"
-        differs = exit_code and not report.nothing_to_do
-        return Result(
-            report.to_json(), render.plan(report, call.colour), "DIFFERENCES" if differs else "OK", 8 if differs else 0, hint=hint
-        )
 
-    @verb(
-        root,
-        "prewire",
-        "Have robots wire the next plan in the dark, so that `up` only flips.",
-        examples="""
+@verb(
+    app,
+    "prewire",
+    "Have robots wire the next plan in the dark, so that `up` only flips.",
+    examples="""
 testbed prewire --topology next.json
 testbed up --topology next.json         milliseconds, after the minutes of prewire
 """,
-        more="Nothing that is lit is touched and no host sees any of it. What labs can do this: docs/how-to/look-ahead.md.",
-    )
-    def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
-        from orchestrator.cli import render
+    more="Nothing that is lit is touched and no host sees any of it. What labs can do this: docs/how-to/look-ahead.md.",
+)
+def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
+    from orchestrator.cli import render
 
-        path = _startable(topology, call, file)
-        report = call.work(engine().prewire, path, lab=True, **_relabelled(relabel))
-        hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
-        return Result(report.to_json(), render.prewire(report, call.colour, call.said), hint=hint)
+    path = _startable(topology, call, file)
+    report = call.work(engine().prewire, path, lab=True, **_relabelled(relabel))
+    hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
+    return Result(report.to_json(), render.prewire(report, call.colour, call.said), hint=hint)
 
-    @verb(
-        root,
-        "down",
-        "Stop the job, take down what is ours, restore the hosts.",
-        examples="""
+
+@verb(
+    app,
+    "down",
+    "Stop the job, take down what is ours, restore the hosts.",
+    examples="""
 testbed down
 testbed down --yes      do not ask (needed without a terminal)
 """,
-        more="Circuits of others stay. The emulated lab keeps running: `testbed lab stop` ends it.",
-    )
-    def down(call: Call, wait: Wait = None) -> Result:
-        from orchestrator.cli import render
+    more="Circuits of others stay. The emulated lab keeps running: `testbed lab stop` ends it.",
+)
+def down(call: Call, wait: Wait = None) -> Result:
+    from orchestrator.cli import render
 
-        call.wait = wait
-        call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
-        _unwatch(call)
-        report = call.work(engine().down)
-        text = render.down(report, call.colour, call.here, call.said)
-        if report.left:
-            from orchestrator.cli.text import left_words
+    call.wait = wait
+    call.confirm(f"Stop the job and take down our circuits on {call.settings.inventory.name}?")
+    _unwatch(call)
+    report = call.work(engine().down)
+    text = render.down(report, call.colour, call.here, call.said)
+    if report.left:
+        from orchestrator.cli.text import left_words
 
-            words = left_words(len(report.left))
-            return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)
-        return Result(report.to_json(), text)
+        words = left_words(len(report.left))
+        return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, "when they are mended: testbed down", ok=False)
+    return Result(report.to_json(), text)

@@ -50,70 +50,70 @@ class _Lab:
         return self._call.work(engine().down)
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "compare",
-        "Measure two plans in turns with the same job: medians, intervals, a report.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "compare",
+    "Measure two plans in turns with the same job: medians, intervals, a report.",
+    examples="""
 testbed compare examples/topoopt-12.json examples/parallel-ring-12.json --repeats 3 --yes
 testbed compare a.json b.json --job job.json --iterations 40    both run this job
 testbed compare --resume compare-2026-11-21-0001                go on with one that was stopped
 testbed compare --predicted last                                a designed job: prediction beside measurement
 """,
-        more="""
+    more="""
 The order is A B B A A B B A ..., so that a slow drift meets both alike. Each measurement brings the plan up, launches the job anew,
 lets it make its iterations and stops it. Then the lab is as it was before, or as --leave says. Everything measured is kept at once.
 """,
-    )
-    def compare(
-        call: Call,
-        a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.", show_default=False)] = None,
-        b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.", show_default=False)] = None,
-        repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
-        job: Annotated[
-            Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.", show_default=False)
-        ] = None,
-        iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations of each measurement.")] = 20,
-        leave: Annotated[
-            Leave, typer.Option("--leave", help="How the lab is left: as it was before, with A, with B, or down.")
-        ] = Leave.before,
-        within: Annotated[
-            str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.", show_default=False)
-        ] = None,
-        resume: Annotated[
-            str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.", show_default=False)
-        ] = None,
-        out: Annotated[
-            Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)
-        ] = None,
-        predicted: Annotated[
-            str | None,
-            typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.", show_default=False),
-        ] = None,
-    ) -> Result:
-        if predicted is not None:
-            from orchestrator.cli import designmore
+)
+def compare(
+    call: Call,
+    a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.", show_default=False)] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.", show_default=False)] = None,
+    repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
+    job: Annotated[
+        Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.", show_default=False)
+    ] = None,
+    iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations of each measurement.")] = 20,
+    leave: Annotated[
+        Leave, typer.Option("--leave", help="How the lab is left: as it was before, with A, with B, or down.")
+    ] = Leave.before,
+    within: Annotated[
+        str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.", show_default=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)] = None,
+    predicted: Annotated[
+        str | None,
+        typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.", show_default=False),
+    ] = None,
+) -> Result:
+    if predicted is not None:
+        from orchestrator.cli import designmore
 
-            if a is not None or resume is not None:
-                raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
-            return designmore.predicted(call, predicted)
-        from orchestrator.session import load_lab
-        from orchestrator.views.report import comparison as c
+        if a is not None or resume is not None:
+            raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
+        return designmore.predicted(call, predicted)
+    from orchestrator.session import load_lab
+    from orchestrator.views.report import comparison as c
 
-        within_s = _within(within)
-        if resume is not None:
-            if a is not None or job is not None:
-                raise Usage("compare: --resume goes on with the plans and the job it began with; name nothing else")
-            kept = c.again(call.settings, resume)
-        elif a is None or b is None:
-            raise Usage("compare: two plans are wanted", hint="testbed compare A.json B.json")
-        else:
-            lab = load_lab(call.settings.inventory)
-            _ask(call, {"a": a, "b": b}, repeats)
-            kept = c.begin(call.settings, lab, {"a": a, "b": b}, job=job, repeats=repeats, iterations=iterations, leave=leave.value)
-        call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
-        return _measured(call, kept, within_s, out)
+    within_s = _within(within)
+    if resume is not None:
+        if a is not None or job is not None:
+            raise Usage("compare: --resume goes on with the plans and the job it began with; name nothing else")
+        kept = c.again(call.settings, resume)
+    elif a is None or b is None:
+        raise Usage("compare: two plans are wanted", hint="testbed compare A.json B.json")
+    else:
+        lab = load_lab(call.settings.inventory)
+        _ask(call, {"a": a, "b": b}, repeats)
+        kept = c.begin(call.settings, lab, {"a": a, "b": b}, job=job, repeats=repeats, iterations=iterations, leave=leave.value)
+    call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
+    return _measured(call, kept, within_s, out)
 
 
 def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | None) -> Result:

@@ -65,6 +65,43 @@ def rungs(incomplete: str) -> list[str]:
     return [name for name in RUNGS if name.startswith(incomplete)]
 
 
+def drivers(incomplete: str) -> list[str]:
+    """Names of drivers."""
+    from drivers.registry import known_drivers
+
+    return [name for name in known_drivers() if name.startswith(incomplete)]
+
+
+def runs(incomplete: str) -> list[tuple[str, str]]:
+    """Run ids, newest first, and `last`, each with what it was."""
+    from orchestrator.cli.call import Call
+
+    try:
+        call = Call()
+        if not call.settings.store_path.exists():
+            return []
+        with call.store() as store:
+            found = [(r.id, f"{r.verb} {r.plan_name} {r.status}") for r in store.history(limit=50)]
+    except Exception:  # a completion that fails must stay silent
+        return []
+    return [item for item in [*found, ("last", "the newest run")] if item[0].startswith(incomplete)]
+
+
+def lock_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Ids of locks that are held or waited for."""
+    from orchestrator.cli.call import Call
+    from orchestrator.session import load_lab
+    from orchestrator.store.locks import locks_of
+
+    try:
+        call = Call()
+        with call.store() as store:
+            found = locks_of(load_lab(call.settings.inventory), call.settings, store).listed()
+    except Exception:  # a completion that fails must stay silent
+        return []
+    return [(one.id, str(one)) for one in found if one.id.startswith(incomplete)]
+
+
 def _files(incomplete: str, *patterns: str, also: str = "") -> list[str]:
     """Files below the directory that is typed so far, and directories to go on into; from `also` too as long as none is typed."""
     folder = Path(incomplete).parent if "/" in incomplete else Path()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestrator.cli import designmore
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
 
@@ -196,18 +197,10 @@ def _there(path: Path, lab: Lab) -> Plan:
     return load_plan(path, lab)[0]
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(name="design", help="Find a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
-    root.add_typer(app)
-    for method, short in SHORT.items():
-        _method(app, method, short)
-
-    from orchestrator.cli import designmore
-
-    designmore.register(app)
+app = typer.Typer(name="design", help="Find a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def _method(app: typer.Typer, method: str, short: str) -> None:
+def _method(method: str, short: str) -> None:
     @verb(
         app,
         method,
@@ -323,3 +316,8 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
             words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
             return Result(data, "\n".join(lines), "E-INTERRUPTED", 130, words, hint, ok=False)
         return Result(data, "\n".join(lines), hint=hint)
+
+
+for _name, _short in SHORT.items():
+    _method(_name, _short)
+app.add_typer(designmore.app)

@@ -75,100 +75,103 @@ def _plan(call: Call, path: Path | None) -> Plan:
     return load_plan(path, load_lab(call.settings.inventory))[0]
 
 
-def register(app: typer.Typer) -> None:
-    @verb(
-        app,
-        "compare",
-        "Prediction beside measurement, of the job a run launched.",
-        examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
-    )
-    def compare(
-        call: Call,
-        run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: of the latest job.")] = "last",
-    ) -> Result:
-        return predicted(call, run)
+app = typer.Typer()
 
-    @verb(
-        app,
-        "rewire",
-        "What a change to this plan would cost the job, and when it has paid.",
-        examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
-        more="Nothing is moved. The change is that of `testbed plan`; both topologies are reckoned with the new plan's traffic.",
-    )
-    def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
-        from optics.errors import Missing
-        from orchestrator.cli import designtext
-        from orchestrator.plan.design.replan import rewiring
-        from orchestrator.plan.reader import read_plan
-        from orchestrator.session import load_lab
-        from orchestrator.store.keys import slice_of
 
-        wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
-        with call.store() as store:
-            current = store.current(slice_of(lab, call.settings))
-        if current is None:
-            raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
-        change = call.work(engine().plan, topology)
-        report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
-        return Result(report.to_json(), designtext.rewire(report))
+@verb(
+    app,
+    "compare",
+    "Prediction beside measurement, of the job a run launched.",
+    examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
+)
+def compare(
+    call: Call,
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: of the latest job.")] = "last",
+) -> Result:
+    return predicted(call, run)
 
-    @verb(
-        app,
-        "replan",
-        "What going on costs after a failure: go round now, or rewire at the next checkpoint.",
-        examples="""
+
+@verb(
+    app,
+    "rewire",
+    "What a change to this plan would cost the job, and when it has paid.",
+    examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
+    more="Nothing is moved. The change is that of `testbed plan`; both topologies are reckoned with the new plan's traffic.",
+)
+def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
+    from optics.errors import Missing
+    from orchestrator.cli import designtext
+    from orchestrator.plan.design.replan import rewiring
+    from orchestrator.plan.reader import read_plan
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
+
+    wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
+    with call.store() as store:
+        current = store.current(slice_of(lab, call.settings))
+    if current is None:
+        raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
+    change = call.work(engine().plan, topology)
+    report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
+    return Result(report.to_json(), designtext.rewire(report))
+
+
+@verb(
+    app,
+    "replan",
+    "What going on costs after a failure: go round now, or rewire at the next checkpoint.",
+    examples="""
 testbed design replan --topology plan.json --link gpu01:gpu02
 testbed design replan --topology plan.json --host gpu07
 """,
+)
+def replan(
+    call: Call,
+    topology: Topology = None,
+    link: Annotated[
+        list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.", show_default=False)
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.", show_default=False),
+    ] = None,
+    link_up_s: LinkUp = 0.0,
+) -> Result:
+    from orchestrator.cli import designtext
+    from orchestrator.plan.design.replan import degraded
+    from orchestrator.results import to_json
+    from orchestrator.session import load_lab
+
+    pairs = [tuple(text.split(":")) for text in link or ()]
+    if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
+        raise Usage(f"{call.verb}: --link {bad[0]}: wanted two hosts", hint="--link gpu01:gpu02")
+    if not pairs and not host:
+        raise Usage(f"{call.verb}: nothing failed", hint="--link gpu01:gpu02, or --host gpu07")
+    found = degraded(
+        _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
     )
-    def replan(
-        call: Call,
-        topology: Topology = None,
-        link: Annotated[
-            list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.", show_default=False)
-        ] = None,
-        host: Annotated[
-            list[str] | None,
-            typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.", show_default=False),
-        ] = None,
-        link_up_s: LinkUp = 0.0,
-    ) -> Result:
-        from orchestrator.cli import designtext
-        from orchestrator.plan.design.replan import degraded
-        from orchestrator.results import to_json
-        from orchestrator.session import load_lab
+    data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
+    even = found.options.break_even_iterations
+    data["break_even_iterations"] = None if even == float("inf") else even
+    return Result(data, designtext.replan(found))
 
-        pairs = [tuple(text.split(":")) for text in link or ()]
-        if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
-            raise Usage(f"{call.verb}: --link {bad[0]}: wanted two hosts", hint="--link gpu01:gpu02")
-        if not pairs and not host:
-            raise Usage(f"{call.verb}: nothing failed", hint="--link gpu01:gpu02, or --host gpu07")
-        found = degraded(
-            _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
-        )
-        data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
-        even = found.options.break_even_iterations
-        data["break_even_iterations"] = None if even == float("inf") else even
-        return Result(data, designtext.replan(found))
 
-    @verb(
-        app,
-        "cost",
-        "What fabrics cost and draw per host, by a table of prices you edit.",
-        examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
-        more="The prices that come along are unverified; the mark stands beside every total until the file says who checked them.",
-    )
-    def cost(
-        call: Call,
-        ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
-        rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
-        prices: Annotated[
-            Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from orchestrator.cli import designtext
-        from orchestrator.cli.files import read_prices
-        from orchestrator.plan.design.prices import fabrics
+@verb(
+    app,
+    "cost",
+    "What fabrics cost and draw per host, by a table of prices you edit.",
+    examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
+    more="The prices that come along are unverified; the mark stands beside every total until the file says who checked them.",
+)
+def cost(
+    call: Call,
+    ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
+    rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
+    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.", show_default=False)] = None,
+) -> Result:
+    from orchestrator.cli import designtext
+    from orchestrator.cli.files import read_prices
+    from orchestrator.plan.design.prices import fabrics
 
-        found = fabrics(read_prices(prices), ports, rate_gbps)
-        return Result(found.to_json(), designtext.cost(found))
+    found = fabrics(read_prices(prices), ports, rate_gbps)
+    return Result(found.to_json(), designtext.cost(found))

@@ -12,6 +12,7 @@ from optics.errors import BadFile, Interlock, Missing, Unreachable
 from optics.plain import counted, reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.completing import drivers
 
 if TYPE_CHECKING:
     from conformance.run import Report
@@ -23,122 +24,115 @@ if TYPE_CHECKING:
 README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
 
 
-def _drivers(incomplete: str) -> list[str]:
-    from drivers.registry import known_drivers
-
-    return [name for name in known_drivers() if name.startswith(incomplete)]
+app = typer.Typer(name="driver", help="The drivers, and what each is confirmed to do.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(kit.app)
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(
-        name="driver", help="The drivers, and what each is confirmed to do.", no_args_is_help=True, rich_markup_mode=None
-    )
-    root.add_typer(app)
-    kit.add_to(app)
+@verb(
+    app,
+    "list",
+    "List the drivers: devices, addresses, abilities.",
+    examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
+)
+def list_(
+    call: Call,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
+    update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
+) -> Result:
+    from conformance.present import evidence_table, options_table, traits_table
+    from drivers.registry import built_in_drivers, evidence, known_drivers
+    from orchestrator.cli.text import columns
 
-    @verb(
-        app,
-        "list",
-        "List the drivers: devices, addresses, abilities.",
-        examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
-    )
-    def list_(
-        call: Call,
-        markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
-        update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
-    ) -> Result:
-        from conformance.present import evidence_table, options_table, traits_table
-        from drivers.registry import built_in_drivers, evidence, known_drivers
-        from orchestrator.cli.text import columns
+    if markdown or update:
+        own = built_in_drivers()
+        tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
+        if update:
+            return _update(update, tables)
+        return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
+    rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
+    data: list[Any] = []
+    for name in known_drivers():
+        stands, able = evidence(name), _abilities(name)
+        rows.append((name, ", ".join(stands.schemes), ", ".join(able) or "-", stands.family))
+        data.append({"driver": name, "schemes": list(stands.schemes), "abilities": able, "devices": stands.family})
+    return Result({"drivers": data}, "\n".join(columns(rows)))
 
-        if markdown or update:
-            own = built_in_drivers()
-            tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
-            if update:
-                return _update(update, tables)
-            return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
-        rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
-        data: list[Any] = []
-        for name in known_drivers():
-            stands, able = evidence(name), _abilities(name)
-            rows.append((name, ", ".join(stands.schemes), ", ".join(able) or "-", stands.family))
-            data.append({"driver": name, "schemes": list(stands.schemes), "abilities": able, "devices": stands.family})
-        return Result({"drivers": data}, "\n".join(columns(rows)))
 
-    @verb(
-        app,
-        "conform",
-        "Check a driver against an emulator, or a device, with care.",
-        examples="""
+@verb(
+    app,
+    "conform",
+    "Check a driver against an emulator, or a device, with care.",
+    examples="""
 testbed driver conform polatis-scpi                             its own emulator, started and stopped
 testbed driver conform polatis-scpi --only executed-but-no-reply
 testbed driver conform calient-tl1 --junit conformance.xml
 testbed driver conform polatis-scpi --device ocs1               a device of the inventory
 """,
-        more="A device of hardware also needs --hardware; it is only read first, and you are asked before light is moved.\n"
-        "Light is moved between ports that carry none, and what stood before stands afterwards.",
-    )
-    def conform(
-        call: Call,
-        driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=_drivers)],
-        device: Annotated[
-            str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.", show_default=False)
-        ] = None,
-        hardware: Annotated[bool, typer.Option("--hardware", help="Yes, it is a real device.")] = False,
-        junit: Annotated[
-            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-        ] = None,
-        only: Annotated[
-            list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from drivers.registry import driver_class
+    more="A device of hardware also needs --hardware; it is only read first, and you are asked before light is moved.\n"
+    "Light is moved between ports that carry none, and what stood before stands afterwards.",
+)
+def conform(
+    call: Call,
+    driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=drivers)],
+    device: Annotated[
+        str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.", show_default=False)
+    ] = None,
+    hardware: Annotated[bool, typer.Option("--hardware", help="Yes, it is a real device.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.", show_default=False)
+    ] = None,
+) -> Result:
+    from drivers.registry import driver_class
 
-        driver_class(driver)
-        _known(only or [])
-        report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
-        if junit:
-            from conformance.present import junit as as_junit
-
-            _write(junit, as_junit([report]))
-        return _result(call, report, part=bool(only))
-
-    @verb(
-        app,
-        "matrix",
-        "Check all drivers against their emulators; print the support matrix.",
-        examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
-    )
-    def matrix(
-        call: Call,
-        update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.", show_default=False)] = None,
-        junit: Annotated[
-            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from conformance.lab import devices_lab, families, name_of
-        from conformance.present import as_json
+    driver_class(driver)
+    _known(only or [])
+    report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
+    if junit:
         from conformance.present import junit as as_junit
-        from conformance.present import matrix as table
-        from conformance.run import run_many
-        from conformance.subject import Subject
-        from drivers.registry import known_drivers
 
-        names = [name for name in known_drivers() if name in families()]
-        with devices_lab(names) as lab:
-            subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
-            reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
-        text = table(reports.values())
-        if junit:
-            _write(junit, as_junit(reports.values()))
-        data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
-        if update:
-            data |= _update(update, {"matrix": text}).data
-        failed = [name for name, report in reports.items() if not report.ok]
-        if failed:
-            words = f"{len(failed)} drivers do not do what they declare: {', '.join(failed)}"
-            return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
-        return Result(data, text)
+        _write(junit, as_junit([report]))
+    return _result(call, report, part=bool(only))
+
+
+@verb(
+    app,
+    "matrix",
+    "Check all drivers against their emulators; print the support matrix.",
+    examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
+)
+def matrix(
+    call: Call,
+    update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.", show_default=False)] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
+    ] = None,
+) -> Result:
+    from conformance.lab import devices_lab, families, name_of
+    from conformance.present import as_json
+    from conformance.present import junit as as_junit
+    from conformance.present import matrix as table
+    from conformance.run import run_many
+    from conformance.subject import Subject
+    from drivers.registry import known_drivers
+
+    names = [name for name in known_drivers() if name in families()]
+    with devices_lab(names) as lab:
+        subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
+        reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
+    text = table(reports.values())
+    if junit:
+        _write(junit, as_junit(reports.values()))
+    data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
+    if update:
+        data |= _update(update, {"matrix": text}).data
+    failed = [name for name, report in reports.items() if not report.ok]
+    if failed:
+        words = f"{len(failed)} drivers do not do what they declare: {', '.join(failed)}"
+        return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
+    return Result(data, text)
 
 
 def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:

@@ -58,26 +58,28 @@ def _copy(home: Path, to: Path) -> list[Path]:
     return [path.relative_to(home) for path in wanted]
 
 
-def register(app: typer.Typer) -> None:
-    @verb(
-        app,
-        "examples",
-        "List the examples that came along, or copy them into a folder.",
-        examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-        more="Plans and workloads for the default lab, experiments (examples/experiments), a driver to copy.",
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "examples",
+    "List the examples that came along, or copy them into a folder.",
+    examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
+    more="Plans and workloads for the default lab, experiments (examples/experiments), a driver to copy.",
+)
+def examples(
+    call: Call,
+    copy: Annotated[
+        Path | None, typer.Option("--copy", metavar="DIR", help="Copy them here, a new or empty folder.", show_default=False)
+    ] = None,
+) -> Result:
+    home = _home()
+    if copy is not None:
+        files = [str(path) for path in _copy(home, copy)]
+        hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
+        return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
+    found = sorted(
+        str(path.relative_to(home)) for kind in ("*.json", "*/*.yaml", "*/*.py") for path in (home / "examples").glob(kind)
     )
-    def examples(
-        call: Call,
-        copy: Annotated[
-            Path | None, typer.Option("--copy", metavar="DIR", help="Copy them here, a new or empty folder.", show_default=False)
-        ] = None,
-    ) -> Result:
-        home = _home()
-        if copy is not None:
-            files = [str(path) for path in _copy(home, copy)]
-            hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
-            return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
-        found = sorted(
-            str(path.relative_to(home)) for kind in ("*.json", "*/*.yaml", "*/*.py") for path in (home / "examples").glob(kind)
-        )
-        return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
+    return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")

@@ -61,45 +61,43 @@ class Teller:
             os.close(self._log)
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "guard",
-        "Watch the plan that is up; lead traffic round circuits that lose their light.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "guard",
+    "Watch the plan that is up; lead traffic round circuits that lose their light.",
+    examples="""
 testbed guard                     until the plan is taken down, or Ctrl-C
 testbed guard --jsonl --stay      for systemd: wait for plans, one JSON object per event
 testbed up -t examples/ring-12.json --guard     start one in the background
 testbed guard --stop              end the one in the background
 """,
-        more="It moves no light: `testbed up --avoid PORT` does that. While another run holds the lab it stands back.",
-    )
-    def guard(
-        call: Call,
-        jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
-        stay: Annotated[bool, typer.Option("--stay", help="Wait for a plan to come up, and for the next one.")] = False,
-        stop: Annotated[bool, typer.Option("--stop", help="End the guard that runs.")] = False,
-        look: Annotated[str, typer.Option("--look", metavar="TIME", help="How often devices are read.")] = "10s",
-        hold: Annotated[
-            str, typer.Option("--hold", metavar="TIME", help="How long light must stay before it is used again.")
-        ] = "3s",
-        log: Annotated[
-            Path | None, typer.Option("--log", metavar="FILE", help="Keep the events here too.", show_default=False)
-        ] = None,
-    ) -> Result:
-        if stop:
-            return _stopped(call)
-        from orchestrator.engine.guard.guard import GuardOptions
-        from orchestrator.engine.guard.guard import guard as work
+    more="It moves no light: `testbed up --avoid PORT` does that. While another run holds the lab it stands back.",
+)
+def guard(
+    call: Call,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Wait for a plan to come up, and for the next one.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the guard that runs.")] = False,
+    look: Annotated[str, typer.Option("--look", metavar="TIME", help="How often devices are read.")] = "10s",
+    hold: Annotated[str, typer.Option("--hold", metavar="TIME", help="How long light must stay before it is used again.")] = "3s",
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Keep the events here too.", show_default=False)] = None,
+) -> Result:
+    if stop:
+        return _stopped(call)
+    from orchestrator.engine.guard.guard import GuardOptions
+    from orchestrator.engine.guard.guard import guard as work
 
-        manner = GuardOptions(_seconds("--look", look), _seconds("--hold", hold), stay, str(log or ""))
-        teller = Teller(jsonl, call.json, log)
-        try:
-            report = call.work(work, tell=teller, manner=manner)
-        finally:
-            teller.close()
-        moves = f"{report.reroutes} times round dead circuits, {report.restores} times back"
-        return Result(report.to_json(), "" if jsonl else f"Guarded {report.plan or report.lab}: {moves}")
+    manner = GuardOptions(_seconds("--look", look), _seconds("--hold", hold), stay, str(log or ""))
+    teller = Teller(jsonl, call.json, log)
+    try:
+        report = call.work(work, tell=teller, manner=manner)
+    finally:
+        teller.close()
+    moves = f"{report.reroutes} times round dead circuits, {report.restores} times back"
+    return Result(report.to_json(), "" if jsonl else f"Guarded {report.plan or report.lab}: {moves}")
 
 
 def _stopped(call: Call) -> Result:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.completing import taggable
+from orchestrator.cli.completing import lock_ids, taggable
 
 if TYPE_CHECKING:
     from orchestrator.inventory.lab import Lab
@@ -92,12 +92,14 @@ def _table(live: Sequence[Lock]) -> str:
     return "\n".join(columns(rows))
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "lock",
-        "List who holds what; or reserve hosts, ports, devices, the lab.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "lock",
+    "List who holds what; or reserve hosts, ports, devices, the lab.",
+    examples="""
 testbed lock                                               who holds and who waits
 testbed lock --hosts gpu01,gpu02 --for 2h --reason "demo"
 testbed lock --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
@@ -105,115 +107,117 @@ testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, once t
 testbed lock audit                                         who locked, stole, tagged, adopted: the newest 20
 testbed lock audit --last 200
 """,
-        more="A reservation keeps others out until it expires or is unlocked; your own commands work inside it.",
-    )
-    def lock(
-        call: Call,
-        what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.", show_default=False)] = "",
-        hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and what their fibres reach.")] = None,
-        ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
-        device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
-        for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.", show_default=False)] = "",
-        reason: Reason = "",
-        after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
-        queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
-        last: Annotated[
-            int | None, typer.Option("--last", metavar="N", min=1, max=10_000, help="With audit: so many records; 20 unless said.")
-        ] = None,
-    ) -> Result:
-        if last is not None and what != "audit":
-            raise Usage("lock: --last goes with audit", hint="testbed lock audit --last 200")
-        named = bool(hosts or ports or device or for_ or reason or after or queue)
-        if what not in ("", "list", "audit") or (what and named):
-            raise Usage(f"lock: {what!r} goes with nothing else", hint="testbed lock --help")
-        if not named:
-            return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
-        if not for_ or not reason:
-            raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
-        return _reserve(call, hosts, ports, device, for_, reason, after, queue)
+    more="A reservation keeps others out until it expires or is unlocked; your own commands work inside it.",
+)
+def lock(
+    call: Call,
+    what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.", show_default=False)] = "",
+    hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and what their fibres reach.")] = None,
+    ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
+    device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.", show_default=False)] = "",
+    reason: Reason = "",
+    after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
+    queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, max=10_000, help="With audit: so many records; 20 unless said.")
+    ] = None,
+) -> Result:
+    if last is not None and what != "audit":
+        raise Usage("lock: --last goes with audit", hint="testbed lock audit --last 200")
+    named = bool(hosts or ports or device or for_ or reason or after or queue)
+    if what not in ("", "list", "audit") or (what and named):
+        raise Usage(f"lock: {what!r} goes with nothing else", hint="testbed lock --help")
+    if not named:
+        return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
+    if not for_ or not reason:
+        raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
+    return _reserve(call, hosts, ports, device, for_, reason, after, queue)
 
-    @verb(
-        root,
-        "unlock",
-        "Give up a reservation; or take a lock from somebody.",
-        examples="""
+
+@verb(
+    app,
+    "unlock",
+    "Give up a reservation; or take a lock from somebody.",
+    examples="""
 testbed unlock 3f9a1c
 testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
 testbed unlock --hosts --reason "the store was lost, and its last run had a clock ahead"
 """,
-        more="""
+    more="""
 A run that is robbed stops before its next step, and its hosts listen to it no more once a newer run comes. --hosts: hosts that
 refuse every run of this store as older than one they know will take the next; ask first whether somebody else works on them.
 """,
-    )
-    def unlock(
-        call: Call,
-        lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=_ids, show_default=False)] = "",
-        steal: Steal = False,
-        hosts: Annotated[bool, typer.Option("--hosts", help="Hosts from a run of another store, or with a wrong clock.")] = False,
-        reason: Reason = "",
-    ) -> Result:
-        from optics.errors import Locked, Missing
+)
+def unlock(
+    call: Call,
+    lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=lock_ids, show_default=False)] = "",
+    steal: Steal = False,
+    hosts: Annotated[bool, typer.Option("--hosts", help="Hosts from a run of another store, or with a wrong clock.")] = False,
+    reason: Reason = "",
+) -> Result:
+    from optics.errors import Locked, Missing
 
-        if bool(lock) == hosts or (hosts and steal):
-            raise Usage("unlock: name one lock, or --hosts", hint="testbed lock")
-        if hosts:
-            return _take_hosts(call, reason)
-        if steal and not reason:
-            raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
-        with _locks(call) as (_, locks):
-            found = next((one for one in locks.listed() if one.id == lock), None)
-            if found is None:
-                ended = locks.get(lock)
-                how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there never was"
-                raise Missing(f"no lock {lock} is held or waited for: {how}", hint="testbed lock")
-            ours = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
-            if not ours and not steal:
-                whose = "a run that works now" if found.owner == locks.who.owner else f"{found.owner}'s"
-                raise Locked(
-                    f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
-                )
-            taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
-            if taken is None:
-                raise Missing(f"lock {lock} has ended by itself meanwhile", hint="testbed lock")
-        text = f"{'Stolen from' if steal else 'Given up by'} {taken}"
-        still = steal and taken.kind == "run" and taken.state == "active"
-        hint = f"process {taken.pid} on {taken.host} may still end the step it is in; testbed status says what is" if still else ""
-        return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
+    if bool(lock) == hosts or (hosts and steal):
+        raise Usage("unlock: name one lock, or --hosts", hint="testbed lock")
+    if hosts:
+        return _take_hosts(call, reason)
+    if steal and not reason:
+        raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
+    with _locks(call) as (_, locks):
+        found = next((one for one in locks.listed() if one.id == lock), None)
+        if found is None:
+            ended = locks.get(lock)
+            how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there never was"
+            raise Missing(f"no lock {lock} is held or waited for: {how}", hint="testbed lock")
+        ours = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
+        if not ours and not steal:
+            whose = "a run that works now" if found.owner == locks.who.owner else f"{found.owner}'s"
+            raise Locked(
+                f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
+            )
+        taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
+        if taken is None:
+            raise Missing(f"lock {lock} has ended by itself meanwhile", hint="testbed lock")
+    text = f"{'Stolen from' if steal else 'Given up by'} {taken}"
+    still = steal and taken.kind == "run" and taken.state == "active"
+    hint = f"process {taken.pid} on {taken.host} may still end the step it is in; testbed status says what is" if still else ""
+    return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
 
-    @verb(
-        root,
-        "tagout",
-        "Tag out a fibre, port, device or host: no light moves there.",
-        examples="""
+
+@verb(
+    app,
+    "tagout",
+    "Tag out a fibre, port, device or host: no light moves there.",
+    examples="""
 testbed tagout f-gpu03-p2 --reason "hands in rack"   a fibre, by its name in fibres.yml
 testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
 testbed tagout                                     what is tagged out, by whom
 testbed tagout remove f-gpu03-p2                   your own tags there
 testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its id
 """,
-        more="Nothing overrides a tag, --yes neither: a change that would make or break light there is refused with exit 9.",
-    )
-    def tagout(
-        call: Call,
-        subject: Annotated[
-            str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False, autocompletion=taggable)
-        ] = "",
-        name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
-        reason: Reason = "",
-        steal: Steal = False,
-    ) -> Result:
-        if subject in ("", "list"):
-            return _tags(call)
-        if subject == "remove":
-            if not name:
-                raise Usage("tagout remove: what?", hint="testbed tagout list")
-            if steal and not reason:
-                raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
-            return _untag(call, name, steal, reason)
-        if name or steal or not reason:
-            raise Usage("tagout: --reason is missing" if not reason else "tagout: too many words", hint="testbed tagout --help")
-        return _tag(call, subject, reason)
+    more="Nothing overrides a tag, --yes neither: a change that would make or break light there is refused with exit 9.",
+)
+def tagout(
+    call: Call,
+    subject: Annotated[
+        str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False, autocompletion=taggable)
+    ] = "",
+    name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
+    reason: Reason = "",
+    steal: Steal = False,
+) -> Result:
+    if subject in ("", "list"):
+        return _tags(call)
+    if subject == "remove":
+        if not name:
+            raise Usage("tagout remove: what?", hint="testbed tagout list")
+        if steal and not reason:
+            raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
+        return _untag(call, name, steal, reason)
+    if name or steal or not reason:
+        raise Usage("tagout: --reason is missing" if not reason else "tagout: too many words", hint="testbed tagout --help")
+    return _tag(call, subject, reason)
 
 
 def _take_hosts(call: Call, reason: str) -> Result:
@@ -303,12 +307,3 @@ def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
     with _locks(call) as (_, locks):
         gone = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
     return Result({"removed": to_json(gone)}, "\n".join(f"Removed: {tag}" for tag in gone))
-
-
-def _ids(incomplete: str) -> list[tuple[str, str]]:
-    """Complete lock ids from the store."""
-    try:
-        with _locks(Call("unlock")) as (_, locks):
-            return [(one.id, str(one)) for one in locks.listed() if one.id.startswith(incomplete)]
-    except Exception:  # a completion that fails must stay silent
-        return []

@@ -9,75 +9,77 @@ import typer
 from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
 
+app = typer.Typer()
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "status",
-        "Show the lab as its devices and hosts answer now.",
-        examples="""
+
+@verb(
+    app,
+    "status",
+    "Show the lab as its devices and hosts answer now.",
+    examples="""
 testbed status
 testbed status --exit-code      exit 8 if the lab differs from the current plan
 testbed status --json | jq .data.drift
 """,
-    )
-    def status(
-        call: Call, exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False
-    ) -> Result:
-        from orchestrator.cli import render
+)
+def status(
+    call: Call, exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False
+) -> Result:
+    from orchestrator.cli import render
 
-        report = call.work(engine().status)
-        data, text = report.to_json(), render.status(report, call.colour, call.here)
-        silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
-        hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
-        if (refused := unanswered(data, text, silent, hint)) is not None:
-            return refused
-        if report.drift and exit_code:
-            return Result(data, text, "DIFFERENCES", 8)
-        return Result(data, text)
+    report = call.work(engine().status)
+    data, text = report.to_json(), render.status(report, call.colour, call.here)
+    silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
+    hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+    if (refused := unanswered(data, text, silent, hint)) is not None:
+        return refused
+    if report.drift and exit_code:
+        return Result(data, text, "DIFFERENCES", 8)
+    return Result(data, text)
 
-    @verb(
-        root,
-        "verify",
-        "Climb the ladder: map, light, link, identity, forwarding, and traffic if asked.",
-        examples="""
+
+@verb(
+    app,
+    "verify",
+    "Climb the ladder: map, light, link, identity, forwarding, and traffic if asked.",
+    examples="""
 testbed verify
 testbed verify --rung map --rung light
 testbed verify --qualify                 measured traffic on every link: rate and loss
 testbed verify --collective              a short all-reduce, against what the links allow
 testbed verify --json | jq '.data.rungs[] | select(.ok | not)'
 """,
-        more="""
+    more="""
 Every rung is climbed whatever the lower ones said: together they say where the fault is. --qualify and --collective load the links;
 while a job runs they are refused unless --beside-job says otherwise. Exit 5 if a device or host of the plan does not answer, 7 if
 anything else is not as planned.
 """,
-    )
-    def verify(
-        call: Call,
-        rung: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False, autocompletion=rungs
-            ),
-        ] = None,
-        qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
-        collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
-        beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links although a job runs.")] = False,
-    ) -> Result:
-        from orchestrator.cli import render
-        from orchestrator.verify.rung import RUNGS
+)
+def verify(
+    call: Call,
+    rung: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False, autocompletion=rungs
+        ),
+    ] = None,
+    qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
+    collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
+    beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links although a job runs.")] = False,
+) -> Result:
+    from orchestrator.cli import render
+    from orchestrator.verify.rung import RUNGS
 
-        if unknown := [name for name in rung or () if name not in RUNGS]:
-            raise Usage(f"no rung is named {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
-        report = call.work(engine().verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
-        data, text = report.to_json(), render.verify(report, call.colour)
-        if report.ok:
-            return Result(data, text)
-        failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
-        words = f"not verified: {', '.join(failed)}"
-        if report.silent:
-            words += f"; {silent_words(list(report.silent))}"
-            hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
-            return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
-        return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)
+    if unknown := [name for name in rung or () if name not in RUNGS]:
+        raise Usage(f"no rung is named {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
+    report = call.work(engine().verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
+    data, text = report.to_json(), render.verify(report, call.colour)
+    if report.ok:
+        return Result(data, text)
+    failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
+    words = f"not verified: {', '.join(failed)}"
+    if report.silent:
+        words += f"; {silent_words(list(report.silent))}"
+        hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+        return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
+    return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)

@@ -121,7 +121,7 @@ def app(only: str = "") -> typer.Typer:
             print(ctx.get_help())
 
     for module in modules:
-        import_module(f"orchestrator.cli.{module}").register(root)
+        root.add_typer(import_module(f"orchestrator.cli.{module}").app)
     return root
 
 

@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.atomic import probe, write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.runs import _runs
+from orchestrator.cli.completing import runs
 
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord
@@ -23,12 +23,14 @@ LIGHTING = ("up", "rollback", "restore")
 """Verbs after which a plan is up: what a report is asked of when nothing is said."""
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "report",
-        "Write a report of runs: one page that needs nothing else, and figures for papers.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "report",
+    "Write a report of runs: one page that needs nothing else, and figures for papers.",
+    examples="""
 testbed report                                the newest run that brought light to a plan
 testbed report all --inventory lab2           every run of that lab
 testbed report 0007 --out run7.html
@@ -37,51 +39,49 @@ testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
 testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
 testbed report compare-2026-11-21-0001        what `testbed compare` measured
 """,
-        more="""
+    more="""
 Several runs, --since, --until, --plan or `all` make a campaign: how times spread, not only what they were. It is of one lab:
 the inventory's, or that of the newest run. Every measured number on
 the page is the answer to an SQL question over the journals, and the page carries the question. What was not recorded is said so.
 """,
-    )
-    def report(
-        call: Call,
-        run: Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="[RUN|CAMPAIGN]...", help="Run ids, their endings, `last`, `all`; or a campaign.", autocompletion=_runs
-            ),
-        ] = None,
-        out: Annotated[
-            Path | None,
-            typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.", show_default=False),
-        ] = None,
-        figures: Annotated[
-            Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.", show_default=False)
-        ] = None,
-        data: Annotated[
-            Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.", show_default=False)
-        ] = None,
-        since: Annotated[
-            str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.", show_default=False)
-        ] = None,
-        until: Annotated[
-            str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.", show_default=False)
-        ] = None,
-        plan: Annotated[
-            str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.", show_default=False)
-        ] = None,
-    ) -> Result:
-        with call.store() as store:
-            campaign, others = _chosen(call, store, run or [], since, until, plan)
-            more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
-        page_file = _place(call, campaign, out)
-        for flag, folder in (("--figures", figures), ("--data", data)):
-            _folder(flag, folder)
-        made = _made(call, campaign)
-        _save(made, page_file)
-        drawn = _figures(made, figures)
-        tables = _tables(campaign, made, data)
-        return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
+)
+def report(
+    call: Call,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN|CAMPAIGN]...", help="Run ids, their endings, `last`, `all`; or a campaign.", autocompletion=runs
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.", show_default=False),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.", show_default=False)
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.", show_default=False)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.", show_default=False)
+    ] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.", show_default=False)] = None,
+) -> Result:
+    with call.store() as store:
+        campaign, others = _chosen(call, store, run or [], since, until, plan)
+        more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
+    page_file = _place(call, campaign, out)
+    for flag, folder in (("--figures", figures), ("--data", data)):
+        _folder(flag, folder)
+    made = _made(call, campaign)
+    _save(made, page_file)
+    drawn = _figures(made, figures)
+    tables = _tables(campaign, made, data)
+    return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
 
 
 def _made(call: Call, campaign: Campaign) -> Report:

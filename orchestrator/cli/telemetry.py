@@ -10,7 +10,7 @@ import typer
 
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.runs import _runs
+from orchestrator.cli.completing import runs
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.telemetry.influx_api import Target
 
 _OFF = "No InfluxDB is wanted (telemetry.influx.url is none); the journals are complete without"
-_RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=_runs)
+_RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=runs)
 
 
 class Kind(StrEnum):
@@ -71,104 +71,105 @@ def _live(settings: Settings, target: Target) -> Target:
     return replace(target, url=there.url if there else "")
 
 
-def register(root: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    root.add_typer(
-        group, name="telemetry", help="Samples on demand; copies of the journals in InfluxDB; journals as tables and files."
+app = typer.Typer(
+    name="telemetry",
+    help="Samples on demand; copies of the journals in InfluxDB; journals as tables and files.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@verb(
+    app,
+    "status",
+    "Say where copies of the journals go, and how far they are.",
+    examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
+)
+def status(call: Call) -> Result:
+    return _status(call)
+
+
+@verb(
+    app,
+    "start",
+    "Start the sink, and with `auto` the private InfluxDB; print its address.",
+    examples="testbed telemetry start",
+    more="Every command that uses the lab starts them as well. Say `auto` or a URL in telemetry.influx.url of testbed.toml.",
+)
+def start(call: Call) -> Result:
+    from orchestrator.telemetry import influxd, sink
+
+    target = _target(call)
+    if target is None:
+        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+    if target.private:
+        influxd.start(sink.server_dir(call.settings.state_dir))
+    sink.ensure(call.settings)
+    live = _live(call.settings, target)
+    return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
+
+
+@verb(
+    app,
+    "stop",
+    "Stop the sink and the private InfluxDB; journals and data stay.",
+    examples="testbed telemetry stop",
+    more="Those of the setting telemetry.influx.url alone. What is not sent yet is sent when a sink runs again.",
+)
+def stop(call: Call) -> Result:
+    from orchestrator.telemetry import influxd, sink
+
+    target = _target(call)
+    followed = target is not None and sink.stop(call.settings.state_dir, target)
+    folder = sink.server_dir(call.settings.state_dir)
+    served = target is not None and target.private and influxd.stop(folder)
+    stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
+    lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
+    if (other := influxd.found(folder)) is not None:
+        lines.append(f"A private InfluxDB runs at {other.url}; to end it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
+    return Result({"sink": followed, "server": served}, "\n".join(lines))
+
+
+@verb(
+    app,
+    "follow",
+    "Be the sink: copy journals to InfluxDB until nothing is left to do.",
+    examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
+    more="Commands start one in the background by themselves.",
+)
+def follow(
+    call: Call, stay: Annotated[bool, typer.Option("--stay", help="Do not end when there is nothing to do.")] = False
+) -> Result:
+    from orchestrator.telemetry import sink
+
+    target = _target(call)
+    if target is None:
+        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+    state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
+    return Result(
+        {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
     )
-    _register_sink(group)
-    _register_sampling(group)
-    _register_tables(group)
 
 
-def _register_sink(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "status",
-        "Say where copies of the journals go, and how far they are.",
-        examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
-    )
-    def status(call: Call) -> Result:
-        return _status(call)
-
-    @verb(
-        group,
-        "start",
-        "Start the sink, and with `auto` the private InfluxDB; print its address.",
-        examples="testbed telemetry start",
-        more="Every command that uses the lab starts them as well. Say `auto` or a URL in telemetry.influx.url of testbed.toml.",
-    )
-    def start(call: Call) -> Result:
-        from orchestrator.telemetry import influxd, sink
-
-        target = _target(call)
-        if target is None:
-            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-        if target.private:
-            influxd.start(sink.server_dir(call.settings.state_dir))
-        sink.ensure(call.settings)
-        live = _live(call.settings, target)
-        return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
-
-    @verb(
-        group,
-        "stop",
-        "Stop the sink and the private InfluxDB; journals and data stay.",
-        examples="testbed telemetry stop",
-        more="Those of the setting telemetry.influx.url alone. What is not sent yet is sent when a sink runs again.",
-    )
-    def stop(call: Call) -> Result:
-        from orchestrator.telemetry import influxd, sink
-
-        target = _target(call)
-        followed = target is not None and sink.stop(call.settings.state_dir, target)
-        folder = sink.server_dir(call.settings.state_dir)
-        served = target is not None and target.private and influxd.stop(folder)
-        stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
-        lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
-        if (other := influxd.found(folder)) is not None:
-            lines.append(f"A private InfluxDB runs at {other.url}; to end it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
-        return Result({"sink": followed, "server": served}, "\n".join(lines))
-
-    @verb(
-        group,
-        "follow",
-        "Be the sink: copy journals to InfluxDB until nothing is left to do.",
-        examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
-        more="Commands start one in the background by themselves.",
-    )
-    def follow(
-        call: Call, stay: Annotated[bool, typer.Option("--stay", help="Do not end when there is nothing to do.")] = False
-    ) -> Result:
-        from orchestrator.telemetry import sink
-
-        target = _target(call)
-        if target is None:
-            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-        state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
-        return Result(
-            {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
-        )
-
-    @verb(
-        group,
-        "replay",
-        "Send a run's journal to InfluxDB again, from its first point.",
-        examples="""
+@verb(
+    app,
+    "replay",
+    "Send a run's journal to InfluxDB again, from its first point.",
+    examples="""
 testbed telemetry replay last
 testbed telemetry replay 0007 --to http://db.lab:8086
 testbed telemetry replay all --to http://db.lab:8086
 """,
-        more="A point that is there already is written onto itself. The token is taken from TESTBED_INFLUX_TOKEN.",
-    )
-    def replay(
-        call: Call,
-        run: Annotated[str, _RUN],
-        to: Annotated[
-            str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.", show_default=False)
-        ] = None,
-    ) -> Result:
-        return _replay(call, run, to)
+    more="A point that is there already is written onto itself. The token is taken from TESTBED_INFLUX_TOKEN.",
+)
+def replay(
+    call: Call,
+    run: Annotated[str, _RUN],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.", show_default=False)
+    ] = None,
+) -> Result:
+    return _replay(call, run, to)
 
 
 def _status(call: Call) -> Result:
@@ -243,109 +244,109 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     return Result(data, text)
 
 
-def _register_sampling(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "sample",
-        "Look closely: sample ports, light, GPUs and clocks into a run of its own.",
-        examples="""
+@verb(
+    app,
+    "sample",
+    "Look closely: sample ports, light, GPUs and clocks into a run of its own.",
+    examples="""
 testbed telemetry sample                          until Ctrl-C, as often as telemetry.sample_hz says
 testbed telemetry sample --hz 1000 --for 10s
 testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY host, port"
 """,
-        more="It changes nothing and holds no lock. Hosts need one `testbed up` before.",
-    )
-    def sample(
-        call: Call,
-        hz: Annotated[
-            str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.", show_default=False)
-        ] = None,
-        span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
-    ) -> Result:
-        from orchestrator.engine.sample import sample as work
-        from orchestrator.settings import duration, frequency
+    more="It changes nothing and holds no lock. Hosts need one `testbed up` before.",
+)
+def sample(
+    call: Call,
+    hz: Annotated[
+        str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.", show_default=False)
+    ] = None,
+    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
+) -> Result:
+    from orchestrator.engine.sample import sample as work
+    from orchestrator.settings import duration, frequency
 
-        try:
-            seconds = duration(span) if span is not None else None
-            rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
-        except ValueError as error:
-            raise Usage(f"sample: {error}") from None
-        if not rate:
-            raise Usage("sample: --hz 0 is no rate", hint="testbed telemetry sample --hz 10")
-        report = call.work(work, hz=rate, seconds=seconds)
-        missed = f", {report.missed} missed by busy hosts" if report.missed else ""
-        more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
-        size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
-        text = f"{size} in {report.seconds:.1f} s{missed}"
-        lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
-        return Result(report.to_json(), "\n".join(lines))
+    try:
+        seconds = duration(span) if span is not None else None
+        rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
+    except ValueError as error:
+        raise Usage(f"sample: {error}") from None
+    if not rate:
+        raise Usage("sample: --hz 0 is no rate", hint="testbed telemetry sample --hz 10")
+    report = call.work(work, hz=rate, seconds=seconds)
+    missed = f", {report.missed} missed by busy hosts" if report.missed else ""
+    more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
+    size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
+    text = f"{size} in {report.seconds:.1f} s{missed}"
+    lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
+    return Result(report.to_json(), "\n".join(lines))
 
 
-def _register_tables(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "query",
-        "Ask a run's journal in SQL: one table per measurement.",
-        examples="""
+@verb(
+    app,
+    "query",
+    "Ask a run's journal in SQL: one table per measurement.",
+    examples="""
 testbed telemetry query last "SELECT reconfig_id, dark_ms, total_ms FROM reconfig"
 testbed telemetry query all "SELECT percentile(dark_ms, 99) FROM reconfig"
 testbed telemetry query 0007 "SELECT phase, subject, duration_ms FROM phase ORDER BY duration_ms DESC LIMIT 5"
 """,
-        more="SQLite in memory, with percentile(x, p) and median(x). time_ns is wall time. No server is asked.",
-    )
-    def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
-        from orchestrator.cli.text import columns
-        from orchestrator.telemetry import tables
+    more="SQLite in memory, with percentile(x, p) and median(x). time_ns is wall time. No server is asked.",
+)
+def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
+    from orchestrator.cli.text import columns
+    from orchestrator.telemetry import tables
 
-        trouble: list[str] = []
-        names, rows = tables.query(_dirs(call, run), sql, trouble)
-        shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
-        return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
+    trouble: list[str] = []
+    names, rows = tables.query(_dirs(call, run), sql, trouble)
+    shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
+    return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
 
-    @verb(
-        group,
-        "export",
-        "Write a run's journal as files, one per measurement.",
-        examples="""
+
+@verb(
+    app,
+    "export",
+    "Write a run's journal as files, one per measurement.",
+    examples="""
 testbed telemetry export last --out run7
 testbed telemetry export all --out paper --format parquet
 """,
-        more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
-    )
-    def export(
-        call: Call,
-        run: Annotated[str, _RUN],
-        out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to; made if it is not there.")],
-        kind: Annotated[Kind, typer.Option("--format", "-f", help="Which files.")] = Kind.csv,
-    ) -> Result:
-        from orchestrator.cli.text import columns
-        from orchestrator.telemetry import tables
+    more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
+)
+def export(
+    call: Call,
+    run: Annotated[str, _RUN],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to; made if it is not there.")],
+    kind: Annotated[Kind, typer.Option("--format", "-f", help="Which files.")] = Kind.csv,
+) -> Result:
+    from orchestrator.cli.text import columns
+    from orchestrator.telemetry import tables
 
-        trouble: list[str] = []
-        try:
-            made = tables.export(_dirs(call, run), out, kind.value, trouble)
-        except OSError as error:
-            raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
-        rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
-        data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
-        return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
+    trouble: list[str] = []
+    try:
+        made = tables.export(_dirs(call, run), out, kind.value, trouble)
+    except OSError as error:
+        raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
+    rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
+    data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
+    return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
 
-    @verb(
-        group,
-        "prune",
-        "Remove journals of old runs that InfluxDB has.",
-        examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
-        more="Runs, plans and logs stay. How long InfluxDB keeps points is telemetry.influx.retention.",
-    )
-    def prune(
-        call: Call,
-        older: Annotated[str, typer.Option("--older", metavar="TIME", help="Written to longer ago than this: 90d.")],
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-        unsent: Annotated[bool, typer.Option("--unsent", help="Also what InfluxDB has not.")] = False,
-    ) -> Result:
-        return _prune(call, older, dry_run, unsent)
+
+@verb(
+    app,
+    "prune",
+    "Remove journals of old runs that InfluxDB has.",
+    examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
+    more="Runs, plans and logs stay. How long InfluxDB keeps points is telemetry.influx.retention.",
+)
+def prune(
+    call: Call,
+    older: Annotated[str, typer.Option("--older", metavar="TIME", help="Written to longer ago than this: 90d.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    unsent: Annotated[bool, typer.Option("--unsent", help="Also what InfluxDB has not.")] = False,
+) -> Result:
+    return _prune(call, older, dry_run, unsent)
 
 
 def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:

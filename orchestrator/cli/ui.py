@@ -18,41 +18,41 @@ if TYPE_CHECKING:
 PORT = 8420
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "ui",
-        "Serve a page that shows the lab live; a button brings the safe plan up.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "ui",
+    "Serve a page that shows the lab live; a button brings the safe plan up.",
+    examples="""
 testbed ui                                        open the address it prints
 testbed ui --safe-plan examples/ring-12.json      with the safe state one key away
 testbed ui --listen 0.0.0.0                       others may look, nobody but this machine may press
 """,
-        more="""
+    more="""
 Ctrl-C ends it; what runs on the lab goes on. It follows the journals and the store, and hears carriers, counters and
 iterations from the hosts (not with --passive). No device is asked.
 """,
-    )
-    def ui(
-        call: Call,
-        port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
-        listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")] = "127.0.0.1",
-        safe_plan: Annotated[
-            Path | None,
-            typer.Option(
-                "--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).", show_default=False
-            ),
-        ] = None,
-        passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
-    ) -> Result:
-        import asyncio
+)
+def ui(
+    call: Call,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
+    listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")] = "127.0.0.1",
+    safe_plan: Annotated[
+        Path | None,
+        typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).", show_default=False),
+    ] = None,
+    passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
+) -> Result:
+    import asyncio
 
-        with call.store() as store, _listener(listen, port) as listener:
-            try:
-                words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
-            except KeyboardInterrupt:
-                words = ""
-        return Result({"ended": True}, words or "Ended")
+    with call.store() as store, _listener(listen, port) as listener:
+        try:
+            words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
+        except KeyboardInterrupt:
+            words = ""
+    return Result({"ended": True}, words or "Ended")
 
 
 def _listener(address: str, port: int) -> socket.socket:

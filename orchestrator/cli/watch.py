@@ -34,63 +34,63 @@ ONCE_S = 1.5
 SVG_COLUMNS, SVG_ROWS = 110, 46
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "watch",
-        "Show the lab live: circuits, devices, rates, iterations, the last move.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "watch",
+    "Show the lab live: circuits, devices, rates, iterations, the last move.",
+    examples="""
 testbed watch                          until Ctrl-C
 testbed watch --jsonl | jq -c 'select(.event == "reconfig")'
 testbed watch --once                   one picture
 testbed watch --once --svg watch.svg   one picture as a file
 """,
-        more="""
+    more="""
 On a terminal one screen; elsewhere a line per event, and every 5 s the figures. It follows the journals and the store, and hears
 carriers, counters and iterations from the hosts (not with --passive). No device is asked. Ctrl-C ends it with 0.
 """,
-    )
-    def watch(
-        call: Call,
-        jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
-        once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
-        svg: Annotated[
-            Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write it as a picture.", show_default=False)
-        ] = None,
-        length: Annotated[
-            str | None,
-            typer.Option(
-                "--for", metavar="TIME", help="End after this long; with --once: look so long before.", show_default=False
-            ),
-        ] = None,
-        passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
-    ) -> Result:
-        import asyncio
+)
+def watch(
+    call: Call,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write it as a picture.", show_default=False)
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="End after this long; with --once: look so long before.", show_default=False),
+    ] = None,
+    passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
+) -> Result:
+    import asyncio
 
-        from orchestrator.settings import duration
+    from orchestrator.settings import duration
 
-        if svg is not None and not once:
-            raise Usage("--svg is for one picture", hint="testbed watch --once --svg watch.svg")
-        try:
-            seconds = float("inf") if length is None else duration(length)
-        except ValueError as error:
-            raise Usage(f"--for: {error}") from None
-        with call.store() as store:
-            from orchestrator.views.live import Watcher
+    if svg is not None and not once:
+        raise Usage("--svg is for one picture", hint="testbed watch --once --svg watch.svg")
+    try:
+        seconds = float("inf") if length is None else duration(length)
+    except ValueError as error:
+        raise Usage(f"--for: {error}") from None
+    with call.store() as store:
+        from orchestrator.views.live import Watcher
 
-            with Watcher(call.settings, store) as watcher:
-                looker = _Once(call, watcher, svg) if once else _looker(call, watcher, jsonl)
-                if once and length is None:
-                    seconds = 0.0 if passive else ONCE_S
-                try:
-                    asyncio.run(_watch(watcher, looker, seconds, passive))
-                except (KeyboardInterrupt, asyncio.CancelledError):
-                    pass
-                except BrokenPipeError:  # whoever read has seen enough
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                finally:
-                    looker.close()
-                return Result(watcher.picture.whole() if call.json else {}, looker.last)
+        with Watcher(call.settings, store) as watcher:
+            looker = _Once(call, watcher, svg) if once else _looker(call, watcher, jsonl)
+            if once and length is None:
+                seconds = 0.0 if passive else ONCE_S
+            try:
+                asyncio.run(_watch(watcher, looker, seconds, passive))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                pass
+            except BrokenPipeError:  # whoever read has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            finally:
+                looker.close()
+            return Result(watcher.picture.whole() if call.json else {}, looker.last)
 
 
 class _Looker:
