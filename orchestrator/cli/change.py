@@ -11,12 +11,9 @@ from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, v
 from orchestrator.cli.completing import avoidable, plans, saved_plans
 
 Topology = Annotated[
-    Path | None,
-    typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", show_default=False, autocompletion=plans),
+    Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="The plan, a JSON file.", autocompletion=plans)
 ]
-PlanFile = Annotated[
-    Path | None, typer.Argument(metavar="[PLAN]", help="The same as --topology.", show_default=False, autocompletion=plans)
-]
+PlanFile = Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="The same as --topology.", autocompletion=plans)]
 
 
 def _unwatch(call: Call) -> None:
@@ -64,7 +61,6 @@ Avoid = Annotated[
         "--avoid",
         metavar="WHAT",
         help="Do without a host port, device port, fibre, trunk or device; links move to spare ports. May be repeated.",
-        show_default=False,
         autocompletion=avoidable,
     ),
 ]
@@ -86,13 +82,9 @@ Adopt = Annotated[
         "--adopt",
         metavar="CIRCUIT",
         help="Make somebody else's circuit yours: ocs1:4->17, or all of an owner's: owner:alice. May be repeated.",
-        show_default=False,
     ),
 ]
-Wait = Annotated[
-    str | None,
-    typer.Option("--wait", metavar="TIME", help="Wait this long for others who hold what it needs: 10m.", show_default=False),
-]
+Wait = Annotated[str | None, typer.Option("--wait", metavar="TIME", help="Wait this long for others who hold what it needs: 10m.")]
 
 
 def _adopted(words: list[str] | None) -> dict[str, Any]:
@@ -158,10 +150,7 @@ def up(
     file: PlanFile = None,
     topology: Topology = None,
     plan: Annotated[
-        Path | None,
-        typer.Option(
-            "--plan", metavar="SAVED", help="A plan saved with `plan -o`.", show_default=False, autocompletion=saved_plans
-        ),
+        Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved with `plan -o`.", autocompletion=saved_plans)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
     job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the job of the plan.")] = True,
@@ -177,13 +166,7 @@ def up(
     ] = True,
     guard: Annotated[bool, typer.Option("--guard", help="Start `testbed guard` in the background, until `down`.")] = False,
     confirm_within: Annotated[
-        str | None,
-        typer.Option(
-            "--confirm-within",
-            metavar="TIME",
-            help="Go back unless `testbed confirm` comes within TIME: 5m.",
-            show_default=False,
-        ),
+        str | None, typer.Option("--confirm-within", metavar="TIME", help="Go back unless `testbed confirm` comes within TIME: 5m.")
     ] = None,
 ) -> Result:
     from orchestrator.cli import render, saved
@@ -228,7 +211,7 @@ def plan(
     avoid: Avoid = None,
     relabel: Relabel = False,
     adopt: Adopt = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Save the plan here.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False,
 ) -> Result:
     from orchestrator.cli import render, saved

@@ -70,26 +70,19 @@ lets it make its iterations and stops it. Then the lab is as it was before, or a
 )
 def compare(
     call: Call,
-    a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.", show_default=False)] = None,
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.", show_default=False)] = None,
+    a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.")] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.")] = None,
     repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
-    job: Annotated[
-        Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.", show_default=False)
-    ] = None,
+    job: Annotated[Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.")] = None,
     iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations of each measurement.")] = 20,
     leave: Annotated[
         Leave, typer.Option("--leave", help="How the lab is left: as it was before, with A, with B, or down.")
     ] = Leave.before,
-    within: Annotated[
-        str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.", show_default=False)
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.", show_default=False)
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)] = None,
+    within: Annotated[str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.")] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.")] = None,
     predicted: Annotated[
-        str | None,
-        typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.", show_default=False),
+        str | None, typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.")
     ] = None,
 ) -> Result:
     if predicted is not None:

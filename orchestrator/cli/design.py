@@ -20,57 +20,40 @@ if TYPE_CHECKING:
 Workload = Annotated[
     Path | None,
     typer.Option(
-        "--workload",
-        "-w",
-        metavar="FILE",
-        help="What the job moves, a YAML file or a task graph.",
-        show_default=False,
-        autocompletion=workloads,
+        "--workload", "-w", metavar="FILE", help="What the job moves, a YAML file or a task graph.", autocompletion=workloads
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan here.", show_default=False)]
-LabDir = Annotated[
-    str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for, as --inventory.", show_default=False)
-]
+Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan here.")]
+LabDir = Annotated[str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for, as --inventory.")]
 Rules = Annotated[str, typer.Option("--rules", metavar="SET", help="paper, or artifact: what the released planner does.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of everything random; the same gives the same plan.")]
 Backend = Annotated[
     str, typer.Option("--backend", metavar="KIND", help="What the collective library can do: single-order, ring-groups, msccl.")
 ]
-Hosts = Annotated[
-    str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.", show_default=False)
-]
+Hosts = Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.")]
 Beside = Annotated[
-    list[Path] | None,
-    typer.Option("--beside", metavar="PLAN", help="Take hosts that this plan leaves free; may be repeated.", show_default=False),
+    list[Path] | None, typer.Option("--beside", metavar="PLAN", help="Take hosts that this plan leaves free; may be repeated.")
 ]
-Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.", show_default=False)]
+Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.")]
 Simplex = Annotated[bool, typer.Option("--simplex", help="Links that carry one way: transmitters and receivers joined apart.")]
 Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Time a step costs beside its bytes (us), for predictions.")]
 Scale = Annotated[
-    float | None,
-    typer.Option(
-        "--scale", min=0, help="Bytes of the job per byte of the workload; else chosen by the lab's rate.", show_default=False
-    ),
+    float | None, typer.Option("--scale", min=0, help="Bytes of the job per byte of the workload; else chosen by the lab's rate.")
 ]
 Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.")]
 Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts of a rail-only domain.")]
 Segment = Annotated[
-    list[str] | None,
-    typer.Option("--segment", metavar="NAME", help="Packet switch to use, * for any letters; may be repeated.", show_default=False),
+    list[str] | None, typer.Option("--segment", metavar="NAME", help="Packet switch to use, * for any letters; may be repeated.")
 ]
 Search = Annotated[int, typer.Option("--search", min=0, help="TopoOpt: also try so many ways to spread the model (0: its own).")]
 Patience = Annotated[
     int, typer.Option("--patience", min=1, help="End the search after so many tried in a row that are no better (--search).")
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
-Svg = Annotated[
-    Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.", show_default=False)
-]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.")]
 Export = Annotated[
-    Path | None,
-    typer.Option("--export", metavar="DIR", help="Also write it for NCCL, MSCCL, ASTRA-sim, GraphViz, ...", show_default=False),
+    Path | None, typer.Option("--export", metavar="DIR", help="Also write it for NCCL, MSCCL, ASTRA-sim, GraphViz, ...")
 ]
 Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration will take, part by part.")]
 

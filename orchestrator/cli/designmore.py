@@ -12,9 +12,7 @@ from orchestrator.cli.call import Call, Result, Usage, engine, verb
 if TYPE_CHECKING:
     from optics.plan import Plan
 
-Topology = Annotated[
-    Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.", show_default=False)
-]
+Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.")]
 LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) ports take to come up once there is light.")]
 
 COUNTED = 2
@@ -128,13 +126,8 @@ testbed design replan --topology plan.json --host gpu07
 def replan(
     call: Call,
     topology: Topology = None,
-    link: Annotated[
-        list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.", show_default=False)
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.", show_default=False),
-    ] = None,
+    link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.")] = None,
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.")] = None,
     link_up_s: LinkUp = 0.0,
 ) -> Result:
     from orchestrator.cli import designtext
@@ -167,7 +160,7 @@ def cost(
     call: Call,
     ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
     rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
-    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.", show_default=False)] = None,
+    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.cli.files import read_prices

@@ -58,17 +58,10 @@ def power(
     call: Call,
     device: Annotated[
         str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="NAME",
-            help="Only circuits through it.",
-            show_default=False,
-            autocompletion=completing.devices,
-        ),
+        typer.Option("--device", "-d", metavar="NAME", help="Only circuits through it.", autocompletion=completing.devices),
     ] = None,
     history: Annotated[bool, typer.Option("--history", help="Changes since each circuit was first measured.")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a picture here.", show_default=False)] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a picture here.")] = None,
     unicode: Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")] = True,
 ) -> Result:
     from optics.plain import counted

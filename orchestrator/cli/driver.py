@@ -37,7 +37,7 @@ app.add_typer(kit.app)
 def list_(
     call: Call,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
-    update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
+    update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.")] = None,
 ) -> Result:
     from conformance.present import evidence_table, options_table, traits_table
     from drivers.registry import built_in_drivers, evidence, known_drivers
@@ -74,16 +74,10 @@ testbed driver conform polatis-scpi --device ocs1               a device of the 
 def conform(
     call: Call,
     driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=drivers)],
-    device: Annotated[
-        str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.", show_default=False)
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.")] = None,
     hardware: Annotated[bool, typer.Option("--hardware", help="Yes, it is a real device.")] = False,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.", show_default=False)
-    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.")] = None,
 ) -> Result:
     from drivers.registry import driver_class
 
@@ -105,10 +99,8 @@ def conform(
 )
 def matrix(
     call: Call,
-    update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.", show_default=False)] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-    ] = None,
+    update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")] = None,
 ) -> Result:
     from conformance.lab import devices_lab, families, name_of
     from conformance.present import as_json

@@ -70,9 +70,7 @@ app = typer.Typer()
 )
 def examples(
     call: Call,
-    copy: Annotated[
-        Path | None, typer.Option("--copy", metavar="DIR", help="Copy them here, a new or empty folder.", show_default=False)
-    ] = None,
+    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them here, a new or empty folder.")] = None,
 ) -> Result:
     home = _home()
     if copy is not None:

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.telemetry.grafana import GrafanaApi
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="Where Grafana is.", show_default=False)
-]
+Url = Annotated[str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="Where Grafana is.")]
 Token = Annotated[
     str,
     typer.Option(
@@ -25,7 +23,6 @@ Token = Annotated[
         envvar="TESTBED_GRAFANA_TOKEN",
         metavar="TOKEN",
         help="A service account's token; the variable keeps it out of the list of processes.",
-        show_default=False,
         show_envvar=True,
     ),
 ]
@@ -52,7 +49,7 @@ app = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_hel
 )
 def provision(
     call: Call,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to; made if missing.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to; made if missing.")],
 ) -> Result:
     from orchestrator.telemetry.provisioning import write
 
@@ -80,7 +77,6 @@ def push(
             envvar="TESTBED_INFLUX_URL",
             metavar="URL",
             help="InfluxDB as Grafana reaches it: makes or updates the data source.",
-            show_default=False,
         ),
     ] = "",
     database: Annotated[
@@ -121,11 +117,11 @@ def push(
 )
 def note(
     call: Call,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say.")],
     url: Url = "",
     token: Token = "",
-    at: Annotated[str, typer.Option("--at", metavar="TIME", help="When it was; now unless said.", show_default=False)] = "",
-    until: Annotated[str, typer.Option("--until", metavar="TIME", help="When it ended.", show_default=False)] = "",
+    at: Annotated[str, typer.Option("--at", metavar="TIME", help="When it was; now unless said.")] = "",
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="When it ended.")] = "",
 ) -> Result:
     from orchestrator.telemetry.grafana import Note
 

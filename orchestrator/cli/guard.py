@@ -83,7 +83,7 @@ def guard(
     stop: Annotated[bool, typer.Option("--stop", help="End the guard that runs.")] = False,
     look: Annotated[str, typer.Option("--look", metavar="TIME", help="How often devices are read.")] = "10s",
     hold: Annotated[str, typer.Option("--hold", metavar="TIME", help="How long light must stay before it is used again.")] = "3s",
-    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Keep the events here too.", show_default=False)] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Keep the events here too.")] = None,
 ) -> Result:
     if stop:
         return _stopped(call)

@@ -43,9 +43,7 @@ def status(call: Call) -> Result:
 def logs(
     call: Call,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Only ranks of this host.", show_default=False, autocompletion=hosts)
-    ] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", autocompletion=hosts)] = None,
 ) -> Result:
     from orchestrator.cli import render
 
@@ -68,9 +66,7 @@ def stop(call: Call) -> Result:
 def profile(
     call: Call,
     iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Over so many iterations.")] = 5,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it as a workload.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it as a workload.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.engine.profile import as_workload, job_profile

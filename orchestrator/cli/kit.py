@@ -28,7 +28,7 @@ def new(
     call: Call,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The driver's name, such as acme-scpi.")],
     protocol: Annotated[str, typer.Option("--protocol", metavar="P", help="scpi, tl1, http or cli.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder; default ./NAME.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder; default ./NAME.")] = None,
 ) -> Result:
     from conformance.scaffold import scaffold
     from drivers.registry import known_drivers
@@ -55,7 +55,7 @@ def record(
     call: Call,
     device: Annotated[str, typer.Argument(metavar="DEVICE", help="A device of the inventory.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The transcript; must not exist.")],
-    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Where it comes from.", show_default=False)] = "",
+    source: Annotated[str, typer.Option("--source", metavar="TEXT", help="Where it comes from.")] = "",
 ) -> Result:
     from conformance.transcript import Recorder
     from drivers.link.tap import listening
@@ -100,9 +100,7 @@ def replay(
     call: Call,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The transcript.")],
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="TCP port; 0: any free one.")] = 0,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Stop after so long.", show_default=False)
-    ] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", metavar="S", min=0.1, help="Stop after so long.")] = None,
 ) -> Result:
     import asyncio
 

@@ -15,14 +15,9 @@ from orchestrator.cli.completing import cables, devices
 if TYPE_CHECKING:
     from orchestrator.results import Json
 
-Driver = Annotated[
-    str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
-]
+Driver = Annotated[str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.")]
 Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.", autocompletion=cables)]
-Hosts = Annotated[
-    int | None,
-    typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.", show_default=False),
-]
+Hosts = Annotated[int | None, typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.")]
 
 
 def _lab_of(call: Call, driver: str | None) -> Path:

@@ -28,9 +28,7 @@ def _reason(text: str) -> str:
 
 MOST_WORDS = 500
 """A reason stands in tables, status and errors of everybody who meets the lock or tag."""
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", show_default=False, callback=_reason)
-]
+Reason = Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", callback=_reason)]
 Steal = Annotated[bool, typer.Option("--steal", help="Somebody else's: by its exact id, with a reason; kept in the audit.")]
 Names = list[str] | None
 AUDITED = 20
@@ -111,16 +109,16 @@ testbed lock audit --last 200
 )
 def lock(
     call: Call,
-    what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.", show_default=False)] = "",
+    what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.")] = "",
     hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and what their fibres reach.")] = None,
     ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
     device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.", show_default=False)] = "",
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.")] = "",
     reason: Reason = "",
-    after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
+    after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.")] = "",
     queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
     last: Annotated[
-        int | None, typer.Option("--last", metavar="N", min=1, max=10_000, help="With audit: so many records; 20 unless said.")
+        int | None, typer.Option("--last", metavar="N", min=1, max=10000, help="With audit: so many records; 20 unless said.")
     ] = None,
 ) -> Result:
     if last is not None and what != "audit":
@@ -151,7 +149,7 @@ refuse every run of this store as older than one they know will take the next; a
 )
 def unlock(
     call: Call,
-    lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=lock_ids, show_default=False)] = "",
+    lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=lock_ids)] = "",
     steal: Steal = False,
     hosts: Annotated[bool, typer.Option("--hosts", help="Hosts from a run of another store, or with a wrong clock.")] = False,
     reason: Reason = "",
@@ -200,10 +198,8 @@ testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its i
 )
 def tagout(
     call: Call,
-    subject: Annotated[
-        str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False, autocompletion=taggable)
-    ] = "",
-    name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
+    subject: Annotated[str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", autocompletion=taggable)] = "",
+    name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.")] = "",
     reason: Reason = "",
     steal: Steal = False,
 ) -> Result:

@@ -59,9 +59,7 @@ def verify(
     call: Call,
     rung: Annotated[
         list[str] | None,
-        typer.Option(
-            "--rung", metavar="NAME", help="Climb only this rung; may be given again.", show_default=False, autocompletion=rungs
-        ),
+        typer.Option("--rung", metavar="NAME", help="Climb only this rung; may be given again.", autocompletion=rungs),
     ] = None,
     qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,

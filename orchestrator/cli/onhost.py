@@ -48,7 +48,7 @@ Exit 5 if the host cannot be reached.
 def on_host(
     call: Call,
     host: Name,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run there.", show_default=False)],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run there.")],
 ) -> Result:
     from orchestrator.hosts.openssh import run
 

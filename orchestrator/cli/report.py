@@ -53,23 +53,12 @@ def report(
             metavar="[RUN|CAMPAIGN]...", help="Run ids, their endings, `last`, `all`; or a campaign.", autocompletion=runs
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.", show_default=False),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.", show_default=False)
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.", show_default=False)
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.", show_default=False)
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.", show_default=False)
-    ] = None,
-    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.")] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.")] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
 ) -> Result:
     with call.store() as store:
         campaign, others = _chosen(call, store, run or [], since, until, plan)

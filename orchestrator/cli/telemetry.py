@@ -165,9 +165,7 @@ testbed telemetry replay all --to http://db.lab:8086
 def replay(
     call: Call,
     run: Annotated[str, _RUN],
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.", show_default=False)
-    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.")] = None,
 ) -> Result:
     return _replay(call, run, to)
 
@@ -257,10 +255,8 @@ testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY h
 )
 def sample(
     call: Call,
-    hz: Annotated[
-        str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.", show_default=False)
-    ] = None,
-    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
+    hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.")] = None,
+    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.")] = None,
 ) -> Result:
     from orchestrator.engine.sample import sample as work
     from orchestrator.settings import duration, frequency

@@ -40,8 +40,7 @@ def ui(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
     listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")] = "127.0.0.1",
     safe_plan: Annotated[
-        Path | None,
-        typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).", show_default=False),
+        Path | None, typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).")
     ] = None,
     passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
 ) -> Result:

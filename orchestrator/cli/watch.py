@@ -56,12 +56,9 @@ def watch(
     call: Call,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
     once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write it as a picture.", show_default=False)
-    ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write it as a picture.")] = None,
     length: Annotated[
-        str | None,
-        typer.Option("--for", metavar="TIME", help="End after this long; with --once: look so long before.", show_default=False),
+        str | None, typer.Option("--for", metavar="TIME", help="End after this long; with --once: look so long before.")
     ] = None,
     passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
 ) -> Result:
