@@ -76,11 +76,6 @@ def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
     return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
 
 
-def left_words(number: int) -> str:
-    """How many things a change left for hands."""
-    return "1 thing is left for hands" if number == 1 else f"{number} things are left for hands"
-
-
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
 _LABEL = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?\S+\s{2,}")
 
