@@ -1,4 +1,4 @@
-"""The verbs of `testbed design` about what there is already: compare, rewire, replan; and cost."""
+"""The verbs of `testbed design` that assess plans: `compare`, `rewire`, `replan` and `cost`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
+from orchestrator.cli.shared import own_slice
 
 if TYPE_CHECKING:
     from optics.plan import Plan
 
-Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.")]
-LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) ports take to come up once there is light.")]
+Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan made by `testbed design`.")]
+LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) that ports need to come up once they have light.")]
 
 COUNTED = 2
-"""Iterations of a running job over which ports are counted, if nobody has done so before."""
+"""Iterations of a running job over which ports are counted, unless they were counted before."""
 
 
 def predicted(call: Call, run: str) -> Result:
-    """What was predicted of a run's job beside what was measured; of one that runs, its ports' counters are read for it.
+    """Prediction and measurement of a run's job. The port counters of a running job are read first.
 
     Raises: Usage - no such run; Missing - nothing to compare.
     """
@@ -28,11 +29,9 @@ def predicted(call: Call, run: str) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.engine.profile import count_hops, job_profile, versus
     from orchestrator.results import to_json
-    from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
 
     with call.store() as store:
-        job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+        job = store.latest_job(own_slice(call))
         record = store.get(job.run if run == "last" and job is not None else run)
     if record is None:
         raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
@@ -40,7 +39,7 @@ def predicted(call: Call, run: str) -> Result:
     running = False
     if job is not None and job.run == record.id:
         try:
-            running = call.work(engine().job_status).state == "running"  # brings the newest iterations home
+            running = call.work(engine().job_status).state == "running"  # fetches the newest iterations
         except TestbedError as error:
             call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
     found = versus(*of_run)
@@ -79,12 +78,14 @@ app = typer.Typer()
 @verb(
     app,
     "compare",
-    "Prediction beside measurement, of the job a run launched.",
+    "Compare the prediction for a run's job with its measurement.",
     examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
 )
 def compare(
     call: Call,
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: of the latest job.")] = "last",
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job).")
+    ] = "last",
 ) -> Result:
     return predicted(call, run)
 
@@ -92,9 +93,9 @@ def compare(
 @verb(
     app,
     "rewire",
-    "What a change to this plan would cost the job, and when it has paid.",
+    "Show what changing to this plan costs the job, and when it pays off.",
     examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
-    more="Nothing is moved. The change is that of `testbed plan`; both topologies are reckoned with the new plan's traffic.",
+    more="The lab is not changed. The change is that of `testbed plan`; both topologies are computed with the new plan's traffic.",
 )
 def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
     from optics.errors import Missing
@@ -108,7 +109,7 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
     with call.store() as store:
         current = store.current(slice_of(lab, call.settings))
     if current is None:
-        raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
+        raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {topology}")
     change = call.work(engine().plan, topology)
     report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
     return Result(report.to_json(), designtext.rewire(report))
@@ -117,7 +118,7 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
 @verb(
     app,
     "replan",
-    "What going on costs after a failure: go round now, or rewire at the next checkpoint.",
+    "After a failure, compare rerouting now with rewiring at the next checkpoint.",
     examples="""
 testbed design replan --topology plan.json --link gpu01:gpu02
 testbed design replan --topology plan.json --host gpu07
@@ -126,8 +127,8 @@ testbed design replan --topology plan.json --host gpu07
 def replan(
     call: Call,
     topology: Topology = None,
-    link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.")] = None,
-    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.")] = None,
+    link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A failed link; may be repeated.")] = None,
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A failed host; may be repeated.")] = None,
     link_up_s: LinkUp = 0.0,
 ) -> Result:
     from orchestrator.cli import designtext
@@ -137,9 +138,9 @@ def replan(
 
     pairs = [tuple(text.split(":")) for text in link or ()]
     if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
-        raise Usage(f"{call.verb}: --link {bad[0]}: wanted two hosts", hint="--link gpu01:gpu02")
+        raise Usage(f"{call.verb}: --link {bad[0]}: must name two hosts", hint="--link gpu01:gpu02")
     if not pairs and not host:
-        raise Usage(f"{call.verb}: nothing failed", hint="--link gpu01:gpu02, or --host gpu07")
+        raise Usage(f"{call.verb}: no failure given", hint="--link gpu01:gpu02, or --host gpu07")
     found = degraded(
         _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
     )
@@ -152,15 +153,15 @@ def replan(
 @verb(
     app,
     "cost",
-    "What fabrics cost and draw per host, by a table of prices you edit.",
+    "Show cost and power of fabrics per host, from an editable table of prices.",
     examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
-    more="The prices that come along are unverified; the mark stands beside every total until the file says who checked them.",
+    more="The supplied prices are unverified; totals are marked so until the file says who checked them.",
 )
 def cost(
     call: Call,
-    ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
-    rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
-    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.")] = None,
+    ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports per host.")] = 4,
+    rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Rate of each port.")] = 25.0,
+    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")] = None,
 ) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.cli.files import read_prices

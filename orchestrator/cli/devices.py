@@ -1,4 +1,4 @@
-"""`testbed devices`: who the devices are and what they can do; `testbed devices power`: the light on every circuit."""
+"""`testbed devices`: identity and abilities of the devices; `testbed devices power`: optical power on every circuit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli import completing
 from orchestrator.cli.call import Call, Result, engine, verb
+from orchestrator.cli.shared import Unicode, write_file
 
 app = typer.Typer(name="devices", rich_markup_mode=None)
 
@@ -17,12 +18,13 @@ app = typer.Typer(name="devices", rich_markup_mode=None)
 @verb(
     app,
     "",
-    "The devices: identity, ports, light, what each can do.",
+    "List the devices: identity, ports, optical power, abilities.",
     examples="testbed devices\ntestbed devices --json | jq '.data.devices[].abilities'\ntestbed devices power",
 )
 def devices(call: Call) -> Result:
+    from optics.plain import seconds_text
     from orchestrator.cli.call import unanswered
-    from orchestrator.cli.text import columns, seconds_text
+    from orchestrator.cli.text import columns
 
     report = call.work(engine().devices)
     rows: list[Sequence[str]] = [("device", "", "driver", "ports", "holds", "settles", "light", "abilities", "identity")]
@@ -45,41 +47,42 @@ def devices(call: Call) -> Result:
 @verb(
     app,
     "power",
-    "Show the light on every circuit: in, out, loss against expectation.",
+    "Show power in and out and loss of every circuit, and the expected loss.",
     examples="""
 testbed devices power
 testbed devices power --device ocs1
-testbed devices power --history           how each circuit's loss changed since it was first measured
-testbed devices power --svg light.svg     the same as a picture
+testbed devices power --history           change of each circuit's loss since its first measurement
+testbed devices power --svg light.svg     draw a bar chart
 """,
-    more="Every look is kept, those of `up` and `verify` too; nothing is written to a device.",
+    more="Each measurement is recorded, as are those of `up` and `verify`. Devices are only read.",
 )
 def power(
     call: Call,
     device: Annotated[
         str | None,
-        typer.Option("--device", "-d", metavar="NAME", help="Only circuits through it.", autocompletion=completing.devices),
+        typer.Option(
+            "--device", "-d", metavar="NAME", help="Only circuits through this device.", autocompletion=completing.devices
+        ),
     ] = None,
-    history: Annotated[bool, typer.Option("--history", help="Changes since each circuit was first measured.")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a picture here.")] = None,
-    unicode: Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")] = True,
+    history: Annotated[bool, typer.Option("--history", help="Also show changes since the first measurement.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw a bar chart to this file.")] = None,
+    unicode: Unicode = True,
 ) -> Result:
     from optics.plain import counted
-    from orchestrator.atomic import write_whole
     from orchestrator.cli import lightpicture
 
     report = call.work(engine().devices_power, device=device, history=history)
     lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
     if history:
-        lines += ["", *(lightpicture.history(report.history, call.colour) or ["  nothing was measured before"])]
+        lines += ["", *(lightpicture.history(report.history, call.colour) or ["  no earlier measurements"])]
     lines += [f"  {note}" for note in report.notes]
     if svg is not None:
-        write_whole(svg, lightpicture.svg(report))
+        write_file(svg, lightpicture.svg(report))
         call.note(f"written: {svg}")
     dark = sum(bool(c.lost) for c in report.circuits)
     drifted = sum(c.beyond for c in report.history)
     blind = sum(c.in_dbm is None and c.out_dbm is None and not c.lost for c in report.circuits)
-    summary = counted(len(report.circuits), "circuit") + (f", {blind} not measured (no meter on the way)" if blind else "")
+    summary = counted(len(report.circuits), "circuit") + (f", {blind} not measured (no power meter on the path)" if blind else "")
     summary += f", {dark} dark" if dark else ""
     summary += f", {drifted} changed beyond repeatability" if drifted else ""
-    return Result(report.to_json(), "\n".join([*lines, f"Light on {report.lab}: {summary}"]))
+    return Result(report.to_json(), "\n".join([*lines, f"Power on {report.lab}: {summary}"]))

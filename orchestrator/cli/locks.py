@@ -70,7 +70,8 @@ def _data(lock: Lock) -> dict[str, Json]:
 
 
 def _table(live: Sequence[Lock]) -> str:
-    from orchestrator.cli.text import columns, seconds_text
+    from optics.plain import seconds_text
+    from orchestrator.cli.text import columns
     from orchestrator.store.lock_queue import clock
 
     if not live:
@@ -143,7 +144,7 @@ def lock(
     examples="""
 testbed unlock 3f9a1c
 testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
-testbed unlock --hosts --reason "the store was lost, and its last run had a clock ahead"
+testbed unlock --hosts --reason "the run store was lost"
 """,
     more="""
 A run that loses its lock stops before its next step, and its hosts reject it once a newer run has started. Use --hosts when hosts

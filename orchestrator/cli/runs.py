@@ -1,4 +1,4 @@
-"""The verbs that read what was: `history` and `show`."""
+"""The verbs that show past runs: `history` and `show`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
+from orchestrator.cli.shared import Unicode
 
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord
 
 
 def wall(record: RunRecord) -> float | None:
-    """How long (s) a run took by the wall clock, which is all that is known of those of older stores."""
+    """Duration of a run (s) by the wall clock: runs in older stores have no other."""
     return None if record.ended is None else max(0.0, record.ended - record.started)
 
 
@@ -29,7 +30,7 @@ def _prune(call: Call, keep: int | None, dry_run: bool) -> Result:
     with call.store() as store:
         found = pruning.forgettable(store, call.settings, keep, target_of(call.settings))
         data = {"removed": to_json([r.id for r in found.going]), "stay": to_json(dict(found.staying)), "mb": found.bytes / 1e6}
-        lines = [f"{run}  stays: {why}" for run, why in found.staying]
+        lines = [f"{run}  kept: {why}" for run, why in found.staying]
         if not found.going:
             return Result(data, "\n".join([*lines, f"Nothing to remove: no more than {keep} runs, or all older ones are needed"]))
         first, last = found.going[0].id, found.going[-1].id
@@ -48,33 +49,34 @@ app = typer.Typer()
 @verb(
     app,
     "history",
-    "List the runs: who changed what when.",
+    "List runs: who changed what, and when.",
     examples="""
 testbed history
 testbed history --limit 100
 testbed history --json | jq '.data.runs[0]'
-testbed history --prune --keep 200 --dry-run       what would be removed
-testbed history --prune --keep 200 --yes           remove your older runs, their journals too
+testbed history --prune --keep 200 --dry-run       show what would be removed
+testbed history --prune --keep 200 --yes           remove your older runs and their journals
 """,
     more="""
-Nothing is removed unasked. --prune never takes a run that is up, half done or waits to be confirmed, that `rollback` or `resume`
-would go to, whose journal is not in InfluxDB yet where one is named, or that a comparison is made of.
+--prune asks first. It keeps runs that are current, unfinished or unconfirmed, those needed by `rollback`, `resume` or a
+comparison, and, if an InfluxDB is configured, those whose journals have not been sent to it.
 """,
 )
 def history(
     call: Call,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
-    prune: Annotated[bool, typer.Option("--prune", help="Remove all but the newest of your runs.")] = False,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="With --prune: how many stay; 200 unless said.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would go.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of runs.")] = 20,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove all but your newest runs.")] = False,
+    keep: Annotated[int | None, typer.Option("--keep", min=1, help="With --prune: number of runs to keep (default 200).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only show what would be removed.")] = False,
 ) -> Result:
-    from orchestrator.cli.text import columns, seconds_text, when
+    from optics.plain import seconds_text
+    from orchestrator.cli.text import columns, when
     from orchestrator.results import Json, to_json
 
     if prune:
         return _prune(call, keep, dry_run)
     if keep is not None or dry_run:
-        raise Usage("--keep and --dry-run go with --prune", hint="testbed history --prune --keep 200 --dry-run")
+        raise Usage("--keep and --dry-run can only be used with --prune", hint="testbed history --prune --keep 200 --dry-run")
     with call.store() as store:
         records = store.history(limit=limit)
     rows = [("run", "verb", "plan", "status", "took", "started", "by")]
@@ -91,25 +93,27 @@ def history(
 @verb(
     app,
     "show",
-    "Show one run: its phases as a waterfall, its steps, its job.",
+    "Show a run: a waterfall of its phases, its steps, its job.",
     examples="""
 testbed show                  the newest run
 testbed show 2026-11-21-0007
-testbed show 0007 --steps     with every journalled step
+testbed show 0007 --steps     list every step
 """,
 )
 def show(
     call: Call,
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=runs)] = "last",
-    steps: Annotated[bool, typer.Option("--steps", help="List every journalled step.")] = False,
-    unicode: Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")] = True,
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)] = "last",
+    steps: Annotated[bool, typer.Option("--steps", help="List every step.")] = False,
+    unicode: Unicode = True,
 ) -> Result:
     import shutil
 
+    from optics.plain import seconds_text
     from orchestrator.cli import waterfall
-    from orchestrator.cli.text import columns, path_text, seconds_text, when
-    from orchestrator.results import Json, to_json
+    from orchestrator.cli.text import columns, when
+    from orchestrator.results import Json, path_text, to_json
     from orchestrator.telemetry.reader import read
+    from orchestrator.views.waterfall import bar_json, bars, iterations
 
     with call.store() as store:
         record = store.get(run)
@@ -123,8 +127,8 @@ def show(
     directory = call.settings.run_dir(record.id)
     trouble: list[str] = []
     points = list(read(directory, ("phase", "reconfig", "iteration", "collective"), trouble))
-    found = waterfall.bars(points)
-    jobs = waterfall.iterations(points)
+    found = bars(points)
+    jobs = iterations(points)
     seconds = record.seconds if record.seconds is not None else wall(record)
     took = f", took {seconds_text(seconds)}" if seconds is not None else ""
     lines = [
@@ -152,8 +156,8 @@ def show(
     details.pop("plan_text")
     data: dict[str, Json] = {
         "run": details,
-        "phases": [waterfall.bar_json(b) for b in found if b.kind == "run"],
-        "parts": [waterfall.bar_json(b) for b in found if b.kind != "run"],
+        "phases": [bar_json(b) for b in found if b.kind == "run"],
+        "parts": [bar_json(b) for b in found if b.kind != "run"],
         "reconfigs": [cast(Json, dict(p.fields)) for p in points if p.measurement == "reconfig"],
         "jobs": to_json(jobs),
         "steps": to_json(done),

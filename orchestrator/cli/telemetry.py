@@ -1,4 +1,4 @@
-"""`testbed telemetry`: the sink to InfluxDB, and what the journals hold as tables and files."""
+"""`testbed telemetry`: the sink to InfluxDB, sampling on demand, and journals as tables and files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import typer
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import runs
+from orchestrator.cli.shared import seconds
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.settings import Settings
     from orchestrator.telemetry.influx_api import Target
 
-_OFF = "No InfluxDB is wanted (telemetry.influx.url is none); the journals are complete without"
-_RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=runs)
+_OFF = "No InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
+_RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
 
 
 class Kind(StrEnum):
@@ -29,7 +30,7 @@ class Kind(StrEnum):
 
 
 def _dirs(call: Call, run: str) -> list[Path]:
-    """The directories of the runs a word means. Raises: Usage - there is none, or it has no journal."""
+    """The directories of the named runs. Raises: Usage - there are none, or without a journal."""
     from orchestrator.telemetry.reader import parts
 
     runs = call.settings.state_dir / "runs"
@@ -53,8 +54,8 @@ def _target(call: Call, url: str | None = None) -> Target | None:
 
     if url is not None:
         if url in ("none", "auto"):
-            raise Usage("--to: wanted http://HOST:PORT")
-        load(env={"TESTBED_INFLUX_URL": url})  # refuses what is no URL, and passwords in one
+            raise Usage("--to: must be http://HOST:PORT")
+        load(env={"TESTBED_INFLUX_URL": url})  # refuses malformed URLs, and passwords in them
     return target_of(call.settings, url)
 
 
@@ -73,7 +74,7 @@ def _live(settings: Settings, target: Target) -> Target:
 
 app = typer.Typer(
     name="telemetry",
-    help="Samples on demand; copies of the journals in InfluxDB; journals as tables and files.",
+    help="Sample on demand; copy journals to InfluxDB; query and export them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -82,7 +83,7 @@ app = typer.Typer(
 @verb(
     app,
     "status",
-    "Say where copies of the journals go, and how far they are.",
+    "Show where journals are copied to, and how much is still to be sent.",
     examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
 )
 def status(call: Call) -> Result:
@@ -94,7 +95,7 @@ def status(call: Call) -> Result:
     "start",
     "Start the sink, and with `auto` the private InfluxDB; print its address.",
     examples="testbed telemetry start",
-    more="Every command that uses the lab starts them as well. Say `auto` or a URL in telemetry.influx.url of testbed.toml.",
+    more="Commands that use the lab start them, too. Set telemetry.influx.url in testbed.toml to `auto` or a URL.",
 )
 def start(call: Call) -> Result:
     from orchestrator.telemetry import influxd, sink
@@ -112,9 +113,9 @@ def start(call: Call) -> Result:
 @verb(
     app,
     "stop",
-    "Stop the sink and the private InfluxDB; journals and data stay.",
+    "Stop the sink and the private InfluxDB; journals and data are kept.",
     examples="testbed telemetry stop",
-    more="Those of the setting telemetry.influx.url alone. What is not sent yet is sent when a sink runs again.",
+    more="Applies to those of the setting telemetry.influx.url. Unsent points are sent when a sink runs again.",
 )
 def stop(call: Call) -> Result:
     from orchestrator.telemetry import influxd, sink
@@ -124,21 +125,21 @@ def stop(call: Call) -> Result:
     folder = sink.server_dir(call.settings.state_dir)
     served = target is not None and target.private and influxd.stop(folder)
     stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
-    lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
+    lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing was running for this setting"]
     if (other := influxd.found(folder)) is not None:
-        lines.append(f"A private InfluxDB runs at {other.url}; to end it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
+        lines.append(f"A private InfluxDB runs at {other.url}; to stop it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
     return Result({"sink": followed, "server": served}, "\n".join(lines))
 
 
 @verb(
     app,
     "follow",
-    "Be the sink: copy journals to InfluxDB until nothing is left to do.",
+    "Run the sink in the foreground: copy journals to InfluxDB until all are sent.",
     examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
-    more="Commands start one in the background by themselves.",
+    more="Commands start one in the background automatically.",
 )
 def follow(
-    call: Call, stay: Annotated[bool, typer.Option("--stay", help="Do not end when there is nothing to do.")] = False
+    call: Call, stay: Annotated[bool, typer.Option("--stay", help="Keep running when all journals are sent.")] = False
 ) -> Result:
     from orchestrator.telemetry import sink
 
@@ -154,18 +155,20 @@ def follow(
 @verb(
     app,
     "replay",
-    "Send a run's journal to InfluxDB again, from its first point.",
+    "Send a run's whole journal to InfluxDB again.",
     examples="""
 testbed telemetry replay last
 testbed telemetry replay 0007 --to http://db.lab:8086
 testbed telemetry replay all --to http://db.lab:8086
 """,
-    more="A point that is there already is written onto itself. The token is taken from TESTBED_INFLUX_TOKEN.",
+    more="Existing points are overwritten with the same values. The token is read from TESTBED_INFLUX_TOKEN.",
 )
 def replay(
     call: Call,
     run: Annotated[str, _RUN],
-    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Send to this InfluxDB instead of the configured one.")
+    ] = None,
 ) -> Result:
     return _replay(call, run, to)
 
@@ -185,7 +188,7 @@ def _status(call: Call) -> Result:
     lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
     data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
     if target is None:
-        return Result(data, "\n".join([*lines, "influx    none wanted (telemetry.influx.url)"]))
+        return Result(data, "\n".join([*lines, "influx    none configured (telemetry.influx.url)"]))
     live, server, version = _live(settings, target), "", ""
     if not live.url:
         server = "not installed" if influxd.program() is None else "private, not started yet"
@@ -204,9 +207,10 @@ def _status(call: Call) -> Result:
     lines += [
         f"influx    {server}",
         f"database  {target.db}",
-        f"sink      {f'runs, pid {state.pid}' if running else 'does not run; the next command starts it'}"
+        f"sink      {f'running, pid {state.pid}' if running else 'not running; the next command starts it'}"
         + (f", last sent {when(state.last)}" if state.last else ""),
-        f"sent      {counted(sent, 'point')}, {behind} bytes to go" + (f", {counted(refused, 'point')} refused" if refused else ""),
+        f"sent      {counted(sent, 'point')}, {behind} bytes still to send"
+        + (f", {counted(refused, 'point')} refused" if refused else ""),
     ]
     if refused:
         lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
@@ -225,7 +229,9 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
 
     target = _target(call, to)
     if target is None:
-        raise Usage("replay: no InfluxDB is wanted (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL")
+        raise Usage(
+            "replay: no InfluxDB is configured (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL"
+        )
     folders = _dirs(call, run)
     if target.private:
         target = replace(target, url=influxd.start(sink.server_dir(call.settings.state_dir)).url)
@@ -238,37 +244,39 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     if written.refused:
         kept = "it stays" if written.refused == 1 else "they stay"
         words = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.words}"
-        return Result(data, text, "E-REFUSED", 7, words, "another database has no old types: TESTBED_INFLUX_DB=testbed2", ok=False)
+        return Result(
+            data, text, "E-REFUSED", 7, words, "a new database has no conflicting field types: TESTBED_INFLUX_DB=testbed2", ok=False
+        )
     return Result(data, text)
 
 
 @verb(
     app,
     "sample",
-    "Look closely: sample ports, light, GPUs and clocks into a run of its own.",
+    "Sample ports, optical power, GPUs and clocks at high rate; record them as a run.",
     examples="""
-testbed telemetry sample                          until Ctrl-C, as often as telemetry.sample_hz says
+testbed telemetry sample                          until Ctrl-C, at telemetry.sample_hz
 testbed telemetry sample --hz 1000 --for 10s
 testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY host, port"
 """,
-    more="It changes nothing and holds no lock. Hosts need one `testbed up` before.",
+    more="It changes nothing and takes no lock. Hosts must have been set up by `testbed up` once.",
 )
 def sample(
     call: Call,
-    hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.")] = None,
-    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.")] = None,
+    hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples per second and port, up to 1000.")] = None,
+    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Duration.")] = None,
 ) -> Result:
     from orchestrator.engine.sample import sample as work
     from orchestrator.settings import duration, frequency
 
     try:
-        seconds = duration(span) if span is not None else None
+        span_s = duration(span) if span is not None else None
         rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
     except ValueError as error:
         raise Usage(f"sample: {error}") from None
     if not rate:
-        raise Usage("sample: --hz 0 is no rate", hint="testbed telemetry sample --hz 10")
-    report = call.work(work, hz=rate, seconds=seconds)
+        raise Usage("sample: --hz must be above 0", hint="testbed telemetry sample --hz 10")
+    report = call.work(work, hz=rate, seconds=span_s)
     missed = f", {report.missed} missed by busy hosts" if report.missed else ""
     more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
     size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
@@ -280,13 +288,13 @@ def sample(
 @verb(
     app,
     "query",
-    "Ask a run's journal in SQL: one table per measurement.",
+    "Query a run's journal in SQL; there is one table per measurement.",
     examples="""
 testbed telemetry query last "SELECT reconfig_id, dark_ms, total_ms FROM reconfig"
 testbed telemetry query all "SELECT percentile(dark_ms, 99) FROM reconfig"
 testbed telemetry query 0007 "SELECT phase, subject, duration_ms FROM phase ORDER BY duration_ms DESC LIMIT 5"
 """,
-    more="SQLite in memory, with percentile(x, p) and median(x). time_ns is wall time. No server is asked.",
+    more="Uses SQLite in memory, with percentile(x, p) and median(x); no server is needed. time_ns is wall time.",
 )
 def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
     from orchestrator.cli.text import columns
@@ -303,7 +311,7 @@ def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argum
 @verb(
     app,
     "export",
-    "Write a run's journal as files, one per measurement.",
+    "Export a run's journal as files, one per measurement.",
     examples="""
 testbed telemetry export last --out run7
 testbed telemetry export all --out paper --format parquet
@@ -313,8 +321,8 @@ testbed telemetry export all --out paper --format parquet
 def export(
     call: Call,
     run: Annotated[str, _RUN],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to; made if it is not there.")],
-    kind: Annotated[Kind, typer.Option("--format", "-f", help="Which files.")] = Kind.csv,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Directory; created if missing.")],
+    kind: Annotated[Kind, typer.Option("--format", "-f", help="Format of the files.")] = Kind.csv,
 ) -> Result:
     from orchestrator.cli.text import columns
     from orchestrator.telemetry import tables
@@ -332,37 +340,33 @@ def export(
 @verb(
     app,
     "prune",
-    "Remove journals of old runs that InfluxDB has.",
+    "Remove journals of old runs that were sent to InfluxDB.",
     examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
-    more="Runs, plans and logs stay. How long InfluxDB keeps points is telemetry.influx.retention.",
+    more="Runs, plans and logs are kept. telemetry.influx.retention sets how long InfluxDB keeps points.",
 )
 def prune(
     call: Call,
-    older: Annotated[str, typer.Option("--older", metavar="TIME", help="Written to longer ago than this: 90d.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    unsent: Annotated[bool, typer.Option("--unsent", help="Also what InfluxDB has not.")] = False,
+    older: Annotated[str, typer.Option("--older", metavar="TIME", help="Only journals last written before this long ago: 90d.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    unsent: Annotated[bool, typer.Option("--unsent", help="Also journals that were not sent to InfluxDB.")] = False,
 ) -> Result:
     return _prune(call, older, dry_run, unsent)
 
 
 def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:
     from orchestrator.results import to_json
-    from orchestrator.settings import duration
     from orchestrator.telemetry import retention
 
-    try:
-        older_s = duration(older)
-    except ValueError as error:
-        raise Usage(f"--older: {error}") from None
+    older_s = seconds("--older", older, "90d")
     with call.store() as store:
         running = {record.id for record in store.history(limit=0) if record.status == "running"}
     found = retention.old(call.settings.state_dir / "runs", older_s, running, None if unsent else _target(call))
     going = [each for each in found if not each.why]
     size = sum(each.bytes for each in going) / 1e6
-    lines = [f"{each.run}  stays: {each.why}" for each in found if each.why]
+    lines = [f"{each.run}  kept: {each.why}" for each in found if each.why]
     data: dict[str, Json] = {"runs": [each.run for each in going], "stay": to_json([e for e in found if e.why]), "mb": size}
     if not going:
-        return Result(data, "\n".join([*lines, f"No journal is older than {older} and may go"]))
+        return Result(data, "\n".join([*lines, f"No journal older than {older} can be removed"]))
     what = f"{len(going)} journals, {going[0].run} to {going[-1].run}, {size:.1f} MB"
     if dry_run:
         return Result(data, "\n".join([*lines, f"Would remove {what}"]))
@@ -376,7 +380,7 @@ def _cell(value: Any) -> str:
 
 
 def _torn(trouble: list[str]) -> str:
-    """What to say of lines that could not be read."""
+    """The message about lines that could not be read."""
     if not trouble:
         return ""
     more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""

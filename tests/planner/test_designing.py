@@ -17,9 +17,9 @@ import pytest
 from optics import BadFile, Infeasible, LinkKind
 from optics.plan import Plan
 from orchestrator.cli.design import exported as export
+from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
 from orchestrator.cli.files import read_workload
-from orchestrator.cli.searching import watched
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.design.design import Design, Read, design, document, routing
 from orchestrator.plan.design.export import KINDS, after, before

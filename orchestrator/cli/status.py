@@ -1,4 +1,4 @@
-"""The verbs that only read the lab: `status` and `verify`."""
+"""`testbed status` and `testbed verify`: the state of the lab, and whether it is as planned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
 from orchestrator.cli.completing import rungs
+from orchestrator.cli.shared import ExitCode
 
 app = typer.Typer()
 
@@ -15,16 +16,14 @@ app = typer.Typer()
 @verb(
     app,
     "status",
-    "Show the lab as its devices and hosts answer now.",
+    "Show the present state of the lab, as its devices and hosts report it.",
     examples="""
 testbed status
-testbed status --exit-code      exit 8 if the lab differs from the current plan
+testbed status --exit-code      exit with 8 if the lab differs from the plan
 testbed status --json | jq .data.drift
 """,
 )
-def status(
-    call: Call, exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 8 if there are differences.")] = False
-) -> Result:
+def status(call: Call, exit_code: ExitCode = False) -> Result:
     from orchestrator.cli import render
 
     report = call.work(engine().status)
@@ -41,35 +40,35 @@ def status(
 @verb(
     app,
     "verify",
-    "Climb the ladder: map, light, link, identity, forwarding, and traffic if asked.",
+    "Verify the lab rung by rung: map, light, link, identity, forwarding, traffic.",
     examples="""
 testbed verify
 testbed verify --rung map --rung light
-testbed verify --qualify                 measured traffic on every link: rate and loss
-testbed verify --collective              a short all-reduce, against what the links allow
+testbed verify --qualify                 measure rate and loss on every link
+testbed verify --collective              run a short all-reduce
 testbed verify --json | jq '.data.rungs[] | select(.ok | not)'
 """,
     more="""
-Every rung is climbed whatever the lower ones said: together they say where the fault is. --qualify and --collective load the links;
-while a job runs they are refused unless --beside-job says otherwise. Exit 5 if a device or host of the plan does not answer, 7 if
-anything else is not as planned.
+Every rung is checked even if a lower one fails: together they locate the fault. --qualify and --collective load the links; while a
+job is running they require --beside-job. The exit code is 5 if a device or host of the plan does not answer, 7 if anything else is
+not as planned.
 """,
 )
 def verify(
     call: Call,
     rung: Annotated[
         list[str] | None,
-        typer.Option("--rung", metavar="NAME", help="Climb only this rung; may be given again.", autocompletion=rungs),
+        typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=rungs),
     ] = None,
-    qualify: Annotated[bool, typer.Option("--qualify", help="Load every link: rate and loss.")] = False,
+    qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
-    beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links although a job runs.")] = False,
+    beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
 ) -> Result:
     from orchestrator.cli import render
     from orchestrator.verify.rung import RUNGS
 
     if unknown := [name for name in rung or () if name not in RUNGS]:
-        raise Usage(f"no rung is named {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
+        raise Usage(f"there is no rung {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
     report = call.work(engine().verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
     data, text = report.to_json(), render.verify(report, call.colour)
     if report.ok:

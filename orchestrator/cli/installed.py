@@ -1,9 +1,11 @@
-"""The verb `examples`: plans, workloads and experiments to start from, copied from the installation or the repository."""
+"""What came with the installation: `testbed examples`, `schema` and `version`."""
 
 from __future__ import annotations
 
+import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -14,7 +16,7 @@ _USED_BY_EXPERIMENTS = ("bench_lab.py", "harness.py")
 
 
 def _home() -> Path:
-    """The folder that holds `examples` and what they use of `benchmarks`. Raises: Missing."""
+    """The directory with `examples` and the parts of `benchmarks` that they use. Raises: Missing."""
     from importlib.metadata import PackageNotFoundError, files
 
     import optical_testbed
@@ -33,7 +35,7 @@ def _home() -> Path:
 
 
 def _copy(home: Path, to: Path) -> list[Path]:
-    """Copy what there is into a folder that is empty or new. Raises: BadFile."""
+    """Copy the examples into an empty or new directory. Raises: BadFile."""
     import shutil
 
     from optics.errors import BadFile
@@ -48,29 +50,35 @@ def _copy(home: Path, to: Path) -> list[Path]:
     ]
     try:
         if to.exists() and (not to.is_dir() or any(to.iterdir())):
-            raise BadFile([f"{to}: is there already and not an empty folder"], hint="name another one; nothing was written")
+            raise BadFile([f"{to}: exists and is not an empty directory"], hint="choose another one; nothing was written")
         for path in wanted:
             target = to / path.relative_to(home)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
     except OSError as error:
-        raise BadFile([f"{to}: {error.strerror}"], hint="name another folder: testbed examples --copy DIR") from error
+        raise BadFile([f"{to}: {error.strerror}"], hint="choose another directory: testbed examples --copy DIR") from error
     return [path.relative_to(home) for path in wanted]
 
 
 app = typer.Typer()
 
 
+class Schema(StrEnum):
+    """File formats that have a JSON Schema."""
+
+    plan = "plan"
+
+
 @verb(
     app,
     "examples",
-    "List the examples that came along, or copy them into a folder.",
+    "List the installed examples, or copy them into a directory.",
     examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
-    more="Plans and workloads for the default lab, experiments (examples/experiments), a driver to copy.",
+    more="They are plans and workloads for the default lab, experiments (examples/experiments) and a template driver.",
 )
 def examples(
     call: Call,
-    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them here, a new or empty folder.")] = None,
+    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
 ) -> Result:
     home = _home()
     if copy is not None:
@@ -81,3 +89,36 @@ def examples(
         str(path.relative_to(home)) for kind in ("*.json", "*/*.yaml", "*/*.py") for path in (home / "examples").glob(kind)
     )
     return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
+
+
+@verb(
+    app,
+    "schema",
+    "Print the JSON Schema of a file format.",
+    examples="testbed schema plan > plan.schema.json",
+)
+def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
+    from orchestrator.plan.reader import json_schema
+    from orchestrator.results import Json
+
+    found = cast(dict[str, Json], json_schema())
+    return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
+
+
+@verb(app, "version", "Print the versions of testbed and its dependencies.", examples="testbed version --json")
+def version(call: Call) -> Result:
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    names = ("optical-testbed", "ansible-core", "paramiko", "typer", "pydantic", "torch")
+    found = {}
+    for name in names:
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    found |= {"python": platform.python_version(), "kernel": platform.release()}
+    own = found.pop("optical-testbed")
+    rest = ", ".join(f"{k} {v}" for k, v in found.items())
+    return Result({"testbed": own, **found}, f"testbed {own}\n{rest}")
