@@ -72,7 +72,7 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
     if found.raised:
         few = ", ".join(found.raised[:4]) + (", ..." if len(found.raised) > 4 else "")
         lines.append(
-            f"             {len(found.raised)} group(s) would reduce less than one number here and are raised to 4 bytes: {few}"
+            f"             {counted(len(found.raised), 'group')} would reduce less than one number here, raised to 4 bytes: {few}"
         )
     if predict:
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]

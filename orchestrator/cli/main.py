@@ -76,7 +76,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "grafana": ("grafana",),
     "lab": ("lab",),
     "doctor": ("doctor",),
-    "installed": ("schema", "version", "examples"),
+    "installed": ("examples", "schema", "version"),
 }
 """The verbs by module, in the order of `testbed --help`."""
 

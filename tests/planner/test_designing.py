@@ -260,7 +260,7 @@ def test_groups_that_scale_to_less_than_a_number_sum_one_and_are_named(lab: Lab,
     plan = planned(found, lab)
     assert plan.job is not None and plan.job.traffic is not None
     assert {group.id: group.bytes for group in plan.job.traffic.groups} == {"large": 40_000, "small": 4}
-    assert found.raised == ("small",) and "1 group(s) would sum less than a number here" in text(
+    assert found.raised == ("small",) and "1 group would reduce less than one number here" in text(
         found, "w", routing=(), predict=False
     )
     assert design(read_workload(path), lab, Wanted("ring", scale=0.1)).raised == ()

@@ -21,9 +21,9 @@ def test_hosts_ways_are_held_against_the_planner_s_own(name: str, strides: int, 
     found = design(workload(name), lab, Wanted("topoopt"))
     told = beside_planner(found, lab)
     assert told[0].startswith(f"TopoOpt's routing (paper): {strides} pairs by strides (coin change), {132 - strides} by up to 4")
-    assert told[0].endswith("by longer ones between none"), "shortest ways are as short as any"
-    assert any("next hops can carry them" in line for line in told) == bool(strides)
-    assert any("need a choice by source" in line for line in told) == (strides < 132)
+    assert told[0].endswith("and longer ones between none"), "shortest ways are as short as any"
+    assert any("next hops can express them" in line for line in told) == bool(strides)
+    assert any("depend on the source" in line for line in told) == (strides < 132)
     if strides == 0:  # all pairs go by shortest paths: counted here by another road
         paths = {pair: {path for path, _ in ways} for pair, ways in k_shortest(found.shape, 4).paths.items()}
         same = sum(ways <= paths[pair] for pair, ways in taken(found, lab).items())
@@ -45,7 +45,7 @@ def test_transfers_over_several_ways_are_held_against_a_division_over_all_paths(
         ways.setdefault((one.src, one.dst), []).append(one.bytes)
     several = sum(sum(parts) for parts in ways.values() if len(parts) > 1) / sum(map(sum, ways.values()))
     [line] = divided(found)
-    assert f"{several:.0%} of the bytes go several ways" in line and 0.02 < several < 0.5
+    assert f"{several:.0%} of the bytes use several paths" in line and 0.02 < several < 0.5
     share = int(re.search(r"would carry (\d+)%", line)[1])  # type: ignore[index]
     assert 50 < share <= 100, "no way of hosts is better than all of them"
     assert divided(design(workload("vgg16"), lab, Wanted("topoopt"))) == []

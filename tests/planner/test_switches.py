@@ -211,7 +211,7 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
         "of 2 x 25 Gb/s and 2 x 20 Mb/s"
     )
     beside = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
-    assert "d.json goes over oversubscribed, too: they share its uplinks" in run(*beside).stderr
+    assert "d.json also uses oversubscribed; the prediction does not account for its shared uplinks" in run(*beside).stderr
     told = json.loads(run(*beside, "--json").stdout)
     assert told["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
     assert told["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
