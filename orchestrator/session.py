@@ -22,9 +22,13 @@ from orchestrator.inventory.folders import FILES, absent
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
+from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.store import Store
+from orchestrator.telemetry.progress import Progress
 
 __all__ = [
+    "Command",
     "Observation",
     "Session",
     "deadline",
@@ -193,6 +197,34 @@ async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterato
         yield Session(lab, inventory, devices, hosts)
     finally:
         await asyncio.gather(hosts.close(), *(d.close() for d in devices.values()), return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What every verb works with: where it shows its progress, the run store, and the settings in force."""
+
+    progress: Progress
+    store: Store
+    settings: Settings
+
+    @property
+    def inventory(self) -> Path:
+        """The directory of the inventory."""
+        return self.settings.inventory
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest time (s) the verb may take."""
+        return self.settings.timeout_s
+
+    @asynccontextmanager
+    async def opened(self, lab: Lab, verb: str) -> AsyncIterator[Session]:
+        """Open the lab for `verb`, which has `timeout_s` from now. Raises: TimedOut; as `open_session`."""
+        async with (
+            deadline(self.timeout_s, verb),
+            open_session(lab, self.inventory, self.settings.cache_dir / "ansible") as session,
+        ):
+            yield session
 
 
 def _text(path: Path) -> str | OSError:

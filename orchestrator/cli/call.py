@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
@@ -23,12 +23,14 @@ from orchestrator.cli.tones import coloured
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.cli.engine import Engine
+    from orchestrator.engine import verbs
     from orchestrator.results import Json, PhaseTime
+    from orchestrator.session import Command
     from orchestrator.settings import Settings
     from orchestrator.store.store import Store
     from orchestrator.telemetry.progress import Progress
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 API = "testbed/v1"
@@ -171,27 +173,26 @@ class Call:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise KeyboardInterrupt
 
-    def work(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: object, lab: bool = False, **options: object) -> T:
-        """Run one function of the engine on the chosen inventory with store, progress and deadline.
+    def work(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs) -> T:
+        """Run one function of the engine on the chosen inventory with store, progress and deadline."""
+        return self._work(lambda command: verb(command, *words, **options))
 
-        lab: start the emulated lab first if the inventory is one and it does not run.
-        """
+    def work_on_lab(
+        self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs
+    ) -> T:
+        """As `work`; an emulated lab that does not run is started first."""
+        return self._work(lambda command: verb(command, *words, **options), start=True)
+
+    def _work(self, work: Callable[[Command], Coroutine[Any, Any, T]], *, start: bool = False) -> T:
+        from orchestrator.session import Command
+
         settings = self.settings
         with self.store() as store, self.progress(store.expected_seconds(settings.inventory, self.verb)) as progress:
-            if lab:
+            if start:
                 self.started = start_lab(settings, progress) or self.started
             copy_journals(settings)
-            call = function(
-                settings.inventory,
-                *arguments,
-                progress=progress,
-                store=store,
-                settings=settings,
-                timeout_s=settings.timeout_s,
-                **options,
-            )
             try:
-                return self._run(call)
+                return self._run(work(Command(progress, store, settings)))
             except Unreachable as error:
                 if is_stopped_lab(settings.inventory):
                     raise Unreachable("the emulated lab is not running", hint="testbed lab start") from error
@@ -256,18 +257,27 @@ def is_stopped_lab(inventory: Path) -> bool:
     return labproc.is_emulated(inventory) and not labproc.is_running(inventory)
 
 
-def engine() -> Engine:
-    """The executor, imported when a verb needs it. Raises: Missing - one of its libraries is not installed."""
-    from importlib import import_module
+class _Engine:
+    """`orchestrator.engine.verbs`, imported when the first verb of it is used: its libraries take long to load."""
 
-    try:
-        return cast("Engine", import_module("orchestrator.engine.verbs"))
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
-            raise  # ours: a fault, nothing the user could install
-        raise Missing(
-            f"the Python package {error.name} is not installed", hint=f"{sys.executable} -m pip install {error.name}"
-        ) from error
+    def __getattr__(self, name: str) -> Any:
+        """Raises: Missing - a library is not installed."""
+        from importlib import import_module
+
+        try:
+            return getattr(import_module("orchestrator.engine.verbs"), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
+                raise  # a fault of this program, nothing that could be installed
+            raise Missing(
+                f"the Python package {error.name} is not installed", hint=f"{sys.executable} -m pip install {error.name}"
+            ) from error
+
+
+if TYPE_CHECKING:
+    engine = verbs
+else:
+    engine = _Engine()
 
 
 def _inventories(incomplete: str) -> list[str]:

@@ -180,7 +180,7 @@ def up(
         | _within(confirm_within)
         | ({"keep_job": True} if keep_job else {})
     )
-    report = call.work(engine().up, path, lab=True, dry_run=dry_run, launch_job=job, **more)
+    report = call.work_on_lab(engine.up, path, dry_run=dry_run, launch_job=job, **more)
     result = changed(report, call)
     return replace(result, text=f"{_start_guard(call, report.run)}\n{result.text}") if guard and not dry_run else result
 
@@ -210,7 +210,7 @@ def plan(
     from orchestrator.cli import render, saved
 
     path = _wanted(topology, call, file)
-    report = call.work(engine().plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
+    report = call.work(engine.plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
     hint = ""
     if out is not None:
         saved.keep(out, path, report)
@@ -233,7 +233,7 @@ testbed up --topology next.json         takes milliseconds, after the minutes of
 )
 def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
     path = _startable(topology, call, file)
-    report = call.work(engine().prewire, path, lab=True, **_relabelled(relabel))
+    report = call.work_on_lab(engine.prewire, path, **_relabelled(relabel))
     hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
     return replace(changed(report, call), hint=hint)
 
@@ -252,5 +252,5 @@ def down(call: Call, wait: Wait = None) -> Result:
     call.wait = wait
     call.confirm(f"Stop the job and take down your circuits on {call.settings.inventory.name}?")
     _stop_guard(call)
-    report = call.work(engine().down)
+    report = call.work(engine.down)
     return changed(report, call, retry="testbed down")

@@ -33,22 +33,22 @@ class _Lab:
         self._call = call
 
     def up(self, plan: Path) -> UpReport:
-        return self._call.work(engine().up, plan, lab=True, dry_run=False, launch_job=False)
+        return self._call.work_on_lab(engine.up, plan, dry_run=False, launch_job=False)
 
     def launch(self) -> JobStatus:
-        return self._call.work(engine().job_launch)
+        return self._call.work(engine.job_launch)
 
     def status(self) -> JobStatus:
-        return self._call.work(engine().job_status)
+        return self._call.work(engine.job_status)
 
     def stop(self) -> JobStatus:
-        return self._call.work(engine().job_stop)
+        return self._call.work(engine.job_stop)
 
     def rollback(self, run: str) -> UpReport | DownReport:
-        return self._call.work(engine().rollback, run)
+        return self._call.work(engine.rollback, run)
 
     def down(self) -> DownReport:
-        return self._call.work(engine().down)
+        return self._call.work(engine.down)
 
 
 app = typer.Typer()

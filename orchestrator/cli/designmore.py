@@ -39,7 +39,7 @@ def predicted(call: Call, run: str) -> Result:
     running = False
     if job is not None and job.run == record.id:
         try:
-            running = call.work(engine().job_status).state == "running"  # fetches the newest iterations
+            running = call.work(engine.job_status).state == "running"  # fetches the newest iterations
         except TestbedError as error:
             call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
     found = versus(*of_run)
@@ -63,13 +63,14 @@ def predicted(call: Call, run: str) -> Result:
     return Result(data, designtext.versus(found))
 
 
-def _plan(call: Call, path: Path | None) -> Plan:
+def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
+    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is no plan of this lab."""
     from orchestrator.session import load_lab, load_plan
 
     if path is None or not path.exists():
         what = "no plan given" if path is None else f"{path}: no such file"
         raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
-    return load_plan(path, load_lab(call.settings.inventory))[0]
+    return path, load_plan(path, load_lab(call.settings.inventory))[0]
 
 
 app = typer.Typer()
@@ -103,14 +104,14 @@ def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Re
     from orchestrator.plan.design.replan import rewiring
     from orchestrator.plan.reader import read_plan
     from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
 
-    wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
+    path, wanted = _plan(call, topology)
+    lab = load_lab(call.settings.inventory)
     with call.store() as store:
-        current = store.current(slice_of(lab, call.settings))
+        current = store.current(own_slice(call))
     if current is None:
-        raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {topology}")
-    change = call.work(engine().plan, topology)
+        raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {path}")
+    change = call.work(engine.plan, path)
     report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
     return Result(report.to_json(), designtext.rewire(report))
 
@@ -142,7 +143,7 @@ def replan(
     if not pairs and not host:
         raise Usage(f"{call.verb}: no failure given", hint="--link gpu01:gpu02, or --host gpu07")
     found = degraded(
-        _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
+        _plan(call, topology)[1], load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
     )
     data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
     even = found.options.break_even_iterations

@@ -26,7 +26,7 @@ def devices(call: Call) -> Result:
     from orchestrator.cli.call import unanswered
     from orchestrator.cli.text import columns
 
-    report = call.work(engine().devices)
+    report = call.work(engine.devices)
     rows: list[Sequence[str]] = [("device", "", "driver", "ports", "holds", "settles", "light", "abilities", "identity")]
     for d in report.devices:
         if not d.ok:
@@ -71,7 +71,7 @@ def power(
     from optics.plain import counted
     from orchestrator.cli import lightpicture
 
-    report = call.work(engine().devices_power, device=device, history=history)
+    report = call.work(engine.devices_power, device=device, history=history)
     lines = lightpicture.table(report, call.colour, unicode=unicode and call.unicode)
     if history:
         lines += ["", *(lightpicture.history(report.history, call.colour) or ["  no earlier measurements"])]

@@ -146,8 +146,9 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     from conformance.truth import Truth
     from orchestrator import emulated as labproc
     from orchestrator.engine.change.locking import holding
-    from orchestrator.session import load_lab
+    from orchestrator.session import Command, load_lab
     from orchestrator.store.scope import Scope
+    from orchestrator.telemetry.progress import Silent
 
     settings = call.settings
     lab = load_lab(settings.inventory)
@@ -166,7 +167,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         call.confirm("Go on?")
 
     async def checked(store: Store) -> Report:
-        async with holding(lab, settings, store, Scope(devices=frozenset({name})), f"driver conform {name}"):
+        async with holding(lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), f"driver conform {name}"):
             return await _closing(subject, run_on_hardware(subject, agreed, lambda found: _tell(call, found), tuple(only)))
 
     with call.store() as store:

@@ -27,12 +27,12 @@ app = typer.Typer(name="job", help="The job of the current plan.", no_args_is_he
 
 @verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")
 def launch(call: Call) -> Result:
-    return _result(call.work(engine().job_launch))
+    return _result(call.work(engine.job_launch))
 
 
 @verb(app, "status", "Show the state of the job, as its ranks report it.", examples="testbed job status\ntestbed job status --json")
 def status(call: Call) -> Result:
-    return _result(call.work(engine().job_status))
+    return _result(call.work(engine.job_status))
 
 
 @verb(
@@ -48,13 +48,13 @@ def logs(
 ) -> Result:
     from orchestrator.cli import render
 
-    report = call.work(engine().job_logs, lines=lines, host=host)
+    report = call.work(engine.job_logs, lines=lines, host=host)
     return Result(report.to_json(), render.logs(report), verbatim=True)
 
 
 @verb(app, "stop", "Stop the job.", examples="testbed job stop")
 def stop(call: Call) -> Result:
-    return _result(call.work(engine().job_stop))
+    return _result(call.work(engine.job_stop))
 
 
 @verb(

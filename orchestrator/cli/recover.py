@@ -31,7 +31,7 @@ def rollback(
     call: Call,
     run: Run = None,
 ) -> Result:
-    return changed(call.work(engine().rollback, run), call)
+    return changed(call.work(engine.rollback, run), call)
 
 
 @verb(
@@ -49,7 +49,7 @@ def resume(
     call: Call,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)],
 ) -> Result:
-    return changed(call.work(engine().resume, run, lab=True), call)
+    return changed(call.work_on_lab(engine.resume, run), call)
 
 
 @verb(
@@ -75,10 +75,10 @@ def confirm(
     ] = False,
 ) -> Result:
     if watch:
-        seen = call.work(engine().watch, run)
+        seen = call.work(engine.watch, run)
         how = {"confirmed": "was confirmed", "reverted": "was rolled back"}.get(seen.state, f"is no longer waiting ({seen.state})")
         return Result(seen.to_json(), f"Run {seen.of} {how}")
-    report = call.work(engine().confirm, run)
+    report = call.work(engine.confirm, run)
     already = ", as before" if report.already else ""
     undo = call.here(f"testbed rollback {report.of}")
     text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
@@ -96,4 +96,4 @@ lab is started.
 """,
 )
 def restore(call: Call) -> Result:
-    return changed(call.work(engine().restore, lab=True), call)
+    return changed(call.work_on_lab(engine.restore), call)

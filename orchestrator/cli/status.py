@@ -26,7 +26,7 @@ testbed status --json | jq .data.drift
 def status(call: Call, exit_code: ExitCode = False) -> Result:
     from orchestrator.cli import render
 
-    report = call.work(engine().status)
+    report = call.work(engine.status)
     data, text = report.to_json(), render.status(report, call.colour, call.here)
     silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
     hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
@@ -69,7 +69,7 @@ def verify(
 
     if unknown := [name for name in rung or () if name not in RUNGS]:
         raise Usage(f"there is no rung {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
-    report = call.work(engine().verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
+    report = call.work(engine.verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
     data, text = report.to_json(), render.verify(report, call.colour)
     if report.ok:
         return Result(data, text)

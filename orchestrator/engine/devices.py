@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 from drivers.api import Attenuator, CircuitSwitch, JobQueue, Persistence, PortControl, PowerMeter
 from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
@@ -14,11 +13,9 @@ from orchestrator.fabric.transition import Held
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
 from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossChange, PowerReport
-from orchestrator.session import Session, deadline, load_lab, open_session
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
 from orchestrator.store.store import Store
-from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
@@ -30,10 +27,10 @@ _ABILITIES: tuple[tuple[type, str], ...] = (
 )
 
 
-async def devices(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DevicesReport:
+async def devices(command: Command) -> DevicesReport:
     """Every device as it answers now; one that does not answer stands in the report with its own words."""
-    lab = load_lab(inventory)
-    async with deadline(timeout_s, "devices"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    lab = load_lab(command.inventory)
+    async with command.opened(lab, "devices") as session:
         return DevicesReport(lab.name, tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))))
 
 
@@ -74,33 +71,24 @@ def abilities(device: CircuitSwitch) -> tuple[str, ...]:
     return (*found, *(words for protocol, words in _ABILITIES if isinstance(device, protocol)))
 
 
-async def devices_power(
-    inventory: Path,
-    *,
-    device: str | None,
-    history: bool,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
-) -> PowerReport:
+async def devices_power(command: Command, *, device: str | None, history: bool) -> PowerReport:
     """Power along every circuit that a device holds or the current plan wants; every look is kept in the store.
 
     Raises: Missing - no such device. Unreachable - one does not answer.
     """
-    lab = load_lab(inventory)
+    lab = load_lab(command.inventory)
     if device is not None and device not in lab.devices:
         raise Missing(f"device {device} is not in the lab{did_you_mean(device, lab.devices)}", hint="testbed devices")
     key = key_of(lab)
-    async with deadline(timeout_s, "devices power"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        progress.phase("observe")
+    async with command.opened(lab, "devices power") as session:
+        command.progress.phase("observe")
         seen = (await session.observe(hosts=False)).complete()
-        progress.done("observe", counted(len(seen.settings), "device"))
-        readings = await _readings(session, store, key, seen.settings)
-    keep(readings, store, key)
+        command.progress.done("observe", counted(len(seen.settings), "device"))
+        readings = await _readings(session, command.store, key, seen.settings)
+    keep(readings, command.store, key)
     shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
     ways = {r.path_text for r in shown}
-    past = [_change(d) for d in drifts(store.light(key), lab) if d.path in ways] if history else []
+    past = [_change(d) for d in drifts(command.store.light(key), lab) if d.path in ways] if history else []
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
 

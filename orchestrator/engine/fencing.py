@@ -9,20 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from optics import HostName, Unreachable
 from orchestrator.engine.change.locking import holding
 from orchestrator.hosts import Hello
 from orchestrator.results import Report
-from orchestrator.session import deadline, load_lab, open_session
-from orchestrator.settings import Settings
+from orchestrator.session import Command, load_lab
 from orchestrator.store.audit import add_audit
 from orchestrator.store.keys import key_of
 from orchestrator.store.locks import next_token, who
 from orchestrator.store.scope import WHOLE
-from orchestrator.store.store import Store
-from orchestrator.telemetry.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +34,16 @@ class TakenReport(Report):
     silent: Mapping[HostName, str]
 
 
-async def take_hosts(
-    inventory: Path, reason: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> TakenReport:
+async def take_hosts(command: Command, reason: str) -> TakenReport:
     """Make the next run of this store newer than any that the hosts know; nothing is changed on a host.
 
     Raises: Locked - a run of this store works now. Unreachable - no host answers.
     """
-    lab = load_lab(inventory)
+    lab, store = load_lab(command.inventory), command.store
     key = key_of(lab)
     async with (
-        deadline(timeout_s, "unlock"),
-        holding(lab, settings, store, WHOLE, "unlock --hosts", progress=progress),
-        open_session(lab, inventory, settings.cache_dir / "ansible") as session,
+        command.opened(lab, "unlock") as session,
+        holding(lab, command, WHOLE, "unlock --hosts"),
     ):
         answers = await session.hosts.connect()
         silent = {name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)}
@@ -63,5 +56,5 @@ async def take_hosts(
             with store.transaction() as db:
                 db.execute("INSERT OR REPLACE INTO tokens VALUES(?,?)", (key, max(ahead.values())))
                 words = f"{len(ahead)} hosts, up to token {max(ahead.values())}: {reason}"
-                add_audit(db, key, who(settings), time.time(), "hosts taken", "", words)
+                add_audit(db, key, who(command.settings), time.time(), "hosts taken", "", words)
     return TakenReport(lab.name, ahead, max([upcoming - 1, *ahead.values()]), silent)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from optics import Missing
 from orchestrator.engine.change.jobs import _connect, _facts, _latest, _opened, _ranks, look
 from orchestrator.results import JobLogs, JobStatus
-from orchestrator.settings import Settings
-from orchestrator.store.store import Store
-from orchestrator.telemetry.progress import Progress
+from orchestrator.session import Command
 
 
-async def job_status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+async def job_status(command: Command) -> JobStatus:
     """The latest job as its ranks report it now; its iterations so far are brought home."""
-    async with _opened(inventory, settings, timeout_s, "job status") as (session, key):
-        record = _latest(store, key)
+    async with _opened(command, "job status") as (session, key):
+        record = _latest(command.store, key)
         await _connect(session, _ranks(record, session.lab))
-        return await look(session, store, record, settings.run_dir(record.run))
+        return await look(session, command.store, record, command.settings.run_dir(record.run))
 
 
-async def job_logs(
-    inventory: Path, *, lines: int, host: str | None, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> JobLogs:
+async def job_logs(command: Command, *, lines: int, host: str | None) -> JobLogs:
     """The last `lines` lines each rank wrote. Raises: Missing - no job, or no rank on `host`."""
-    async with _opened(inventory, settings, timeout_s, "job logs") as (session, key):
-        record = _latest(store, key)
+    async with _opened(command, "job logs") as (session, key):
+        record = _latest(command.store, key)
         name, ranks = _facts(record)[0], _ranks(record, session.lab)
         chosen = [(i, h) for i, h in enumerate(ranks) if host in (None, h)]
         if not chosen:

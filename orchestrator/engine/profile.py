@@ -19,8 +19,7 @@ from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import JobStatus, Report, held_up
-from orchestrator.session import Session, deadline, load_lab, open_session
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.store.store import JobRecord, Store
 from orchestrator.telemetry.progress import Progress
@@ -93,12 +92,10 @@ class Versus(Report):
         return held_up(next((one.off for one in self.figures if one.figure == "iteration"), None), self.busy)
 
 
-async def job_profile(
-    inventory: Path, *, iterations: int, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> Profile:
+async def job_profile(command: Command, *, iterations: int) -> Profile:
     """Read all ports' counters, let the job make iterations, read them again. Raises: Missing - no job runs."""
-    lab = load_lab(inventory)
-    async with deadline(timeout_s, "job profile"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
+    async with command.opened(lab, "job profile") as session:
         key = slice_of(lab, settings)
         record, current = store.latest_job(key), store.current(key)
         if record is None or current is None:
@@ -111,9 +108,9 @@ async def job_profile(
         run_dir = settings.run_dir(record.run)
         ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
         await session.hosts.connect(ranks)
-        first = await _next(session, store, record, run_dir, 0, progress)
+        first = await _next(session, store, record, run_dir, 0, command.progress)
         before, began = await session.hosts.counters(ranks), time.monotonic()
-        last = await _next(session, store, record, run_dir, first.iterations + iterations - 1, progress)
+        last = await _next(session, store, record, run_dir, first.iterations + iterations - 1, command.progress)
         after, seconds = await session.hosts.counters(ranks), time.monotonic() - began
         made = last.iterations - first.iterations
         peers: dict[HostPort, HostPort] = {}
@@ -141,12 +138,12 @@ async def job_profile(
         return found
 
 
-async def count_hops(inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> bool:
+async def count_hops(command: Command, run: str) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
     False: the plan of `run` is not what is up. Raises: Missing - somebody does not answer; what was kept before is dropped.
     """
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(slice_of(lab, settings)), store.get(run)
     if current is None or record is None or current.plan_text != record.plan_text:
         return False
@@ -154,7 +151,7 @@ async def count_hops(inventory: Path, run: str, *, progress: Progress, store: St
     asked: dict[HostName, dict[str, int | None]] = {}
     for source, target in hops(links, lab, plan.routes):
         asked.setdefault(source, {})[lab.hosts[target].lane_address(0)] = None
-    async with deadline(timeout_s, "compare"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    async with command.opened(lab, "compare") as session:
         await session.hosts.connect(tuple(asked))
         answers = await session.hosts.probe(asked, timeout_s=PAIRS_S)
     names = {host.lane_address(0): name for name, host in lab.hosts.items()}

@@ -10,7 +10,6 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from optics import Circuit, HostName, TestbedError, Unreachable
 from optics.plain import counted
@@ -20,13 +19,12 @@ from orchestrator.hosts import Hello, HostEvent, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
 from orchestrator.results import Report
-from orchestrator.session import Session, load_lab, open_session
+from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.power import measure, tell_light
 
 SLOW_S = 1.0
@@ -51,32 +49,29 @@ class SampleReport(Report):
     notes: tuple[str, ...] = ()
 
 
-async def sample(
-    inventory: Path,
-    *,
-    hz: float,
-    seconds: float | None,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
-) -> SampleReport:
+async def sample(command: Command, *, hz: float, seconds: float | None) -> SampleReport:
     """Sample every port `hz` times a second for `seconds` (None: until cancelled), and once a second what changes slowly.
 
     Raises: Unreachable - no host can be sampled.
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current = store.current(slice_of(lab, settings))
     circuits = stored_circuits(current.links, lab) if current is not None else ()
-    async with open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        names, notes = await _answering(session.hosts, lab, timeout_s)
+    async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
+        names, notes = await _answering(session.hosts, lab, command.timeout_s)
         for note in notes:
-            progress.note(note)
+            command.progress.note(note)
         plan = current.plan_name if current is not None else ""
         run = store.new_run(
-            "sample", key_of(lab), plan_name=plan, inventory=inventory, user=settings.user, owner=settings.owner, options={"hz": hz}
+            "sample",
+            key_of(lab),
+            plan_name=plan,
+            inventory=command.inventory,
+            user=settings.user,
+            owner=settings.owner,
+            options={"hz": hz},
         )
         run_dir = settings.run_dir(run.id)
         with run, Journal(run_dir, run.id, lab.name) as journal:
@@ -85,7 +80,7 @@ async def sample(
             try:
                 await work.go_on(hz, seconds)
             except asyncio.CancelledError:
-                progress.note("told to end")
+                command.progress.note("told to end")
             finally:
                 await work.end()
             took = time.monotonic() - begun

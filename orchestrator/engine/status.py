@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from drivers.api import CircuitSwitch, PortHolders
 from optics import DeviceName, HostName, Identity, Interlock, Locked, Missing, Setting, TestbedError
@@ -27,7 +26,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
-from orchestrator.session import Observation, Session, deadline, load_lab, open_session
+from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
@@ -35,7 +34,6 @@ from orchestrator.store.locks import locks_of, who
 from orchestrator.store.scope import reach
 from orchestrator.store.store import CurrentPlan, Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.telemetry.progress import Progress
 from orchestrator.trust import loose
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
@@ -43,12 +41,12 @@ from orchestrator.verify.power import Reading, drifts, keep
 from orchestrator.verify.rung import TRAFFIC
 
 
-async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:
+async def status(command: Command) -> StatusReport:
     """The lab as it answers now; what does not answer stands in the report with its own words."""
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
     current = store.current(key)
-    async with deadline(timeout_s, "status"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
         ways = stored_circuits(current.links, lab) if current else ()
         links = stored_links(current.links) if current else ()
@@ -75,7 +73,7 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         watcher = None
     return StatusReport(
         lab=lab.name,
-        inventory=str(inventory),
+        inventory=str(command.inventory),
         plan=current.plan_name if current else "",
         run=current.run if current else "",
         since=current.since if current else None,
@@ -92,28 +90,24 @@ async def status(inventory: Path, *, progress: Progress, store: Store, settings:
         guard=str(watcher) if watcher and (watcher.alive or watcher.around) else "",
         confirm=waiting.report() if waiting is not None else None,
         segments=tuple(dict.fromkeys(map(str, lab.switched(links).values()))),
-        loose=tuple(map(str, loose(inventory))),
+        loose=tuple(map(str, loose(command.inventory))),
     )
 
 
 async def verify(
-    inventory: Path,
+    command: Command,
     *,
     rungs: Sequence[str] = (),
     qualify: bool = False,
     collective: bool = False,
     beside_job: bool = False,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
 ) -> VerifyReport:
     """The ladder against the plan that is up; devices and hosts of it that do not answer fail the rungs that need them.
 
     rungs: climb these alone; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
     links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - nobody answers. Interlock - a job runs.
     """
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
     current = store.current(key)
     if current is None:
@@ -123,13 +117,13 @@ async def verify(
         )
     plan = read_plan(current.plan_text, current.plan_name, lab)
     links, ways = stored_links(current.links), stored_circuits(current.links, lab)
-    async with deadline(timeout_s, "verify"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        progress.phase("observe")
+    async with command.opened(lab, "verify") as session:
+        command.progress.phase("observe")
         seen = await session.observe()
         if not seen.settings and not seen.hellos:
             seen.complete()
-        progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
-        progress.phase("verify")
+        command.progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
+        command.progress.phase("verify")
         needed = {x.ingress.device for way in ways for x in way.path} | {p.host for link in links for p in (link.a, link.b)}
         silent = {str(name): str(error) for name, error in seen.errors.items()}
 
@@ -152,7 +146,7 @@ async def verify(
                 explicit = qualify or collective or set(rungs) & set(TRAFFIC)
                 scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
                 try:  # who loads the links must be alone on them
-                    await lock.enter_async_context(holding(lab, settings, store, scope, "verify", progress=progress))
+                    await lock.enter_async_context(holding(lab, command, scope, "verify"))
                     if store.current(key) != current:
                         raise Locked("another plan came up meanwhile", hint="again: testbed verify")
                 except Locked as error:
@@ -167,7 +161,7 @@ async def verify(
                     )
                 busy = f"job {running} runs" if running and not beside_job else busy
             climbed = await ladder.climb(chosen, busy)
-        progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
+        command.progress.done("verify", f"{sum(r.ok for r in climbed)}/{len(climbed)} rungs")
     notes = [
         f"{h}: runs generation {hello.active}, not {current.generation}"
         for h, hello in seen.hellos.items()

@@ -31,7 +31,7 @@ from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import circuit_rows, dark_time_scale, diff, expected_dark_ms, fingerprint, target
 from orchestrator.results import DownReport, PlanReport, PrewireReport, RelabelReport, UpReport
-from orchestrator.session import deadline, load_lab, load_plan, open_session
+from orchestrator.session import Command, load_lab, load_plan
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
@@ -40,7 +40,6 @@ from orchestrator.store.records import RunRecord
 from orchestrator.store.runs import latest_begun, latest_change
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
-from orchestrator.telemetry.progress import Progress
 from orchestrator.telemetry.recorder import Recorder
 
 __all__ = [
@@ -67,25 +66,17 @@ job_launch, job_stop = settled(jobs.job_launch), settled(jobs.job_stop)
 
 
 async def plan(
-    inventory: Path,
-    plan_path: Path,
-    *,
-    avoid: tuple[str, ...] = (),
-    relabel: bool = False,
-    adopt: tuple[str, ...] = (),
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
+    command: Command, plan_path: Path, *, avoid: tuple[str, ...] = (), relabel: bool = False, adopt: tuple[str, ...] = ()
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
-    lab = load_lab(inventory)
+    lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     labels: RelabelReport | None = None
-    key = slice_of(lab, settings)
-    recorder = Recorder(progress)
-    async with deadline(timeout_s, "plan"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
+    store = command.store
+    key = slice_of(lab, command.settings)
+    recorder = Recorder(command.progress)
+    async with command.opened(lab, "plan") as session:
         with recorder.phase("observe") as phase:
             seen = await session.observe(hosts=False)
             phase.detail = counted(len(seen.settings), "device")
@@ -102,7 +93,7 @@ async def plan(
             raise
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
-        interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(settings)))
+        interlocks = Interlocks(lab, session.devices, Tagouts(store, key_of(lab), who(command.settings)))
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
@@ -110,7 +101,7 @@ async def plan(
     affected = jobs.affected(job, goal)
     told = ""
     if job is not None and job.ended is None:
-        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(inventory, "up"))
+        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -139,13 +130,11 @@ def _current_text(store: Store, key: str) -> str:
     return current.plan_text if current else ""
 
 
-async def _by_labels(
-    wanted: Plan, text: str, lab: Lab, inventory: Path, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> tuple[Plan, str, RelabelReport]:
+async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tuple[Plan, str, RelabelReport]:
     """The plan with its interchangeable hosts where most light stays, as the lab is now."""
-    key = slice_of(lab, settings)
-    async with deadline(timeout_s, "relabel"), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        with Recorder(progress).phase("relabel") as phase:
+    store, key = command.store, slice_of(lab, command.settings)
+    async with command.opened(lab, "relabel") as session:
+        with Recorder(command.progress).phase("relabel") as phase:
             seen = (await session.observe(hosts=False)).complete()
             plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
             phase.detail = f"{counted(len(report.labels), 'host')} in others' places, {report.moves} moves"
@@ -154,7 +143,7 @@ async def _by_labels(
 
 @settled
 async def up(
-    inventory: Path,
+    command: Command,
     plan_path: Path,
     *,
     dry_run: bool,
@@ -162,10 +151,6 @@ async def up(
     avoid: tuple[str, ...] = (),
     relabel: bool = False,
     adopt: tuple[str, ...] = (),
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
     rollback: bool = True,
     expected: str = "",
     confirm_s: float | None = None,
@@ -180,21 +165,11 @@ async def up(
     before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
     is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message says what became of it.
     """
-    lab = load_lab(inventory)
+    lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
-        found = await plan(
-            inventory,
-            plan_path,
-            avoid=avoid,
-            relabel=relabel,
-            adopt=adopt,
-            progress=progress,
-            store=store,
-            settings=settings,
-            timeout_s=timeout_s,
-        )
+        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt)
         as_saved(expected, found.fingerprint)
         return UpReport(
             run="",
@@ -211,8 +186,8 @@ async def up(
         )
     labels: RelabelReport | None = None
     if relabel:
-        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
-    change = ChangeRun("up", lab, inventory, progress, store, settings, timeout_s)
+        wanted, text, labels = await _by_labels(wanted, text, lab, command)
+    change = ChangeRun("up", lab, command)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
     options |= {"keep_job": True} if keep_job else {}
@@ -221,47 +196,36 @@ async def up(
 
 
 @settled
-async def prewire(
-    inventory: Path,
-    plan_path: Path,
-    *,
-    relabel: bool = False,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
-) -> PrewireReport:
+async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -> PrewireReport:
     """Have slow devices make, in the dark, what `up` of this plan will want of them; idempotent.
 
     Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, what was made will be used.
     """
-    lab = load_lab(inventory)
+    lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     labels: RelabelReport | None = None
     if relabel:
-        wanted, text, labels = await _by_labels(wanted, text, lab, inventory, progress, store, settings, timeout_s)
-    change = ChangeRun("prewire", lab, inventory, progress, store, settings, timeout_s)
+        wanted, text, labels = await _by_labels(wanted, text, lab, command)
+    change = ChangeRun("prewire", lab, command)
     return replace(await change.prewire(wanted, text, {}), relabel=labels)
 
 
-async def down(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> DownReport:
+async def down(command: Command) -> DownReport:
     """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
-    return await ChangeRun("down", load_lab(inventory), inventory, progress, store, settings, timeout_s).down({})
+    return await ChangeRun("down", load_lab(command.inventory), command).down({})
 
 
 @settled
-async def resume(
-    inventory: Path, run: str, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> UpReport | DownReport | PrewireReport:
+async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
     """Go on with a run that stopped on its way: the same plan and options again, from what is. Raises: as the verb it resumes.
 
     Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
     """
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
     options = {**record.options, "resumes": record.id}
     still = partial(_half_done, store, lab, settings, record.id)
-    change = ChangeRun(record.verb, lab, inventory, progress, store, settings, timeout_s, still)
+    change = ChangeRun(record.verb, lab, command, still)
     match record.verb:
         case "up":
             read = read_plan(record.plan_text, record.plan_name, lab)
@@ -299,16 +263,14 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
     return record
 
 
-async def rollback(
-    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> UpReport | DownReport:
+async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
 
     Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
     """
-    lab = load_lab(inventory)
+    lab, store, settings = load_lab(command.inventory), command.store, command.settings
     run = None if run == "last" else run  # the last that changed something, not a command that was refused
-    waiting = confirmations(inventory, store, settings).pending() if run is None else None
+    waiting = confirmations(command).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
     if run is None and (lost := record.options.get("unconfirmed")):
@@ -327,12 +289,12 @@ async def rollback(
                 hint=f"to take it back: testbed rollback {now.id}",
             )
 
-    change = ChangeRun("rollback", lab, inventory, progress, store, settings, timeout_s, still)
+    change = ChangeRun("rollback", lab, command, still)
     return await change.back(before, {"of": record.id}, record.id)
 
 
 @settled
-async def restore(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> UpReport:
+async def restore(command: Command) -> UpReport:
     """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
-    lab = load_lab(inventory)
-    return await ChangeRun("restore", lab, inventory, progress, store, settings, timeout_s).restore({})
+    lab = load_lab(command.inventory)
+    return await ChangeRun("restore", lab, command).restore({})

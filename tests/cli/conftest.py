@@ -38,6 +38,7 @@ from orchestrator.results import (
     VerifyReport,
     WatchReport,
 )
+from orchestrator.session import Command
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -271,10 +272,10 @@ class Bench:
         return Said(code, printed.out, printed.err)
 
     def function(self, name: str) -> Callable[..., Any]:
-        async def answer(*arguments: Any, **options: Any) -> Any:
-            self.calls.append((name, arguments, options))
+        async def answer(command: Command, *arguments: Any, **options: Any) -> Any:
+            self.calls.append((name, (command, *arguments), options))
             await asyncio.sleep(0)
-            options["progress"].done("plan", "computed", 0.05)
+            command.progress.done("plan", "computed", 0.05)
             answer = self.answers[name]
             if isinstance(answer, BaseException):
                 raise answer

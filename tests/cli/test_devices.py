@@ -34,7 +34,7 @@ def test_devices_show_ports_light_abilities_and_the_time_they_need(cli: Any, gol
 
 def test_options_before_the_second_verb_count(cli: Any) -> None:
     cli("devices", "--inventory", str(cli.home / "inventory" / "emulated"), "power", "--json")
-    assert cli.calls[-1][0] == "devices_power" and str(cli.calls[-1][1][0]) == str(cli.home / "inventory" / "emulated")
+    assert cli.calls[-1][0] == "devices_power" and str(cli.calls[-1][1][0].inventory) == str(cli.home / "inventory" / "emulated")
 
 
 def test_a_device_that_does_not_answer_ends_with_5(cli: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 WAITING = """
 import asyncio, sys
 from types import SimpleNamespace
-async def status(inventory, **options):
+async def status(command):
     print("working", file=sys.stderr, flush=True)
     try:
         await asyncio.sleep(30)

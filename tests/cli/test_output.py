@@ -27,7 +27,8 @@ from types import SimpleNamespace
 from orchestrator.cli.main import main
 from orchestrator.results import PhaseTime, UpReport
 
-async def up(*arguments, progress, **options):
+async def up(command, *arguments, **options):
+    progress = command.progress
     progress.note("run 0006 died on its way")
     progress.done("plan", "24 links", 0.05)
     phases = (PhaseTime("plan", 0.05, "24 links"), PhaseTime("verify", 0.4, "pairs 132/132"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import orchestrator.engine
+import orchestrator.engine.verbs
 from optics import Missing
 from orchestrator.session import load_lab, open_session
 from orchestrator.verify import doctor

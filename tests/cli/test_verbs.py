@@ -113,9 +113,10 @@ def test_the_engine_gets_what_the_line_said(cli: Any) -> None:
     (cli.home / "lab").mkdir()
     cli("up", "-t", "plan.json", "--dry-run", "--no-job", "-i", "lab", "--timeout", "90s")
     ((name, arguments, options),) = cli.calls
-    assert name == "up" and arguments == (cli.home / "lab", Path("plan.json"))
-    assert (options["dry_run"], options["launch_job"], options["timeout_s"]) == (True, False, 90.0)
-    assert options["settings"].inventory == cli.home / "lab"
+    command, plan = arguments
+    assert name == "up" and plan == Path("plan.json")
+    assert (options["dry_run"], options["launch_job"], command.timeout_s) == (True, False, 90.0)
+    assert command.inventory == cli.home / "lab"
 
 
 def test_a_change_that_waits_to_be_confirmed_says_until_when_and_where_it_goes_back(cli: Any) -> None:
@@ -138,7 +139,7 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
     cli("status", "--timeout", "6s")
     cli("--timeout", "5s", "status", "--timeout", "7s")
     cli("--timeout", "8s", "job", "status")
-    assert [options["timeout_s"] for _, _, options in cli.calls] == [5.0, 6.0, 7.0, 8.0]
+    assert [arguments[0].timeout_s for _, arguments, _ in cli.calls] == [5.0, 6.0, 7.0, 8.0]
     assert cli("--json", "status").json["ok"]
 
 

@@ -23,12 +23,13 @@ from emulators.dialects.polatis_scpi import PolatisScpi
 from emulators.families import device_from_config
 from emulators.server import DeviceServer
 from optics import Dbm, Port
+from orchestrator import session as sessions
 from orchestrator.engine import status as survey
 from orchestrator.engine import verbs as engine
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change import run as changes
 from orchestrator.fabric.rules import Rules
-from orchestrator.session import Session, load_lab
+from orchestrator.session import Command, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store import audit, locks, store
 from orchestrator.store.keys import key_of, slice_of
@@ -203,11 +204,9 @@ class Bench:
         self.processes.append(process)
         token = NOW.set(process)
         others = asyncio.all_tasks()
-        settings = self.settings(owner)
         try:
             with self.store(owner) as opened:
-                common = {"progress": Silent(), "store": opened, "settings": settings, "timeout_s": settings.timeout_s}
-                return await verb(self.inventory, *words, **common, **more)
+                return await verb(Command(Silent(), opened, self.settings(owner)), *words, **more)
         except Killed:
             process.dead = True
             mine = {task for task in asyncio.all_tasks() - others - {asyncio.current_task()} if not _emulated(task)}
@@ -336,7 +335,7 @@ def _wrapped(bench: Bench) -> Iterator[None]:
         for owner, name, new in (
             (Store, "transaction", committed),
             (TcpLink, "_write", written),
-            *((module, "open_session", session) for module in (engine, changes, survey) if hasattr(module, "open_session")),
+            *((module, "open_session", session) for module in (sessions, changes)),
             *((module, "process_mark", mark) for module in (store, audit)),
             *((module, "process_alive", living) for module in (store, locks)),
             (undoing, "RETURN_S", 1.0),

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from optics import HostName, Locked, Unreachable
-from orchestrator.engine import fencing
-from orchestrator.engine.change import run as changes
 from orchestrator.engine.fencing import take_hosts
 from orchestrator.hosts import Hello
 from orchestrator.hosts.channel import hello_of, refusal
@@ -52,7 +50,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 def fences(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Fences:
-    monkeypatch.setattr(fencing, "open_session", changes.open_session)  # the bench's own
     return Fences(bench, monkeypatch)
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Missing, TestbedError
 from orchestrator.deadline import OUTER
 from orchestrator.engine.change.run import ChangeRun
 from orchestrator.engine.change.snapshot import before_of
 from orchestrator.results import ConfirmReport, DownReport, UpReport, WatchReport
-from orchestrator.session import load_lab
+from orchestrator.session import Command, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations, Settled
 from orchestrator.store.keys import slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.store import Store
-from orchestrator.telemetry.progress import Progress
 
-F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 WAIT_S = 60.0
 """A command waits this long (s) for somebody who takes it back at this moment."""
@@ -34,9 +33,9 @@ FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
 """A way back that cannot be gone now (a device is silent) is tried again, more and more rarely."""
 
 
-def confirmations(inventory: Path, store: Store, settings: Settings) -> Confirmations:
+def confirmations(command: Command) -> Confirmations:
     """What waits to be confirmed of the owner's part of the lab."""
-    return Confirmations(store, slice_of(load_lab(inventory), settings), who(settings))
+    return Confirmations(command.store, slice_of(load_lab(command.inventory), command.settings), who(command.settings))
 
 
 def waits(store: Store) -> bool:
@@ -46,17 +45,15 @@ def waits(store: Store) -> bool:
         return table is not None and db.execute("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1").fetchone() is not None
 
 
-async def settle(
-    inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float, wait_s: float = WAIT_S
-) -> str:
+async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     """Take back what is overdue; return what was done in words, nothing if nothing was. `timeout_s` bounds the way back.
 
     Raises: what `rollback` raises; HandsNeeded - not everything could be taken back, and nobody tries again by himself.
     """
+    store, settings = command.store, command.settings
     if not waits(store):
         return ""
-    lab = load_lab(inventory)
-    kept = confirmations(inventory, store, settings)
+    kept = confirmations(command)
     found = kept.pending()
     if found is None or found.left_s() > 0:
         return ""
@@ -64,11 +61,11 @@ async def settle(
         kept.close(found, "superseded", other)
         return ""
     words = f"run {found.run} ({found.plan}) was not confirmed in time"
-    progress.note(f"{words}: going back to {found.back or 'no plan'}")
+    command.progress.note(f"{words}: going back to {found.back or 'no plan'}")
     if (outer := OUTER.get()) is not None and (end := outer.when()) is not None:
-        outer.reschedule(end + timeout_s + wait_s)
+        outer.reschedule(end + command.timeout_s + wait_s)
     patient = replace(settings, wait_s=max(settings.wait_s, wait_s))
-    change = ChangeRun("rollback", lab, inventory, progress, store, patient, timeout_s)
+    change = ChangeRun("rollback", load_lab(command.inventory), replace(command, settings=patient))
     before = before_of(store.journalled(found.undo)[0])
     try:
         report: UpReport | DownReport = await change.back(before, {"of": found.undo, "unconfirmed": found.run}, found.undo)
@@ -95,33 +92,28 @@ def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
     return None
 
 
-def settled(verb: F) -> F:
+def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[Concatenate[Command, P], Coroutine[Any, Any, T]]:
     """A verb that changes the lab, beginning with what is overdue; its report says so."""
 
     @wraps(verb)
-    async def after(inventory: Path, *words: object, **options: Any) -> Any:
-        if options.get("dry_run"):
-            return await verb(inventory, *words, **options)
-        common = {name: options[name] for name in ("progress", "store", "settings", "timeout_s")}
-        note = await settle(inventory, **common)
-        report = await verb(inventory, *words, **options)
-        return replace(report, notes=(note, *report.notes)) if note and hasattr(report, "notes") else report
+    async def after(command: Command, /, *words: P.args, **options: P.kwargs) -> T:
+        note = "" if options.get("dry_run") else await settle(command)
+        report = await verb(command, *words, **options)
+        return cast(T, replace(cast(Any, report), notes=(note, *report.notes))) if note and hasattr(report, "notes") else report
 
-    return cast(F, after)
+    return after
 
 
-async def confirm(
-    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> ConfirmReport:
+async def confirm(command: Command, run: str | None) -> ConfirmReport:
     """Make the change that waits stand, None or `last`: whichever does. One that is overdue is taken back first.
 
     Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
     """
-    note = await settle(inventory, progress=progress, store=store, settings=settings, timeout_s=timeout_s)
+    note = await settle(command)
     run = None if run == "last" else run  # commands that were refused since are runs, too
-    lab = load_lab(inventory)
-    kept = confirmations(inventory, store, settings)
-    record = store.get(run) if run is not None else None
+    lab = load_lab(command.inventory)
+    kept = confirmations(command)
+    record = command.store.get(run) if run is not None else None
     if run is not None and record is None:
         raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
     found = kept.get(record.id) if record is not None else kept.last()
@@ -136,20 +128,18 @@ async def confirm(
         how = "could not be taken back whole" if found.state == "hands-needed" else "was taken back"
         words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
         raise Interlock(words, hint="testbed status says what is")
-    return await ChangeRun("confirm", lab, inventory, progress, store, settings, timeout_s).confirm(found)
+    return await ChangeRun("confirm", lab, command).confirm(found)
 
 
-async def watch(
-    inventory: Path, run: str | None, *, progress: Progress, store: Store, settings: Settings, timeout_s: float
-) -> WatchReport:
+async def watch(command: Command, run: str | None) -> WatchReport:
     """Wait until it is confirmed, and take it back when it is overdue; `timeout_s` bounds each try, not the waiting.
 
     Raises: Missing - nothing waits. HandsNeeded - not everything could be taken back.
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
-    kept = confirmations(inventory, store, settings)
-    record = store.get(run) if run is not None else None
+    kept = confirmations(command)
+    record = command.store.get(run) if run is not None else None
     found = kept.pending() if run is None else kept.get(record.id) if record is not None else None
     if found is None:
         raise Missing("nothing waits to be confirmed", hint="testbed status")
@@ -162,15 +152,13 @@ async def watch(
             continue
         tries += 1
         try:
-            words = await settle(
-                inventory, progress=progress, store=store, settings=settings, timeout_s=timeout_s, wait_s=2 * timeout_s
-            )
+            words = await settle(command, wait_s=2 * command.timeout_s)
             if words:
-                progress.note(words)
+                command.progress.note(words)
         except (HandsNeeded, Interrupted):
             raise
         except TestbedError as error:
-            progress.note(f"{error}\nagain in {retry_s:g} s")
+            command.progress.note(f"{error}\nagain in {retry_s:g} s")
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
     return WatchReport(found.run, now.state if now is not None else "", tries)

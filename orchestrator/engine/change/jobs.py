@@ -25,14 +25,12 @@ from orchestrator.hosts.launch import backend, identity
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target
 from orchestrator.results import JobStatus, to_json
-from orchestrator.session import Session, deadline, load_lab, open_session
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import lab_of, slice_of
 from orchestrator.store.scope import reach
 from orchestrator.store.store import JobRecord, Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import Progress
 from orchestrator.telemetry.recorder import Recorder
 
 FIRST_ITERATIONS = 4
@@ -454,10 +452,10 @@ async def leave(session: Session, store: Store, key: str, recorder: Recorder, ru
 
 
 @asynccontextmanager
-async def _opened(inventory: Path, settings: Settings, timeout_s: float, verb: str) -> AsyncIterator[tuple[Session, str]]:
-    lab = load_lab(inventory)
-    async with deadline(timeout_s, verb), open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-        yield session, slice_of(lab, settings)
+async def _opened(command: Command, verb: str) -> AsyncIterator[tuple[Session, str]]:
+    lab = load_lab(command.inventory)
+    async with command.opened(lab, verb) as session:
+        yield session, slice_of(lab, command.settings)
 
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
@@ -474,11 +472,12 @@ def _latest(store: Store, key: str) -> JobRecord:
     return record
 
 
-async def job_launch(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+async def job_launch(command: Command) -> JobStatus:
     """Launch the job of the plan that is up, again if it ran before. Raises: Missing - no plan is up, or it has no job."""
     from orchestrator.plan.reader import read_plan
 
-    async with _opened(inventory, settings, timeout_s, "job launch") as (session, key):
+    store, settings = command.store, command.settings
+    async with _opened(command, "job launch") as (session, key):
         current = store.current(key)
         if current is None:
             raise Missing("no plan is up on this lab", hint="testbed up --topology examples/ring-12.json")
@@ -486,7 +485,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
         if job is None:
             raise Missing(f"{current.plan_name} has no job", hint="add one to the plan; see docs/reference/plan.schema.json")
         await _connect(session, job.ranks)
-        async with holding(session.lab, settings, store, reach(session.lab, job.ranks), "job launch", progress=progress) as lock:
+        async with holding(session.lab, command, reach(session.lab, job.ranks), "job launch") as lock:
             if store.current(key) != current:
                 raise Locked("another plan came up while this command waited", hint="look first: testbed status")
             run = store.new_run(
@@ -495,7 +494,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                 plan_name=current.plan_name,
                 plan_sha=current.plan_sha,
                 plan_text=current.plan_text,
-                inventory=inventory,
+                inventory=command.inventory,
                 user=settings.user,
                 owner=settings.owner,
             )
@@ -503,7 +502,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
             await session.hosts.fence(run.token, job.ranks)
             run_dir = settings.run_dir(run.id)
             with run, Journal(run_dir, run.id, session.lab.name) as journal:
-                environment.note(run_dir, session.lab, inventory)
+                environment.note(run_dir, session.lab, command.inventory)
                 record = store.latest_job(key)
                 if record is not None and record.ended is None:
                     await halt(session, store, record, run_dir.parent / record.run, "launched again")
@@ -514,7 +513,7 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                     run.id,
                     run_dir,
                     job,
-                    Recorder(progress, journal),
+                    Recorder(command.progress, journal),
                     resume=False,
                     sample=settings.sample_hz > 0,
                 )
@@ -522,9 +521,10 @@ async def job_launch(inventory: Path, *, progress: Progress, store: Store, setti
                 return status
 
 
-async def job_stop(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> JobStatus:
+async def job_stop(command: Command) -> JobStatus:
     """Stop the job at an iteration boundary and say how far it came."""
-    async with _opened(inventory, settings, timeout_s, "job stop") as (session, key):
+    store, settings = command.store, command.settings
+    async with _opened(command, "job stop") as (session, key):
         record = _latest(store, key)
         run_dir = settings.run_dir(record.run)
         await session.hosts.connect(_ranks(record, session.lab))
@@ -533,7 +533,7 @@ async def job_stop(inventory: Path, *, progress: Progress, store: Store, setting
             if status.state not in ("starting", "running"):
                 return status
         ranks = _ranks(record, session.lab)
-        async with holding(session.lab, settings, store, reach(session.lab, ranks), "job stop", progress=progress):
+        async with holding(session.lab, command, reach(session.lab, ranks), "job stop"):
             if _latest(store, key).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             return await halt(session, store, record, run_dir, "stopped by the operator")

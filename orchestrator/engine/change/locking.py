@@ -11,6 +11,7 @@ from orchestrator.deadline import OUTER
 from orchestrator.engine.change.snapshot import Snapshot, before_of, hosts_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
+from orchestrator.session import Command
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
 from orchestrator.store.locks import Held, hold, locks_of
@@ -18,7 +19,6 @@ from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
-from orchestrator.telemetry.progress import Progress
 
 GUARD_S = 10.0
 """A guard that leads traffic round a dead circuit has the lab for less than a second; it is waited for this long (s) unasked."""
@@ -66,27 +66,19 @@ def _listed(value: object) -> Iterable[object]:
 
 
 @asynccontextmanager
-async def holding(
-    lab: Lab,
-    settings: Settings,
-    store: Store,
-    scope: Scope,
-    reason: str,
-    *,
-    progress: Progress | None = None,
-) -> AsyncIterator[Held]:
+async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[Held]:
     """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
 
     def told(words: str) -> None:
-        if progress is not None:
-            progress.note(f"waiting for {words}")
+        command.progress.note(f"waiting for {words}")
 
-    locks, wait_s = locks_of(lab, settings, store), settings.wait_s
+    settings = command.settings
+    locks, wait_s = locks_of(lab, settings, command.store), settings.wait_s
     if any(lock.kind == "run" and lock.reason.startswith("guard ") and lock.scope.overlaps(scope) for lock in locks.listed()):
         wait_s = max(wait_s, GUARD_S)
     outer = OUTER.get()
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
-    with StoreClaim(settings.lock_path(key_of(lab)), store.path, user=settings.user):
+    with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
         async with hold(locks, scope, reason, wait_s=wait_s, told=told) as held:
             yield held

@@ -23,7 +23,7 @@ from orchestrator.engine.change.up import Up
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
-from orchestrator.session import deadline, open_session
+from orchestrator.session import Command, deadline, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.fault import file_fault
@@ -34,7 +34,6 @@ from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
-from orchestrator.telemetry.progress import Progress
 from orchestrator.telemetry.recorder import Recorder
 
 
@@ -74,13 +73,17 @@ class ChangeRun:
 
     verb: str
     lab: Lab
-    inventory: Path
-    progress: Progress
-    store: Store
-    settings: Settings
-    timeout_s: float
+    command: Command
     still: Callable[[], object] = lambda: None
     """Called once the lock is held: raises if what the verb was chosen by has changed while it waited for it."""
+
+    @property
+    def store(self) -> Store:
+        return self.command.store
+
+    @property
+    def settings(self) -> Settings:
+        return self.command.settings
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
         """Bring `plan` up. options: launch_job, keep_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
@@ -159,7 +162,7 @@ class ChangeRun:
         adopt = tuple(map(str, _words(options.get("adopt"))))
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
         reason = f"{self.verb} {name}".rstrip()
-        async with holding(lab, settings, self.store, scope(), reason, progress=self.progress) as lock:
+        async with holding(lab, self.command, scope(), reason) as lock:
             self.still()
             lock.extend(scope())  # somebody else may have changed it while we waited
             kept = self.confirmations()
@@ -170,7 +173,7 @@ class ChangeRun:
                 plan_name=name,
                 plan_sha=plan.sha256 if plan else "",
                 plan_text=text,
-                inventory=self.inventory,
+                inventory=self.command.inventory,
                 user=settings.user,
                 owner=settings.owner,
                 options=options,
@@ -178,15 +181,15 @@ class ChangeRun:
             lock.bind(run)
             run_dir = settings.run_dir(run.id)
             with kept.ending(self.verb, run, options), run, Journal(run_dir, run.id, lab.name) as journal:
-                environment.note(run_dir, lab, self.inventory)
+                environment.note(run_dir, lab, self.command.inventory)
                 if text:
                     keep_plan(run_dir / "plan.json", text)
-                recorder = Recorder(self.progress, journal)
+                recorder = Recorder(self.command.progress, journal)
                 firm = settings.origins.get("timeout", "default") != "default"
                 try:
                     async with (
-                        deadline(self.timeout_s, self.verb, firm=firm) as limit,
-                        open_session(lab, self.inventory, run_dir) as session,
+                        deadline(self.command.timeout_s, self.verb, firm=firm) as limit,
+                        open_session(lab, self.command.inventory, run_dir) as session,
                     ):
                         session.hosts.token = run.token
                         tags = Tagouts(self.store, key, who(settings))
@@ -197,7 +200,7 @@ class ChangeRun:
                             slice_of(lab, settings),
                             recorder,
                             run_dir,
-                            self.timeout_s,
+                            self.command.timeout_s,
                             limit,
                             lock=lock,
                             interlocks=Interlocks(lab, session.devices, tags),

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from drivers.api import CircuitSwitch
 from optics import Circuit, DeviceName, HostName, HostPort, Link, Locked, Missing, Setting, TestbedError
@@ -32,14 +31,12 @@ from orchestrator.hosts import Hello, HostEvent
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.results import Json
-from orchestrator.session import Session, load_lab, open_session, opened
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session, load_lab, open_session, opened
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Store
-from orchestrator.telemetry.progress import Progress
+from orchestrator.store.store import CurrentPlan
 from orchestrator.verify.degraded import sides
 
 LOOK_S = 10.0
@@ -69,31 +66,22 @@ class GuardOptions:
     log: str = ""
 
 
-async def guard(
-    inventory: Path,
-    *,
-    tell: Tell,
-    manner: GuardOptions,
-    progress: Progress,
-    store: Store,
-    settings: Settings,
-    timeout_s: float,
-) -> GuardReport:
-    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host, not the whole.
+async def guard(command: Command, *, tell: Tell, manner: GuardOptions) -> GuardReport:
+    """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host.
 
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
-    lab = load_lab(inventory)
+    lab, settings = load_lab(command.inventory), command.settings
     path = guard_path(settings, slice_of(lab, settings))
-    if store.current(slice_of(lab, settings)) is None and not manner.stay:
+    if command.store.current(slice_of(lab, settings)) is None and not manner.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
     with GuardFile(path, own_state(settings, manner.log)) as file:
-        async with open_session(lab, inventory, settings.cache_dir / "ansible") as session:
-            watcher = Guard(session, store, settings, file, tell, manner, min(timeout_s, 10.0))
+        async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
+            watcher = Guard(session, command, file, tell, manner, min(command.timeout_s, 10.0))
             try:
                 await watcher.watch()
             except asyncio.CancelledError:
@@ -108,8 +96,7 @@ class Guard:
     """One guard at work. `applied`: the links that the hosts' routes leave out now, None if that is to be found out."""
 
     session: Session
-    store: Store
-    settings: Settings
+    command: Command
     file: GuardFile
     tell: Tell
     manner: GuardOptions
@@ -127,10 +114,10 @@ class Guard:
 
     def __post_init__(self) -> None:
         self.lab, self.hosts = self.session.lab, self.session.hosts
-        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.settings)
-        self.locks = locks_of(self.lab, self.settings, self.store)
-        self.confirmations = Confirmations(self.store, self.slice, self.locks.who)
-        self.mover = Rerouter(self.session, self.store, self.settings, self.slice, self.locks, lambda: self._state("acting"))
+        self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.command.settings)
+        self.locks = locks_of(self.lab, self.command.settings, self.command.store)
+        self.confirmations = Confirmations(self.command.store, self.slice, self.locks.who)
+        self.mover = Rerouter(self.session, self.command, self.slice, self.locks, lambda: self._state("acting"))
         self.damper = FlapDamping(self.manner.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -230,7 +217,7 @@ class Guard:
 
     async def _tick(self) -> bool:
         """Look whether the plan is still the one. False: it was taken down, and nobody waits for the next."""
-        current = self.store.current(self.slice)
+        current = self.command.store.current(self.slice)
         known = self.watched.current if self.watched else None
         if current is None:
             if known is not None:

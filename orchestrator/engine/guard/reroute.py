@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from optics import Circuit, HostName, HostPort, Link, Locked, NotVerified, TestbedError
 from optics.plain import counted
@@ -19,8 +19,7 @@ from orchestrator.fabric.detour import Detour, broken, detour, link_text, questi
 from orchestrator.fabric.rules import Macs, Rules
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
-from orchestrator.session import Session
-from orchestrator.settings import Settings
+from orchestrator.session import Command, Session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
@@ -66,11 +65,14 @@ class Rerouter:
     """Makes moves on one lab for one owner. acting: called when it begins to change something."""
 
     session: Session
-    store: Store
-    settings: Settings
+    command: Command
     slice: str
     locks: Locks
     acting: Callable[[], None]
+
+    @property
+    def store(self) -> Store:
+        return self.command.store
 
     @property
     def lab(self) -> Lab:
@@ -94,7 +96,7 @@ class Rerouter:
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
         scope, why = reach(self.lab, watched.hosts), f"{GUARD} {watched.current.plan_name}"
-        async with holding(self.lab, self.settings, self.store, scope, why) as held:
+        async with holding(self.lab, replace(self.command, progress=Silent()), scope, why) as held:
             current = self.store.current(self.slice)
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None
@@ -118,12 +120,12 @@ class Rerouter:
                 plan_name=current.plan_name,
                 plan_sha=current.plan_sha,
                 inventory=self.session.inventory,
-                user=self.settings.user,
+                user=self.command.settings.user,
                 owner=self.locks.who.owner,
                 options={"around": names, "plan_run": current.run},
             )
             held.bind(run)
-            with run, Journal(self.settings.run_dir(run.id), run.id, self.lab.name) as journal:
+            with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:
                 await hosts.fence(run.token, told)
                 recorder = Recorder(Silent(), journal)
                 generation = (

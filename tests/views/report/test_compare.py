@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from optics.errors import Interrupted, RolledBack, TestbedError
 from orchestrator.results import DownReport, JobStatus, UpReport
-from orchestrator.session import load_lab
+from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
 from orchestrator.telemetry import Journal
 from orchestrator.views.report.comparing import verdict
@@ -47,7 +47,7 @@ class Engine:
         if (error := self.fail.pop(len(self.said), None)) is not None:
             raise error
 
-    async def up(self, inventory: Path, plan: Path, **options: Any) -> UpReport:
+    async def up(self, command: Command, plan: Path, **options: Any) -> UpReport:
         name = json.loads(plan.read_text())["name"]
         self._next(f"up {name}")
         same, self.up_now = self.up_now == name, name
@@ -55,7 +55,7 @@ class Engine:
         run = self.lab.up(name, links, job_ms=None, moved=not same, ports=False)
         return UpReport(run, name, "emulated", nothing_to_do=same)
 
-    async def job_launch(self, inventory: Path, **options: Any) -> JobStatus:
+    async def job_launch(self, command: Command) -> JobStatus:
         self._next("launch")
         store, clock = self.lab.store, self.lab.clock
         run = store.new_run("job launch", "emulated-1f", plan_name=self.up_now, user="ann")
@@ -65,21 +65,21 @@ class Engine:
         self.job, self.made = run.id, 4
         return self._job("running")
 
-    async def job_status(self, inventory: Path, **options: Any) -> JobStatus:
+    async def job_status(self, command: Command) -> JobStatus:
         self._next("status")
         self.made = 25
         return self._job("running")
 
-    async def job_stop(self, inventory: Path, **options: Any) -> JobStatus:
+    async def job_stop(self, command: Command) -> JobStatus:
         self._next("stop")
         return self._job("stopped")
 
-    async def rollback(self, inventory: Path, run: str | None, **options: Any) -> UpReport | DownReport:
+    async def rollback(self, command: Command, run: str | None, **options: Any) -> UpReport | DownReport:
         self._next(f"rollback {run}")
         self.up_now = ""
         return DownReport("r", "emulated")
 
-    async def down(self, inventory: Path, **options: Any) -> DownReport:
+    async def down(self, command: Command, **options: Any) -> DownReport:
         self._next("down")
         return DownReport("r", "emulated")
 
