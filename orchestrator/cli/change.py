@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -71,10 +71,6 @@ Relabel = Annotated[
 ]
 
 
-def _relabelled(relabel: bool) -> dict[str, Any]:
-    return {"relabel": True} if relabel else {}
-
-
 Adopt = Annotated[
     list[str] | None,
     typer.Option(
@@ -86,24 +82,16 @@ Adopt = Annotated[
 Wait = Annotated[str | None, typer.Option("--wait", metavar="TIME", help="Wait up to this long for locks that others hold: 10m.")]
 
 
-def _adopted(words: list[str] | None) -> dict[str, Any]:
-    return {"adopt": tuple(words)} if words else {}
-
-
-def _avoided(words: list[str] | None) -> dict[str, Any]:
-    return {"avoid": tuple(words)} if words else {}
-
-
-def _within(text: str | None) -> dict[str, Any]:
+def _within(text: str | None) -> float | None:
     """The time to confirm in (s). Raises: Usage - not one that hosts can count down."""
     if text is None:
-        return {}
+        return None
     from orchestrator.store.confirmations import LEAST_S, MOST_S
 
     confirm_s = seconds("--confirm-within", text, "5m")
     if not LEAST_S <= confirm_s <= MOST_S:
         raise Usage(f"--confirm-within: must be from 1 s to {MOST_S / 3600:g} h, not {text}", hint="--confirm-within 5m")
-    return {"confirm_s": confirm_s}
+    return confirm_s
 
 
 def _start_guard(call: Call, run: str) -> str:
@@ -171,16 +159,19 @@ def up(
         raise Usage("up: --relabel and --plan cannot be combined", hint="testbed plan --relabel -o SAVED")
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
     path = _startable(kept.topology if kept else topology, call, file)
-    more = (
-        _avoided(avoid)
-        | _relabelled(relabel)
-        | _adopted(adopt)
-        | ({"expected": kept.fingerprint} if kept else {})
-        | ({} if rollback else {"rollback": False})
-        | _within(confirm_within)
-        | ({"keep_job": True} if keep_job else {})
+    report = call.work_on_lab(
+        engine.up,
+        path,
+        dry_run=dry_run,
+        launch_job=job,
+        avoid=tuple(avoid or ()),
+        relabel=relabel,
+        adopt=tuple(adopt or ()),
+        expected=kept.fingerprint if kept else "",
+        rollback=rollback,
+        confirm_s=_within(confirm_within),
+        keep_job=keep_job,
     )
-    report = call.work_on_lab(engine.up, path, dry_run=dry_run, launch_job=job, **more)
     result = changed(report, call)
     return replace(result, text=f"{_start_guard(call, report.run)}\n{result.text}") if guard and not dry_run else result
 
@@ -210,7 +201,7 @@ def plan(
     from orchestrator.cli import render, saved
 
     path = _wanted(topology, call, file)
-    report = call.work(engine.plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
+    report = call.work(engine.plan, path, avoid=tuple(avoid or ()), relabel=relabel, adopt=tuple(adopt or ()))
     hint = ""
     if out is not None:
         saved.keep(out, path, report)
@@ -233,7 +224,7 @@ testbed up --topology next.json         takes milliseconds, after the minutes of
 )
 def prewire(call: Call, file: PlanFile = None, topology: Topology = None, relabel: Relabel = False) -> Result:
     path = _startable(topology, call, file)
-    report = call.work_on_lab(engine.prewire, path, **_relabelled(relabel))
+    report = call.work_on_lab(engine.prewire, path, relabel=relabel)
     hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
     return replace(changed(report, call), hint=hint)
 

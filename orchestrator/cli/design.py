@@ -130,7 +130,7 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
     """
     import signal
 
-    from orchestrator.cli.text import ms_text
+    from optics.plain import seconds_text
 
     stop = False
     shown = time.monotonic()
@@ -147,7 +147,7 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
             nonlocal shown
             if (now := time.monotonic()) - shown >= PROGRESS_S:
                 shown = now
-                words = f"turn {seen.turn}, best iteration {ms_text(seen.best_s * 1e3)}; Ctrl-C takes the best so far"
+                words = f"turn {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
                 progress.update("search", seen.tried, seen.budget, words)
             return not stop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from optics.plain import counted
+from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, ms_text
 from orchestrator.engine.profile import Profile, Versus
 from orchestrator.plan.design.design import Design
@@ -58,15 +58,15 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
         lines.append(f"             and {len(found.read.demand.groups) - 8} more groups")
     if routing:
         lines += [f"  why        {line}" for line in (*found.found.why, *routing)]
-        others = ", ".join(f"{name} {ms_text(seconds * 1e3)}" for name, seconds in found.others)
+        others = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in found.others)
         lines += [f"  considered {others}"] if others else []
     joined, rates = ("ports", sorted({*ports_mbps})) if ports_mbps else ("links", [found.link_mbps])
     rate = f"{_range(mbps / found.link_mbps * workload.rate_gbps for mbps in rates)} Gb/s"
     here = f"{_range(rates)} Mb/s"
-    lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on {joined} of {rate}")
+    lines.append(f"  predicted  iteration {seconds_text(found.home.iteration_s)} on {joined} of {rate}")
     if found.time_scale != 1:
         lines.append(
-            f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's {joined} of {here}, "
+            f"             iteration {seconds_text(found.here.iteration_s)} on this lab's {joined} of {here}, "
             f"with {found.scale:g} of the bytes: multiply times here by {1 / found.time_scale:.3g} for those at {rate}"
         )
     if found.raised:
@@ -78,7 +78,7 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
         for where, given in ((rate, found.home), (here, found.here)):
             seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
-            parts.append((f"  {where}", *(ms_text(s * 1e3) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
+            parts.append((f"  {where}", *(seconds_text(s) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
         lines += columns(parts)
     return "\n".join([*lines, f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}"])
 
@@ -133,30 +133,33 @@ def rewire(report: Rewiring) -> str:
     settings = f"{counted(report.removed, 'setting')} broken, {report.made} made"
     faster = f"{report.after_s / report.before_s - 1:+.1%}"
     lines = [
-        f"  change     {report.up} -> {report.plan}: {settings}, dark {_seconds(report.dark_s)}",
+        f"  change     {report.up} -> {report.plan}: {settings}, dark {seconds_text(report.dark_s)}",
         f"  delayed    {_bytes(report.stalled_bytes)} that would be sent in that time",
-        f"  iteration  {_seconds(report.before_s)} -> {_seconds(report.after_s)} predicted ({faster})",
+        f"  iteration  {seconds_text(report.before_s)} -> {seconds_text(report.after_s)} predicted ({faster})",
     ]
     if report.iterations is None or report.break_even_s is None:
         return "\n".join([*lines, "Does not pay off: an iteration is no faster after the change"])
     return "\n".join(
-        [*lines, f"Pays off after {report.iterations:.3g} iterations: break-even {_seconds(report.break_even_s)} after the change"]
+        [
+            *lines,
+            f"Pays off after {report.iterations:.3g} iterations: break-even {seconds_text(report.break_even_s)} after the change",
+        ]
     )
 
 
 def replan(found: Degraded) -> str:
     """Both options with their costs."""
     options = found.options
-    lines = [f"  before     iteration {_seconds(options.before_s)}"]
+    lines = [f"  before     iteration {seconds_text(options.before_s)}"]
     for one in (options.reroute, options.rewire, *options.others):
         if one is not None:
             moves = (
-                f", dark {_seconds(one.dark_s)} for {counted(one.moves, 'link')}"
+                f", dark {seconds_text(one.dark_s)} for {counted(one.moves, 'link')}"
                 if one.moves or one.dark_s
                 else ", nothing goes dark"
             )
             slower = f" ({one.iteration_s / options.before_s - 1:+.1%})"
-            lines.append(f"  {one.name}: iteration {_seconds(one.iteration_s)}{slower}{moves}")
+            lines.append(f"  {one.name}: iteration {seconds_text(one.iteration_s)}{slower}{moves}")
     if options.why_not:
         lines.append(f"  note       {options.why_not}")
     even = options.break_even_iterations
@@ -181,7 +184,3 @@ def cost(found: Fabrics) -> str:
             (one.fabric, str(one.links), f"{one.gbps:.4g}", f"{one.price:.0f}", f"x {one.price_ratio:.2f}", f"{one.watts:.1f}")
         )
     return "\n".join([*(f"  {line}" for line in columns(rows)), f"({found.mark})"])
-
-
-def _seconds(seconds: float) -> str:
-    return ms_text(seconds * 1e3)

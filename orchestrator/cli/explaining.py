@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from orchestrator.cli.text import ms_text
+from optics.plain import seconds_text
 from orchestrator.fabric.next_hops import follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, routing
@@ -102,6 +102,6 @@ def scheduled(found: Design, lab: Lab) -> list[str]:
     best = fitted(found.read.demand, home, dark)
     seconds = best.iteration_s(found.read.demand, home)
     return [
-        f"analytic: a round robin of matchings, {len(best.slots)} slots, dark {ms_text(dark * 1e3)} each (the switches alone): "
-        f"iteration {ms_text(seconds * 1e3)} at best, with a dwell of {ms_text(best.dwell_s * 1e3)} (duty {best.duty:.0%})"
+        f"analytic: a round robin of matchings, {len(best.slots)} slots, dark {seconds_text(dark)} each (the switches alone): "
+        f"iteration {seconds_text(seconds)} at best, with a dwell of {seconds_text(best.dwell_s)} (duty {best.duty:.0%})"
     ]

@@ -48,8 +48,7 @@ app = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_hel
     more="Requires neither a token nor a running Grafana.",
 )
 def provision(
-    call: Call,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")],
+    call: Call, out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")]
 ) -> Result:
     from orchestrator.telemetry.provisioning import write
 
@@ -91,12 +90,7 @@ def push(
     server = "" if influx in ("none", "auto") else influx  # values of telemetry.influx.url; Grafana does not use a private server
     if server and not server.startswith(("http://", "https://")):
         raise Usage(f"{call.verb}: --influx must be http://HOST:PORT")
-    done = provisioning.push(
-        grafana,
-        influx_url=server,
-        database=database,
-        influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""),
-    )
+    done = provisioning.push(grafana, influx_url=server, database=database, influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""))
     sources = {"made": "created or updated", "kept": "provisioned from files, unchanged", "none": "unchanged (no --influx)"}
     lines = [f"Grafana {done.version or '(unknown version)'} at {grafana.url}"]
     lines += [f"  {uid:<24} {grafana.url}{page}" for uid, page in done.pages.items()]

@@ -91,12 +91,7 @@ def examples(
     return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
 
 
-@verb(
-    app,
-    "schema",
-    "Print the JSON Schema of a file format.",
-    examples="testbed schema plan > plan.schema.json",
-)
+@verb(app, "schema", "Print the JSON Schema of a file format.", examples="testbed schema plan > plan.schema.json")
 def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
     from orchestrator.plan.reader import json_schema
     from orchestrator.results import Json

@@ -36,10 +36,7 @@ def status(call: Call) -> Result:
 
 
 @verb(
-    app,
-    "logs",
-    "Print the last lines of each rank's log.",
-    examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200",
+    app, "logs", "Print the last lines of each rank's log.", examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200"
 )
 def logs(
     call: Call,

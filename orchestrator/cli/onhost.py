@@ -45,9 +45,7 @@ time limit. The exit code is 5 if the host cannot be reached.
 """,
 )
 def on_host(
-    call: Call,
-    host: Name,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
+    call: Call, host: Name, command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")]
 ) -> Result:
     from orchestrator.hosts.openssh import run
 

@@ -27,10 +27,7 @@ Without RUN, or with `last`, it undoes your newest change; a second rollback und
 did. Commands that were refused before they changed anything do not count.
 """,
 )
-def rollback(
-    call: Call,
-    run: Run = None,
-) -> Result:
+def rollback(call: Call, run: Run = None) -> Result:
     return changed(call.work(engine.rollback, run), call)
 
 
@@ -46,8 +43,7 @@ testbed resume last
     "your newest run that began to change something; commands that were refused before that do not count.",
 )
 def resume(
-    call: Call,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)],
+    call: Call, run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
 ) -> Result:
     return changed(call.work_on_lab(engine.resume, run), call)
 

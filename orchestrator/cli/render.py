@@ -60,11 +60,7 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
 
 
 def up(
-    report: UpReport,
-    colour: bool,
-    started: PhaseTime | None = None,
-    here: Callable[[str], str] = str,
-    said: Container[str] = (),
+    report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str, said: Container[str] = ()
 ) -> str:
     """The phase table and the last line of `up`.
 

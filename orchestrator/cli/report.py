@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -67,7 +68,9 @@ def report(
         more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
     page_file = _place(call, campaign, out)
     for flag, folder in (("--figures", figures), ("--data", data)):
-        _folder(flag, folder)
+        if folder is not None:
+            with _writing(flag, folder):
+                folder.mkdir(parents=True, exist_ok=True)
     made = _made(call, campaign)
     _save(made, page_file)
     drawn = _figures(made, figures)
@@ -205,39 +208,24 @@ def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
     else:
         ids = [source.record.id for source in campaign.sources]
         path = call.settings.state_dir / "reports" / f"{ids[0]}-to-{ids[-1]}.html"
-    try:
+    with _writing("--out", path):
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe(path)
-    except OSError as error:
-        raise _unwritable("--out", path, error) from error
     return path
 
 
 def _save(made: Report, path: Path) -> None:
     """Write the page as a whole. Raises: Usage - it cannot be written there."""
-    try:
+    with _writing("--out", path):
         write_whole(path, made.html)
-    except OSError as error:
-        raise _unwritable("--out", path, error) from error
-
-
-def _folder(flag: str, folder: Path | None) -> None:
-    """Make a directory, if one is given. Raises: Usage - it cannot be made."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(flag, folder, error) from error
 
 
 def _figures(made: Report, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    try:
+    with _writing("--figures", folder):
         return [path for drawing in made.drawings for path in drawing.save(folder)]
-    except OSError as error:
-        raise _unwritable("--figures", folder, error) from error
 
 
 def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]:
@@ -248,18 +236,21 @@ def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]
 
     if folder is None:
         return []
-    try:
+    with _writing("--data", folder):
         paths = list(tables.export(list(campaign.journals.values()), folder, "csv"))
         answers = folder / "answers.json"
         results = {name: answer.to_json() for name, answer in made.answers.items()}
         write_whole(answers, json.dumps(results, indent=1, ensure_ascii=False))
         return [*paths, answers]
+
+
+@contextmanager
+def _writing(flag: str, path: Path) -> Iterator[None]:
+    """Raises: Usage - `path`, given by `flag`, cannot be written."""
+    try:
+        yield
     except OSError as error:
-        raise _unwritable("--data", folder, error) from error
-
-
-def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
-    return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
+        raise Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}") from error
 
 
 def _result(

@@ -57,8 +57,7 @@ not as planned.
 def verify(
     call: Call,
     rung: Annotated[
-        list[str] | None,
-        typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=rungs),
+        list[str] | None, typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=rungs)
     ] = None,
     qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
     collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,

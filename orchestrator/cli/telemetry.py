@@ -87,7 +87,51 @@ app = typer.Typer(
     examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
 )
 def status(call: Call) -> Result:
-    return _status(call)
+    from orchestrator.cli.text import when
+    from orchestrator.results import path_text, to_json
+    from orchestrator.telemetry import influxd, sink, tail
+    from orchestrator.telemetry.influx import Influx
+    from orchestrator.telemetry.influx_api import Later
+    from orchestrator.telemetry.reader import parts
+
+    settings, target = call.settings, _target(call)
+    runs = settings.state_dir / "runs"
+    kept = [path for path in sorted(runs.iterdir()) if parts(path)] if runs.is_dir() else []
+    size = sum(part.stat().st_size for path in kept for part in parts(path))
+    lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
+    data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
+    if target is None:
+        return Result(data, "\n".join([*lines, "influx    none configured (telemetry.influx.url)"]))
+    live, server, version = _live(settings, target), "", ""
+    if not live.url:
+        server = "not installed" if influxd.program() is None else "private, not started yet"
+    else:
+        influx = Influx(live, connect_s=2.0, answer_s=3.0)
+        try:
+            version = influx.ping()
+            server = f"{live.url}, version {version or 'unknown'}, API {influx.api}"
+        except Later as error:
+            server = str(error)
+    marks = [tail.stored(path, target.key, target.name) for path in kept]
+    behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
+    refused = sum(mark.refused for mark in marks)
+    running, state = sink.look(settings.state_dir, target)
+    sent = sum(mark.points for mark in marks)
+    lines += [
+        f"influx    {server}",
+        f"database  {target.db}",
+        f"sink      {f'running, pid {state.pid}' if running else 'not running; the next command starts it'}"
+        + (f", last sent {when(state.last)}" if state.last else ""),
+        f"sent      {counted(sent, 'point')}, {behind} bytes still to send"
+        + (f", {counted(refused, 'point')} refused" if refused else ""),
+    ]
+    if refused:
+        lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
+    if state.trouble and behind:
+        lines.append(f"trouble   {state.trouble}")
+    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": running, "sent": sent}
+    data |= {"behind": behind, "refused": refused, "trouble": state.trouble if behind else "", "state": to_json(state)}
+    return Result(data, "\n".join(lines))
 
 
 @verb(
@@ -170,58 +214,6 @@ def replay(
         str | None, typer.Option("--to", metavar="URL", help="Send to this InfluxDB instead of the configured one.")
     ] = None,
 ) -> Result:
-    return _replay(call, run, to)
-
-
-def _status(call: Call) -> Result:
-    from orchestrator.cli.text import when
-    from orchestrator.results import path_text, to_json
-    from orchestrator.telemetry import influxd, sink, tail
-    from orchestrator.telemetry.influx import Influx
-    from orchestrator.telemetry.influx_api import Later
-    from orchestrator.telemetry.reader import parts
-
-    settings, target = call.settings, _target(call)
-    runs = settings.state_dir / "runs"
-    kept = [path for path in sorted(runs.iterdir()) if parts(path)] if runs.is_dir() else []
-    size = sum(part.stat().st_size for path in kept for part in parts(path))
-    lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
-    data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
-    if target is None:
-        return Result(data, "\n".join([*lines, "influx    none configured (telemetry.influx.url)"]))
-    live, server, version = _live(settings, target), "", ""
-    if not live.url:
-        server = "not installed" if influxd.program() is None else "private, not started yet"
-    else:
-        influx = Influx(live, connect_s=2.0, answer_s=3.0)
-        try:
-            version = influx.ping()
-            server = f"{live.url}, version {version or 'unknown'}, API {influx.api}"
-        except Later as error:
-            server = str(error)
-    marks = [tail.stored(path, target.key, target.name) for path in kept]
-    behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
-    refused = sum(mark.refused for mark in marks)
-    running, state = sink.look(settings.state_dir, target)
-    sent = sum(mark.points for mark in marks)
-    lines += [
-        f"influx    {server}",
-        f"database  {target.db}",
-        f"sink      {f'running, pid {state.pid}' if running else 'not running; the next command starts it'}"
-        + (f", last sent {when(state.last)}" if state.last else ""),
-        f"sent      {counted(sent, 'point')}, {behind} bytes still to send"
-        + (f", {counted(refused, 'point')} refused" if refused else ""),
-    ]
-    if refused:
-        lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
-    if state.trouble and behind:
-        lines.append(f"trouble   {state.trouble}")
-    data |= {"server": server, "version": version, "live_url": live.url, "db": target.db, "sink": running, "sent": sent}
-    data |= {"behind": behind, "refused": refused, "trouble": state.trouble if behind else "", "state": to_json(state)}
-    return Result(data, "\n".join(lines))
-
-
-def _replay(call: Call, run: str, to: str | None) -> Result:
     from dataclasses import replace
 
     from orchestrator.telemetry import influxd, sink
@@ -350,10 +342,6 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     unsent: Annotated[bool, typer.Option("--unsent", help="Also journals that were not sent to InfluxDB.")] = False,
 ) -> Result:
-    return _prune(call, older, dry_run, unsent)
-
-
-def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:
     from orchestrator.results import to_json
     from orchestrator.telemetry import retention
 

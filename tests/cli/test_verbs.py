@@ -128,7 +128,8 @@ def test_a_change_that_waits_to_be_confirmed_says_until_when_and_where_it_goes_b
     )
     assert cli.calls[-1][2]["confirm_s"] == 240.0
     cli.answers["status"] = replace(cli.answers["status"], confirm=replace(waits, back="", watched=False))
-    assert "or it is rolled back to no plan: testbed confirm; no process watches the deadline: testbed confirm --watch\n" in cli("status").out
+    unwatched = "or it is rolled back to no plan: testbed confirm; no process watches the deadline: testbed confirm --watch\n"
+    assert unwatched in cli("status").out
     cli.answers["status"] = replace(cli.answers["status"], confirm=replace(waits, left_s=-1.0))
     assert "your next change first rolls back to ring-12; to do it now: testbed rollback 2026-11-21-0007\n" in cli("status").out
     assert cli("status", "--json").json["data"]["confirm"]["back"] == "ring-12"

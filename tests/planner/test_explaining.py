@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestrator.cli.explaining import beside_planner, divided, explained, scheduled, taken
+from orchestrator.cli.explaining import against_planner, divided, explained, scheduled, taken
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import design
 from planner.methods import Wanted
@@ -19,7 +19,7 @@ __all__ = ["lab"]
 @pytest.mark.parametrize(("name", "strides"), [("bert", 132), ("dlrm", 0), ("moe", 96)])
 def test_hosts_ways_are_held_against_the_planner_s_own(name: str, strides: int, lab: Lab) -> None:
     found = design(workload(name), lab, Wanted("topoopt"))
-    told = beside_planner(found, lab)
+    told = against_planner(found, lab)
     assert told[0].startswith(f"TopoOpt's routing (paper): {strides} pairs by strides (coin change), {132 - strides} by up to 4")
     assert told[0].endswith("and longer ones between none"), "shortest ways are as short as any"
     assert any("next hops can express them" in line for line in told) == bool(strides)
@@ -33,9 +33,9 @@ def test_hosts_ways_are_held_against_the_planner_s_own(name: str, strides: int, 
 def test_links_parallel_to_one_ring_have_no_strides_to_go_by(lab: Lab) -> None:
     assert (
         "parallel to one of them"
-        in beside_planner(design(workload("dlrm"), lab, Wanted("topoopt", backend="single-order")), lab)[0]
+        in against_planner(design(workload("dlrm"), lab, Wanted("topoopt", backend="single-order")), lab)[0]
     )
-    assert beside_planner(design(workload("dlrm"), lab, Wanted("ring")), lab) == []
+    assert against_planner(design(workload("dlrm"), lab, Wanted("ring")), lab) == []
 
 
 def test_transfers_over_several_ways_are_held_against_a_division_over_all_paths(lab: Lab) -> None:
