@@ -49,24 +49,12 @@ def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
 
 
 def _data(lock: Lock) -> dict[str, Json]:
-    return {
-        "id": lock.id,
-        "kind": lock.kind,
-        "state": lock.state,
-        "owner": lock.owner,
-        "user": lock.user,
-        "host": lock.host,
-        "pid": lock.pid,
-        "run": lock.run,
-        "token": lock.token,
-        "reason": lock.reason,
-        "since": lock.since,
-        "expires": lock.expires,
-        "for_s": lock.for_s,
-        "after": lock.after,
-        "scope": cast("Json", lock.scope.to_data()),
-        "words": str(lock.scope),
-    }
+    from orchestrator.results import to_json
+
+    data = cast("dict[str, Json]", to_json(lock))
+    for internal in ("process", "seq", "asked", "ended"):
+        del data[internal]
+    return data | {"scope": cast("Json", lock.scope.to_data()), "words": str(lock.scope)}
 
 
 def _table(live: Sequence[Lock]) -> str:
