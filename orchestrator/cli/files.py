@@ -29,7 +29,7 @@ def read_workload(path: Path) -> Read:
         problems = Problems(document)
         found = check(Workload, document.value, problems)
     if found is None:
-        raise BadFile(problems.lines(), hint="see the examples in examples/workloads/")
+        raise BadFile(problems.lines(), hint="examples/workloads/ has files to start from")
     return Read(found, demand(found), hashlib.sha256(text.encode()).hexdigest())
 
 

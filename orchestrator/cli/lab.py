@@ -78,7 +78,7 @@ def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
 @verb(
     app,
     "stop",
-    "Stop the emulated lab and remove everything it created.",
+    "Stop the emulated lab; no process and no network namespace remains.",
     examples="testbed lab stop\ntestbed lab stop --driver rome-cli",
 )
 def stop(call: Call, driver: Driver = None) -> Result:

@@ -74,7 +74,7 @@ def _live(settings: Settings, target: Target) -> Target:
 
 app = typer.Typer(
     name="telemetry",
-    help="Sample on demand; copy journals to InfluxDB; query and export them.",
+    help="Sample; copy journals to InfluxDB; query and export them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
