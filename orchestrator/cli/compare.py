@@ -1,4 +1,4 @@
-"""`testbed compare`: two plans measured in turns with the same job."""
+"""`testbed compare`: measure two plans alternately with the same job."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from optics.errors import HandsNeeded, Interrupted, TestbedError
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
+from orchestrator.cli.shared import own_slice, seconds
 
 if TYPE_CHECKING:
     from orchestrator.results import DownReport, JobStatus, UpReport
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Leave(StrEnum):
-    """How the lab is left."""
+    """The state in which a comparison leaves the lab."""
 
     before = "before"
     a = "a"
@@ -26,7 +27,7 @@ class Leave(StrEnum):
 
 
 class _Lab:
-    """The verbs a comparison types, as an operator would."""
+    """The verbs that a comparison runs, as an operator would."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -50,74 +51,74 @@ class _Lab:
         return self._call.work(engine.down)
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "compare",
-        "Measure two plans in turns with the same job: medians, intervals, a report.",
-        examples="""
-testbed compare examples/topoopt-12.json examples/parallel-ring-12.json --repeats 3 --yes
-testbed compare a.json b.json --job job.json --iterations 40    both run this job
-testbed compare --resume compare-2026-11-21-0001                go on with one that was stopped
-testbed compare --predicted last                                a designed job: prediction beside measurement
-""",
-        more="""
-The order is A B B A A B B A ..., so that a slow drift meets both alike. Each measurement brings the plan up, launches the job anew,
-lets it make its iterations and stops it. Then the lab is as it was before, or as --leave says. Everything measured is kept at once.
-""",
-    )
-    def compare(
-        call: Call,
-        a: Annotated[Path | None, typer.Argument(metavar="[A]", help="A plan.", show_default=False)] = None,
-        b: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another plan.", show_default=False)] = None,
-        repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
-        job: Annotated[
-            Path | None, typer.Option("--job", metavar="FILE", help="The job both run, or a plan that has it.", show_default=False)
-        ] = None,
-        iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations of each measurement.")] = 20,
-        leave: Annotated[
-            Leave, typer.Option("--leave", help="How the lab is left: as it was before, with A, with B, or down.")
-        ] = Leave.before,
-        within: Annotated[
-            str | None, typer.Option("--within", metavar="TIME", help="Begin no further pair after so long.", show_default=False)
-        ] = None,
-        resume: Annotated[
-            str | None, typer.Option("--resume", metavar="NAME", help="Go on with a comparison.", show_default=False)
-        ] = None,
-        out: Annotated[
-            Path | None, typer.Option("--out", "-o", metavar="FILE", help="The report's page.", show_default=False)
-        ] = None,
-        predicted: Annotated[
-            str | None,
-            typer.Option("--predicted", metavar="RUN", help="Of this run's designed job, as `design compare`.", show_default=False),
-        ] = None,
-    ) -> Result:
-        if predicted is not None:
-            from orchestrator.cli import designmore
+app = typer.Typer()
 
-            if a is not None or resume is not None:
-                raise Usage("compare: --predicted looks at one run and measures nothing; name nothing else")
-            return designmore.predicted(call, predicted)
-        from orchestrator.session import load_lab
-        from orchestrator.views.report import comparison as c
 
-        within_s = _within(within)
-        if resume is not None:
-            if a is not None or job is not None:
-                raise Usage("compare: --resume goes on with the plans and the job it began with; name nothing else")
-            kept = c.again(call.settings, resume)
-        elif a is None or b is None:
-            raise Usage("compare: two plans are wanted", hint="testbed compare A.json B.json")
-        else:
-            lab = load_lab(call.settings.inventory)
-            _ask(call, {"a": a, "b": b}, repeats)
-            kept = c.begin(call.settings, lab, {"a": a, "b": b}, job=job, repeats=repeats, iterations=iterations, leave=leave.value)
-        call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
-        return _measured(call, kept, within_s, out)
+@verb(
+    app,
+    "compare",
+    "Measure two plans alternately with the same job, and report the difference.",
+    examples="""
+testbed compare examples/topoopt-12.json examples/parallel-ring-12.json
+testbed compare a.json b.json --job job.json --iterations 40    run this job with both
+testbed compare --resume compare-2026-11-21-0001                continue one that was stopped
+testbed compare --predicted last                                compare a designed job with its prediction
+""",
+    more="""
+The order is A B B A A B B A ..., so that slow drift affects both equally. Each measurement brings the plan up, launches the job,
+waits for its iterations and stops it. Afterwards the lab is as before, or as --leave says. Each measurement is saved immediately.
+""",
+)
+def compare(
+    call: Call,
+    a: Annotated[Path | None, typer.Argument(metavar="[A]", help="The first plan.")] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="The second plan.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", "-n", min=1, max=100, help="Measurements of each plan.")] = 3,
+    job: Annotated[
+        Path | None, typer.Option("--job", metavar="FILE", help="Job for both: a job file, or a plan that has one.")
+    ] = None,
+    iterations: Annotated[int, typer.Option("--iterations", min=3, max=100_000, help="Iterations per measurement.")] = 20,
+    leave: Annotated[
+        Leave, typer.Option("--leave", help="State to leave the lab in: as before, with A, with B, or down.")
+    ] = Leave.before,
+    within: Annotated[
+        str | None, typer.Option("--within", metavar="TIME", help="Start no further pair after this time: 30m.")
+    ] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="Continue this comparison.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the report here.")] = None,
+    predicted: Annotated[
+        str | None,
+        typer.Option(
+            "--predicted", metavar="RUN", help="Only compare this run's job with its prediction, as `design compare` does."
+        ),
+    ] = None,
+) -> Result:
+    if predicted is not None:
+        from orchestrator.cli import designmore
+
+        if a is not None or resume is not None:
+            raise Usage("compare: --predicted examines one run and measures nothing; give no plans and no --resume")
+        return designmore.predicted(call, predicted)
+    from orchestrator.session import load_lab
+    from orchestrator.views.report import comparison as c
+
+    within_s = None if within is None else seconds("--within", within, "30m")
+    if resume is not None:
+        if a is not None or job is not None:
+            raise Usage("compare: --resume continues with the original plans and job; give no plans and no --job")
+        kept = c.again(call.settings, resume)
+    elif a is None or b is None:
+        raise Usage("compare: two plans are required", hint="testbed compare A.json B.json")
+    else:
+        lab = load_lab(call.settings.inventory)
+        _ask(call, {"a": a, "b": b}, repeats)
+        kept = c.begin(call.settings, lab, {"a": a, "b": b}, job=job, repeats=repeats, iterations=iterations, leave=leave.value)
+    call.note(f"compare    {kept.name}: {' '.join(s['arm'].upper() for s in kept.slots)}")
+    return _measured(call, kept, within_s, out)
 
 
 def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | None) -> Result:
-    """Take what is missing, leave the lab as promised, write the report. Raises: as the verbs, with how to go on."""
+    """Make the missing measurements, leave the lab as chosen, write the report. Raises: as the verbs do, with how to continue."""
     from orchestrator.views.report import comparison as c
 
     if not kept.waiting:
@@ -132,8 +133,8 @@ def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | 
         kept.data["left"] = ""
         kept.save()
         raise Interrupted(
-            f"{kept.name}: interrupted; {_done(kept)} are kept, and the lab is where it was stopped",
-            hint=f"to go on: {again}; to see what is up: testbed status",
+            f"{kept.name}: interrupted; {_done(kept)} are saved; the lab was left as it was when stopped",
+            hint=f"to continue: {again}; to see the state of the lab: testbed status",
         ) from None
     except TestbedError as error:
         left = ""
@@ -141,9 +142,9 @@ def _measured(call: Call, kept: Comparison, within_s: float | None, out: Path | 
             try:
                 left = f"; the lab was left {c.leave(kept, lab)}"
             except TestbedError as worse:
-                left = f"; the lab is where it failed, since it could not be left as promised: {worse}"
-        error.args = (f"{error}\n{kept.name}: {_done(kept)} are kept{left}",)
-        error.hint = "; ".join(filter(None, (error.hint, f"to go on: {again}")))
+                left = f"; the lab was left where the measurement failed, because restoring it failed, too: {worse}"
+        error.args = (f"{error}\n{kept.name}: {_done(kept)} are saved{left}",)
+        error.hint = "; ".join(filter(None, (error.hint, f"to continue: {again}")))
         raise
     left = c.leave(kept, lab)
     return _result(call, kept, whole, left, out)
@@ -175,7 +176,7 @@ def _result(call: Call, kept: Comparison, whole: bool, left: str, out: Path | No
             lines.append(f"  {arms[arm]:<24} median iteration {x.value:.1f} ms{interval}")
         lines.append(f"  {found.words(arms)}")
     else:
-        lines.append("  not one measurement of each plan was finished: nothing can be compared")
+        lines.append("  nothing to compare: each plan needs at least one finished measurement")
     lines += [f"  lab        left {left}", f"  report     {path_text(page)}"]
     data: dict[str, Any] = {
         "name": kept.name,
@@ -192,23 +193,9 @@ def _result(call: Call, kept: Comparison, whole: bool, left: str, out: Path | No
     return Result(data, "\n".join(lines), hint=hint)
 
 
-def _within(text: str | None) -> float | None:
-    from orchestrator.settings import duration
-
-    if text is None:
-        return None
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise Usage(f"--within: {error}", hint="--within 30m") from None
-
-
 def _ask(call: Call, plans: dict[str, Path], repeats: int) -> None:
-    """Ask first where a job runs: every measurement stops what runs. Raises: Usage - no terminal to ask on."""
-    from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
-
+    """Ask before a running job is stopped, as every measurement does. Raises: Usage - no terminal to ask on."""
     with call.store() as store:
-        running = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+        running = store.latest_job(own_slice(call))
     if running is not None and running.ended is None:
-        call.confirm(f"Stop job {running.name} and move the lab up to {2 * repeats} times?")
+        call.confirm(f"Stop job {running.name} and change the lab up to {2 * repeats} times?")

@@ -1,4 +1,4 @@
-"""How words of a command line may go on, as shells ask: names of the chosen inventory, files. Silent where something is wrong."""
+"""Shell completion: names from the chosen inventory and the run store, and files. No candidates where reading them fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Completion = Callable[[typer.Context, str], list[str]]
 
 
 def _named(names: Callable[[Lab], Iterable[str]]) -> Completion:
-    """A completion by names of the lab that the command line chooses with --inventory, or the settings."""
+    """A completion by names of the lab that --inventory or the settings choose."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         from orchestrator.session import load_lab
@@ -24,7 +24,7 @@ def _named(names: Callable[[Lab], Iterable[str]]) -> Completion:
         try:
             chosen = ctx.params.get("inventory") or ctx.find_root().params.get("inventory")
             found = set(names(load_lab(load({"inventory": chosen}).inventory)))
-        except Exception:  # a completion that fails must stay silent
+        except Exception:  # a failing completion must not print
             return []
         return sorted(name for name in found if name.startswith(incomplete))
 
@@ -65,8 +65,45 @@ def rungs(incomplete: str) -> list[str]:
     return [name for name in RUNGS if name.startswith(incomplete)]
 
 
+def drivers(incomplete: str) -> list[str]:
+    """Names of drivers."""
+    from drivers.registry import known_drivers
+
+    return [name for name in known_drivers() if name.startswith(incomplete)]
+
+
+def runs(incomplete: str) -> list[tuple[str, str]]:
+    """Run ids, newest first, and `last`, each with what it was."""
+    from orchestrator.cli.call import Call
+
+    try:
+        call = Call()
+        if not call.settings.store_path.exists():
+            return []
+        with call.store() as store:
+            found = [(r.id, f"{r.verb} {r.plan_name} {r.status}") for r in store.history(limit=50)]
+    except Exception:  # a failing completion must not print
+        return []
+    return [item for item in [*found, ("last", "the newest run")] if item[0].startswith(incomplete)]
+
+
+def lock_ids(incomplete: str) -> list[tuple[str, str]]:
+    """Ids of locks that are held or waited for."""
+    from orchestrator.cli.call import Call
+    from orchestrator.session import load_lab
+    from orchestrator.store.locks import locks_of
+
+    try:
+        call = Call()
+        with call.store() as store:
+            found = locks_of(load_lab(call.settings.inventory), call.settings, store).listed()
+    except Exception:  # a failing completion must not print
+        return []
+    return [(one.id, str(one)) for one in found if one.id.startswith(incomplete)]
+
+
 def _files(incomplete: str, *patterns: str, also: str = "") -> list[str]:
-    """Files below the directory that is typed so far, and directories to go on into; from `also` too as long as none is typed."""
+    """Files in the directory typed so far, and its subdirectories; those in `also`, too, as long as no directory is typed."""
     folder = Path(incomplete).parent if "/" in incomplete else Path()
     places = [folder, *([Path(also)] if also and folder == Path() else [])]
     try:
@@ -78,12 +115,12 @@ def _files(incomplete: str, *patterns: str, also: str = "") -> list[str]:
 
 
 def plans(incomplete: str) -> list[str]:
-    """Plan files, those of the examples first found without typing their directory."""
+    """Plan files, including the examples."""
     return _files(incomplete, "*.json", also="examples")
 
 
 def saved_plans(incomplete: str) -> list[str]:
-    """Files that `plan -o` may have written."""
+    """JSON files, among them those written by `plan -o`."""
     return _files(incomplete, "*.json")
 
 

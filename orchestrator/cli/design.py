@@ -1,93 +1,90 @@
-"""`testbed design`: a workload and a lab in, a plan out, and what it will take."""
+"""`testbed design METHOD`: from a workload and a lab to a plan, with a prediction of its iteration time."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import designmore
 from orchestrator.cli.call import Call, Result, Usage, verb
 from orchestrator.cli.completing import workloads
+from orchestrator.cli.shared import write_file
 
 if TYPE_CHECKING:
     from optics.plan import Plan
     from orchestrator.inventory.lab import Lab
     from orchestrator.plan.design.design import Design
+    from planner.alternating import Seen, Watch
     from planner.methods import Wanted
 
 Workload = Annotated[
     Path | None,
     typer.Option(
-        "--workload",
-        "-w",
-        metavar="FILE",
-        help="What the job moves, a YAML file or a task graph.",
-        show_default=False,
-        autocompletion=workloads,
+        "--workload", "-w", metavar="FILE", help="The job's traffic: a YAML file or a task graph.", autocompletion=workloads
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan here.", show_default=False)]
-LabDir = Annotated[
-    str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for, as --inventory.", show_default=False)
+Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")]
+LabDir = Annotated[str | None, typer.Option("--lab", metavar="DIR", help="The lab to design for; same as --inventory.")]
+Rules = Annotated[
+    str, typer.Option("--rules", metavar="SET", help="TopoOpt as in the paper, or as in the released planner (artifact).")
 ]
-Rules = Annotated[str, typer.Option("--rules", metavar="SET", help="paper, or artifact: what the released planner does.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of everything random; the same gives the same plan.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed; the same seed gives the same plan.")]
 Backend = Annotated[
-    str, typer.Option("--backend", metavar="KIND", help="What the collective library can do: single-order, ring-groups, msccl.")
+    str, typer.Option("--backend", metavar="KIND", help="Ability of the collective library: single-order, ring-groups, msccl.")
 ]
-Hosts = Annotated[
-    str | None, typer.Option("--hosts", metavar="LIST", help="Hosts of ranks 0, 1, ...: gpu01,gpu02.", show_default=False)
-]
+Hosts = Annotated[str | None, typer.Option("--hosts", metavar="LIST", help="Hosts in the order of their ranks: gpu01,gpu02.")]
 Beside = Annotated[
-    list[Path] | None,
-    typer.Option("--beside", metavar="PLAN", help="Take hosts that this plan leaves free; may be repeated.", show_default=False),
+    list[Path] | None, typer.Option("--beside", metavar="PLAN", help="Only use hosts that this plan leaves free; may be repeated.")
 ]
-Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Use so many ports of each host.", show_default=False)]
-Simplex = Annotated[bool, typer.Option("--simplex", help="Links that carry one way: transmitters and receivers joined apart.")]
-Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Time a step costs beside its bytes (us), for predictions.")]
+Ports = Annotated[int | None, typer.Option("--ports", min=1, help="Ports to use of each host.")]
+Simplex = Annotated[bool, typer.Option("--simplex", help="One-way links: connect transmitters and receivers independently.")]
+Alpha = Annotated[float, typer.Option("--alpha-us", min=0, help="Fixed time per step (us), for predictions.")]
 Scale = Annotated[
     float | None,
-    typer.Option(
-        "--scale", min=0, help="Bytes of the job per byte of the workload; else chosen by the lab's rate.", show_default=False
-    ),
+    typer.Option("--scale", min=0, help="Bytes of the job per byte of the workload; by default from the lab's link rate."),
 ]
-Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Of the job; 0: until stopped.")]
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.", show_default=False)]
-Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts of a rail-only domain.")]
+Iterations = Annotated[int, typer.Option("--iterations", min=0, help="Iterations of the job; 0: until stopped.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the plan.")]
+Domain = Annotated[int, typer.Option("--domain", min=1, help="Hosts per rail-only domain.")]
 Segment = Annotated[
     list[str] | None,
-    typer.Option("--segment", metavar="NAME", help="Packet switch to use, * for any letters; may be repeated.", show_default=False),
+    typer.Option("--segment", metavar="NAME", help="Packet switch to use, * matches any characters; may be repeated."),
 ]
-Search = Annotated[int, typer.Option("--search", min=0, help="TopoOpt: also try so many ways to spread the model (0: its own).")]
+Search = Annotated[
+    int, typer.Option("--search", min=0, help="TopoOpt: number of parallelisation strategies to search (0: keep the workload's).")
+]
 Patience = Annotated[
-    int, typer.Option("--patience", min=1, help="End the search after so many tried in a row that are no better (--search).")
+    int, typer.Option("--patience", min=1, help="With --search: stop after this many strategies without improvement.")
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Say why: split, strides, routing.")]
-Svg = Annotated[
-    Path | None, typer.Option("--svg", metavar="FILE", help="Draw rings, and bytes before and after.", show_default=False)
-]
+Explain = Annotated[bool, typer.Option("--explain", help="Explain the design: degrees, strides, routing.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the rings and the traffic to this file.")]
 Export = Annotated[
-    Path | None,
-    typer.Option("--export", metavar="DIR", help="Also write it for NCCL, MSCCL, ASTRA-sim, GraphViz, ...", show_default=False),
+    Path | None, typer.Option("--export", metavar="DIR", help="Also write files for NCCL, MSCCL, ASTRA-sim, GraphViz, ...")
 ]
-Predict = Annotated[bool, typer.Option("--predict", help="Say what an iteration will take, part by part.")]
+Predict = Annotated[bool, typer.Option("--predict", help="Show the predicted iteration time by part.")]
 
 SHORT = {
-    "topoopt": "TopoOpt: rings of small diameter for sums, matched pairs for the rest.",
-    "exact": "The best found for up to 16 hosts: circulants, other Cayley graphs, known graphs, graphs near them.",
+    "topoopt": "TopoOpt: rings of small diameter for all-reduce, matchings for the rest.",
+    "exact": "Best topology found for up to 16 hosts: Cayley graphs, known graphs and variants.",
     "direct": "Direct-connect: base graphs and their expansions.",
     "ring": "Parallel links along one ring.",
-    "torus": "The squarest torus: takes no notice of traffic.",
-    "random": "A random regular graph: takes no notice of traffic.",
+    "torus": "The squarest torus; ignores the traffic.",
+    "random": "A random regular graph; ignores the traffic.",
     "expander": "A random regular graph with a large spectral gap.",
-    "rail-only": "Domains and rails: nothing else joins hosts (--domain).",
-    "ideal": "One packet switch that joins all hosts (fibres.yml: segments).",
+    "rail-only": "Rail-only: links only within domains and rails (--domain).",
+    "ideal": "One packet switch for all hosts (`segments` in fibres.yml).",
     "fat-tree": "Packet switches in racks, with full bisection.",
-    "oversubscribed": "Packet switches in racks whose uplinks carry less than their hosts send.",
-    "electrical": "The packet switches that --segment names, together.",
+    "oversubscribed": "Packet switches in racks, with oversubscribed uplinks.",
+    "electrical": "The packet switches named by --segment.",
 }
 ALPHA_US, DOMAIN, PATIENCE = 0.0, 2, 10_000
+PROGRESS_S = 0.1
+"""The progress of a search is shown at most this often."""
 
 
 def one_of(value: str, known: tuple[str, ...], option: str) -> str:
@@ -99,20 +96,10 @@ def one_of(value: str, known: tuple[str, ...], option: str) -> str:
     return value
 
 
-def kept(path: Path, text: str) -> None:
-    """Write a file whole. Raises: Usage - it cannot be written there."""
-    from orchestrator.atomic import write_whole
-
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise Usage(f"{path}: {error.strerror}", hint="name a file that can be written") from error
-
-
 def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the files of other tools into `folder`; return their names, and a line for each that does not apply.
+    """Write the files for other tools into `folder`; return their names, and a line for each that does not apply.
 
-    Raises: OSError - one cannot be written; what was there under its name is as it was.
+    Raises: OSError - one cannot be written; an older file of that name is unchanged.
     """
     from orchestrator.atomic import write_whole
     from orchestrator.plan.design.export import export
@@ -124,71 +111,84 @@ def exported(found: Design, lab: Lab, folder: Path) -> tuple[list[str], list[str
     return list(files), refused
 
 
-def _design(call: Call, method: str, workload: Path | None, **given: Any) -> Design:
+def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path) -> Design:
     from orchestrator.cli.files import read_workload
-    from orchestrator.cli.searching import watched
     from orchestrator.plan.design.design import design
-    from orchestrator.plan.design.placement import taken
-    from orchestrator.session import load_lab
-    from planner.backend import BACKENDS
-    from planner.methods import Wanted
 
-    if workload is None:
-        raise Usage(
-            f"{call.verb}: no workload given", hint=f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
-        )
-    lab = load_lab(call.settings.inventory)
-    named = tuple(host.strip() for host in (given["hosts"] or "").split(",") if host.strip())
-    whose = taken(given["beside"])
-    if both := [host for host in named if host in whose]:
-        raise Usage(
-            f"{call.verb}: --hosts {both[0]} and --beside {whose[both[0]]}, which has that host, contradict each other",
-            hint="leave --hosts out, or name hosts that are free",
-        )
-    wanted = Wanted(
-        method,
-        rules=one_of(given["rules"], ("paper", "artifact"), "--rules"),  # type: ignore[arg-type]
-        seed=given["seed"],
-        backend=one_of(given["backend"], BACKENDS, "--backend"),  # type: ignore[arg-type]
-        hosts=named,
-        taken=whose,
-        ports=given["ports"],
-        simplex=given["simplex"],
-        alpha_s=given["alpha_us"] / 1e6,
-        scale=given["scale"],
-        iterations=given["iterations"],
-        domain=given["domain"],
-        search=given["search"],
-        patience=given["patience"],
-        segments=tuple(given["segment"] or ()),
-    )
-    _fits(call, wanted)
-    if wanted.search and method != "topoopt":
-        raise Usage(f"{call.verb}: --search goes with topoopt only", hint="testbed design topoopt --search 1000")
-    if wanted.patience != PATIENCE and not wanted.search:
-        raise Usage(f"{call.verb}: --patience goes with --search", hint=f"--search 100000 --patience {wanted.patience}")
     read = read_workload(workload)
     if not wanted.search:
         return design(read, lab, wanted)
     if not read.workload.layers:
-        raise Usage(f"{call.verb}: --search spreads a model's layers; {workload} says none", hint="leave --search out")
+        raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="leave --search out")
     return watched(call, lambda watch: design(read, lab, wanted, watch))
 
 
-def _fits(call: Call, wanted: Wanted) -> None:
-    """Raises: Usage - an option of optical methods with packet switches, or the reverse."""
+def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
+    """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far, a second one the command.
+
+    A signal that comes when all were tried ends nothing: the design is complete then, and says so.
+    """
+    import signal
+
+    from optics.plain import seconds_text
+
+    stop = False
+    shown = time.monotonic()
+
+    def stopped(number: int, frame: FrameType | None) -> None:
+        nonlocal stop
+        if stop:
+            raise KeyboardInterrupt
+        stop = True
+
+    with call.progress() as progress:
+
+        def watch(seen: Seen) -> bool:
+            nonlocal shown
+            if (now := time.monotonic()) - shown >= PROGRESS_S:
+                shown = now
+                words = f"turn {seen.turn}, best iteration {seconds_text(seen.best_s)}; Ctrl-C takes the best so far"
+                progress.update("search", seen.tried, seen.budget, words)
+            return not stop
+
+        before = {number: signal.signal(number, stopped) for number in (signal.SIGINT, signal.SIGTERM)}
+        progress.phase("search", "strategies and topologies in turn")
+        try:
+            found = find(watch)
+            progress.done("search", "stopped; the best so far" if found.stopped else "")
+            return found
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _check(call: Call, wanted: Wanted, others: Mapping[str, str]) -> None:
+    """Raises: Usage - options that contradict each other, or do not apply to the method. others: hosts taken, and by which plan."""
     from orchestrator.plan.design.electrical import KINDS
 
+    if wanted.rules != "paper" and wanted.method != "topoopt":
+        raise Usage(f"{call.verb}: --rules applies to topoopt only", hint=f"testbed design topoopt --rules {wanted.rules}")
+    if wanted.domain != DOMAIN and wanted.method != "rail-only":
+        raise Usage(f"{call.verb}: --domain applies to rail-only only", hint="testbed design rail-only --domain 4")
+    if both := [host for host in wanted.hosts if host in others]:
+        raise Usage(
+            f"{call.verb}: --hosts {both[0]} contradicts --beside {others[both[0]]}, which uses that host",
+            hint="leave --hosts out, or name hosts that are free",
+        )
     if wanted.method in KINDS:
         for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
             if given:
-                raise Usage(f"{call.verb}: {option} goes with optical methods", hint=f"leave {option} out")
+                raise Usage(f"{call.verb}: {option} applies to optical methods only", hint=f"leave {option} out")
     elif wanted.segments:
-        raise Usage(f"{call.verb}: --segment goes with {', '.join(KINDS)}", hint="testbed design electrical --segment NAME")
+        raise Usage(f"{call.verb}: --segment applies to {', '.join(KINDS)} only", hint="testbed design electrical --segment NAME")
+    if wanted.search and wanted.method != "topoopt":
+        raise Usage(f"{call.verb}: --search applies to topoopt only", hint="testbed design topoopt --search 1000")
+    if wanted.patience != PATIENCE and not wanted.search:
+        raise Usage(f"{call.verb}: --patience requires --search", hint=f"--search 100000 --patience {wanted.patience}")
 
 
-def _there(path: Path, lab: Lab) -> Plan:
-    """A plan that is beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
+def _other(path: Path, lab: Lab) -> Plan:
+    """A plan of --beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
     from orchestrator.session import load_plan
 
     if not path.exists():
@@ -196,30 +196,22 @@ def _there(path: Path, lab: Lab) -> Plan:
     return load_plan(path, lab)[0]
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(name="design", help="Find a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
-    root.add_typer(app)
-    for method, short in SHORT.items():
-        _method(app, method, short)
-
-    from orchestrator.cli import designmore
-
-    designmore.register(app)
+app = typer.Typer(name="design", help="Design a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
 
 
-def _method(app: typer.Typer, method: str, short: str) -> None:
+def _method(method: str, short: str) -> None:
     @verb(
         app,
         method,
         short,
         examples=f"""
-testbed design {method} --workload examples/workloads/dlrm.yaml --out plan.json
+testbed design {method} -w examples/workloads/dlrm.yaml -o plan.json
 testbed up --topology plan.json
-testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain --svg design.svg
-testbed design {method} -w examples/workloads/dlrm.yaml --export design     for NCCL, MSCCL, ASTRA-sim, ...
-testbed design {method} -w other.yaml --beside plan.json --out other.json   a second job on hosts that are free
+testbed design {method} -w examples/workloads/dlrm.yaml --predict --explain
+testbed design {method} -w examples/workloads/dlrm.yaml --export design     files for NCCL, MSCCL, ASTRA-sim, ...
+testbed design {method} -w other.yaml --beside plan.json -o other.json   a second job on free hosts
 """,
-        more="Nothing touches the lab. The plan's job replays the workload's traffic; `up` shows prediction beside measurement.",
+        more="The lab is not changed. The plan's job replays the workload's traffic; `up` compares its times with the prediction.",
     )
     def run(
         call: Call,
@@ -252,67 +244,68 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
         from orchestrator.cli import designtext
         from orchestrator.cli.explaining import explained
         from orchestrator.plan.design.design import document
-        from orchestrator.plan.design.placement import apart, owner_for, shared
+        from orchestrator.plan.design.placement import apart, owner_for, shared, taken
         from orchestrator.plan.reader import read_plan
         from orchestrator.session import load_lab
+        from planner.backend import BACKENDS
+        from planner.methods import Wanted
 
         if lab and call.inventory and lab != call.inventory:
-            raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="name one")
-        if rules != "paper" and method != "topoopt":
-            raise Usage(f"{call.verb}: --rules goes with topoopt only", hint=f"testbed design topoopt --rules {rules}")
-        if domain != DOMAIN and method != "rail-only":
-            raise Usage(f"{call.verb}: --domain goes with rail-only only", hint="testbed design rail-only --domain 4")
+            raise Usage(f"{call.verb}: --lab {lab} and --inventory {call.inventory} contradict each other", hint="give only one")
+        if workload is None:
+            hint = f"testbed {call.verb} --workload examples/workloads/dlrm.yaml --out plan.json"
+            raise Usage(f"{call.verb}: no workload given", hint=hint)
         call.inventory = lab or call.inventory
-        there = {str(path): _there(path, load_lab(call.settings.inventory)) for path in beside or ()}
-        found = _design(
-            call,
+        at = load_lab(call.settings.inventory)
+        there = {str(path): _other(path, at) for path in beside or ()}
+        wanted = Wanted(
             method,
-            workload,
-            rules=rules,
+            rules=one_of(rules, ("paper", "artifact"), "--rules"),  # type: ignore[arg-type]
             seed=seed,
-            backend=backend,
-            hosts=hosts,
-            beside=there,
+            backend=one_of(backend, BACKENDS, "--backend"),  # type: ignore[arg-type]
+            hosts=tuple(host.strip() for host in (hosts or "").split(",") if host.strip()),
+            taken=taken(there),
             ports=ports,
             simplex=simplex,
-            alpha_us=alpha_us,
+            alpha_s=alpha_us / 1e6,
             scale=scale,
             iterations=iterations,
             domain=domain,
             search=search,
             patience=patience,
-            segment=segment,
+            segments=tuple(segment or ()),
         )
+        _check(call, wanted, taken(there))
+        found = _found(call, at, wanted, workload)
         others = [other.name for other in there.values()]
         plan = document(found, name)
         plan["name"] = name or apart(plan["name"], others)
         plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in there.values() if other.job))
         text = json.dumps(plan, indent=1) + "\n"
-        read_plan(text, str(out or "plan.json"), load_lab(call.settings.inventory))  # nothing is written that `up` would refuse
+        read_plan(text, str(out or "plan.json"), at)  # nothing is written that `up` would refuse
         data = {"plan": plan, **designtext.data(found)}
-        at = load_lab(call.settings.inventory)
         over_switches = [name for name, _ in found.found.segments]
         if both := shared(at, found.hosts, over_switches, there):
             data["shared"] = [{"plan": path, "segment": over} for path, over in both]
             for path, over in both:
-                call.note(f"{path} goes over {over}, too: they share its uplinks, which the prediction does not count")
+                call.note(f"{path} also uses {over}; the prediction does not account for its shared uplinks")
         said = explained(found, at) if explain else []
         data |= {"routing": said} if explain else {}
         rates = [at.segments[switch].link_mbps for switch in over_switches]
         lines = [designtext.text(found, plan["name"], routing=said, predict=predict, ports_mbps=rates)]
         if out is not None:
-            kept(out, text)
+            write_file(out, text)
         if svg is not None or export is not None:
             from orchestrator.plan.design import export as exporting
 
             if svg is not None:
-                kept(svg, exporting.picture(found, at, plan["name"]))
+                write_file(svg, exporting.picture(found, at, plan["name"]))
                 data["svg"] = str(svg)
             if export is not None:
                 try:
                     written, refused = exported(found, at, export)
                 except OSError as error:
-                    raise Usage(f"{export}: {error.strerror}", hint="name a folder that can be written") from error
+                    raise Usage(f"{export}: {error.strerror}", hint="choose a directory that can be written") from error
                 data |= {"exported": written, "not_exported": refused}
                 lines.insert(0, f"  exported   {len(written)} files to {export}")
                 lines[1:1] = [f"             not {line}" for line in refused]
@@ -323,3 +316,8 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
             words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
             return Result(data, "\n".join(lines), "E-INTERRUPTED", 130, words, hint, ok=False)
         return Result(data, "\n".join(lines), hint=hint)
+
+
+for _name, _short in SHORT.items():
+    _method(_name, _short)
+app.add_typer(designmore.app)

@@ -1,4 +1,4 @@
-"""The verbs of `testbed design` about what there is already: compare, rewire, replan; and cost."""
+"""The verbs of `testbed design` that assess plans: `compare`, `rewire`, `replan` and `cost`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, engine, verb
+from orchestrator.cli.shared import own_slice
 
 if TYPE_CHECKING:
     from optics.plan import Plan
 
-Topology = Annotated[
-    Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan of `testbed design`.", show_default=False)
-]
-LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) ports take to come up once there is light.")]
+Topology = Annotated[Path | None, typer.Option("--topology", "-t", metavar="PLAN", help="A plan made by `testbed design`.")]
+LinkUp = Annotated[float, typer.Option("--link-up-s", min=0, help="Time (s) that ports need to come up once they have light.")]
 
 COUNTED = 2
-"""Iterations of a running job over which ports are counted, if nobody has done so before."""
+"""Iterations of a running job over which ports are counted, unless they were counted before."""
 
 
 def predicted(call: Call, run: str) -> Result:
-    """What was predicted of a run's job beside what was measured; of one that runs, its ports' counters are read for it.
+    """Prediction and measurement of a run's job. The port counters of a running job are read first.
 
     Raises: Usage - no such run; Missing - nothing to compare.
     """
@@ -30,11 +29,9 @@ def predicted(call: Call, run: str) -> Result:
     from orchestrator.cli import designtext
     from orchestrator.engine.profile import count_hops, job_profile, versus
     from orchestrator.results import to_json
-    from orchestrator.session import load_lab
-    from orchestrator.store.keys import slice_of
 
     with call.store() as store:
-        job = store.latest_job(slice_of(load_lab(call.settings.inventory), call.settings))
+        job = store.latest_job(own_slice(call))
         record = store.get(job.run if run == "last" and job is not None else run)
     if record is None:
         raise Usage(f"{call.verb}: no run {run!r}", hint="testbed history")
@@ -42,7 +39,7 @@ def predicted(call: Call, run: str) -> Result:
     running = False
     if job is not None and job.run == record.id:
         try:
-            running = call.work(engine.job_status).state == "running"  # brings the newest iterations home
+            running = call.work(engine.job_status).state == "running"  # fetches the newest iterations
         except TestbedError as error:
             call.note(f"its newest iterations could not be fetched: {str(error).splitlines()[0]}")
     found = versus(*of_run)
@@ -66,110 +63,110 @@ def predicted(call: Call, run: str) -> Result:
     return Result(data, designtext.versus(found))
 
 
-def _plan(call: Call, path: Path | None) -> Plan:
+def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
+    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is no plan of this lab."""
     from orchestrator.session import load_lab, load_plan
 
     if path is None or not path.exists():
         what = "no plan given" if path is None else f"{path}: no such file"
         raise Usage(f"{call.verb}: {what}", hint=f"testbed {call.verb} --topology plan.json")
-    return load_plan(path, load_lab(call.settings.inventory))[0]
+    return path, load_plan(path, load_lab(call.settings.inventory))[0]
 
 
-def register(app: typer.Typer) -> None:
-    @verb(
-        app,
-        "compare",
-        "Prediction beside measurement, of the job a run launched.",
-        examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
-    )
-    def compare(
-        call: Call,
-        run: Annotated[str, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`: of the latest job.")] = "last",
-    ) -> Result:
-        return predicted(call, run)
+app = typer.Typer()
 
-    @verb(
-        app,
-        "rewire",
-        "What a change to this plan would cost the job, and when it has paid.",
-        examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
-        more="Nothing is moved. The change is that of `testbed plan`; both topologies are reckoned with the new plan's traffic.",
-    )
-    def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
-        from optics.errors import Missing
-        from orchestrator.cli import designtext
-        from orchestrator.plan.design.replan import rewiring
-        from orchestrator.plan.reader import read_plan
-        from orchestrator.session import load_lab
-        from orchestrator.store.keys import slice_of
 
-        wanted, lab = _plan(call, topology), load_lab(call.settings.inventory)
-        with call.store() as store:
-            current = store.current(slice_of(lab, call.settings))
-        if current is None:
-            raise Missing("no plan is up on this lab, so that every change pays", hint=f"testbed up --topology {topology}")
-        assert topology is not None, "`_plan` refuses to go on without"
-        change = call.work(engine.plan, topology)
-        report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
-        return Result(report.to_json(), designtext.rewire(report))
+@verb(
+    app,
+    "compare",
+    "Compare the prediction for a run's job with its measurement.",
+    examples="testbed design compare\ntestbed design compare 2026-11-21-0007",
+)
+def compare(
+    call: Call,
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last` (the run of the newest job).")
+    ] = "last",
+) -> Result:
+    return predicted(call, run)
 
-    @verb(
-        app,
-        "replan",
-        "What going on costs after a failure: go round now, or rewire at the next checkpoint.",
-        examples="""
+
+@verb(
+    app,
+    "rewire",
+    "Show what changing to this plan costs the job, and when it pays off.",
+    examples="testbed design rewire --topology plan.json\ntestbed design rewire -t plan.json --link-up-s 5.67",
+    more="The lab is not changed. The change is that of `testbed plan`; both topologies are computed with the new plan's traffic.",
+)
+def rewire(call: Call, topology: Topology = None, link_up_s: LinkUp = 0.0) -> Result:
+    from optics.errors import Missing
+    from orchestrator.cli import designtext
+    from orchestrator.plan.design.replan import rewiring
+    from orchestrator.plan.reader import read_plan
+    from orchestrator.session import load_lab
+
+    path, wanted = _plan(call, topology)
+    lab = load_lab(call.settings.inventory)
+    with call.store() as store:
+        current = store.current(own_slice(call))
+    if current is None:
+        raise Missing("no plan is up on this lab: there is nothing to compare with", hint=f"testbed up --topology {path}")
+    change = call.work(engine.plan, path)
+    report = rewiring(wanted, read_plan(current.plan_text, current.plan_name, lab), change, lab, link_up_s)
+    return Result(report.to_json(), designtext.rewire(report))
+
+
+@verb(
+    app,
+    "replan",
+    "After a failure, compare rerouting now with rewiring at the next checkpoint.",
+    examples="""
 testbed design replan --topology plan.json --link gpu01:gpu02
 testbed design replan --topology plan.json --host gpu07
 """,
+)
+def replan(
+    call: Call,
+    topology: Topology = None,
+    link: Annotated[list[str] | None, typer.Option("--link", metavar="A:B", help="A failed link; may be repeated.")] = None,
+    host: Annotated[list[str] | None, typer.Option("--host", metavar="HOST", help="A failed host; may be repeated.")] = None,
+    link_up_s: LinkUp = 0.0,
+) -> Result:
+    from orchestrator.cli import designtext
+    from orchestrator.plan.design.replan import degraded
+    from orchestrator.results import to_json
+    from orchestrator.session import load_lab
+
+    pairs = [tuple(text.split(":")) for text in link or ()]
+    if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
+        raise Usage(f"{call.verb}: --link {bad[0]}: must name two hosts", hint="--link gpu01:gpu02")
+    if not pairs and not host:
+        raise Usage(f"{call.verb}: no failure given", hint="--link gpu01:gpu02, or --host gpu07")
+    found = degraded(
+        _plan(call, topology)[1], load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
     )
-    def replan(
-        call: Call,
-        topology: Topology = None,
-        link: Annotated[
-            list[str] | None, typer.Option("--link", metavar="A:B", help="A link that failed; may be repeated.", show_default=False)
-        ] = None,
-        host: Annotated[
-            list[str] | None,
-            typer.Option("--host", metavar="HOST", help="A host that failed; may be repeated.", show_default=False),
-        ] = None,
-        link_up_s: LinkUp = 0.0,
-    ) -> Result:
-        from orchestrator.cli import designtext
-        from orchestrator.plan.design.replan import degraded
-        from orchestrator.results import to_json
-        from orchestrator.session import load_lab
+    data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
+    even = found.options.break_even_iterations
+    data["break_even_iterations"] = None if even == float("inf") else even
+    return Result(data, designtext.replan(found))
 
-        pairs = [tuple(text.split(":")) for text in link or ()]
-        if bad := [":".join(pair) for pair in pairs if len(pair) != 2]:
-            raise Usage(f"{call.verb}: --link {bad[0]}: wanted two hosts", hint="--link gpu01:gpu02")
-        if not pairs and not host:
-            raise Usage(f"{call.verb}: nothing failed", hint="--link gpu01:gpu02, or --host gpu07")
-        found = degraded(
-            _plan(call, topology), load_lab(call.settings.inventory), cast(list[tuple[str, str]], pairs), host or [], link_up_s
-        )
-        data = {"plan": found.plan, "failed": list(found.failed), **cast(dict[str, Any], to_json(found.options))}
-        even = found.options.break_even_iterations
-        data["break_even_iterations"] = None if even == float("inf") else even
-        return Result(data, designtext.replan(found))
 
-    @verb(
-        app,
-        "cost",
-        "What fabrics cost and draw per host, by a table of prices you edit.",
-        examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
-        more="The prices that come along are unverified; the mark stands beside every total until the file says who checked them.",
-    )
-    def cost(
-        call: Call,
-        ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports of a host.")] = 4,
-        rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Of each.")] = 25.0,
-        prices: Annotated[
-            Path | None, typer.Option("--prices", metavar="FILE", help="Prices of your own.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from orchestrator.cli import designtext
-        from orchestrator.cli.files import read_prices
-        from orchestrator.plan.design.prices import fabrics
+@verb(
+    app,
+    "cost",
+    "Show cost and power of fabrics per host, from an editable table of prices.",
+    examples="testbed design cost --ports 4 --rate-gbps 25\ntestbed design cost --ports 8 --rate-gbps 100 --prices mine.yml",
+    more="The supplied prices are unverified; totals are marked so until the file says who checked them.",
+)
+def cost(
+    call: Call,
+    ports: Annotated[int, typer.Option("--ports", min=1, help="Optical ports per host.")] = 4,
+    rate_gbps: Annotated[float, typer.Option("--rate-gbps", min=0.001, help="Rate of each port.")] = 25.0,
+    prices: Annotated[Path | None, typer.Option("--prices", metavar="FILE", help="Your own table of prices.")] = None,
+) -> Result:
+    from orchestrator.cli import designtext
+    from orchestrator.cli.files import read_prices
+    from orchestrator.plan.design.prices import fabrics
 
-        found = fabrics(read_prices(prices), ports, rate_gbps)
-        return Result(found.to_json(), designtext.cost(found))
+    found = fabrics(read_prices(prices), ports, rate_gbps)
+    return Result(found.to_json(), designtext.cost(found))

@@ -1,11 +1,11 @@
-"""A design in words."""
+"""Designs, predictions and their comparison as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from optics.plain import counted
+from optics.plain import counted, seconds_text
 from orchestrator.cli.text import columns, ms_text
 from orchestrator.engine.profile import Profile, Versus
 from orchestrator.plan.design.design import Design
@@ -16,7 +16,7 @@ from planner.predict import Prediction
 
 
 def data(found: Design) -> dict[str, Any]:
-    """What `--json` says beside the plan itself."""
+    """What `--json` adds to the plan."""
     return {
         "why": list(found.found.why),
         "scale": found.scale,
@@ -37,12 +37,12 @@ def _prediction(given: Prediction) -> dict[str, float]:
 
 
 def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, ports_mbps: Sequence[float] = ()) -> str:
-    """What was found; with what is said of its routing, why; with `predict` each part of an iteration.
+    """The design; `routing`: the lines that explain it; `predict`: with each part of an iteration.
 
-    ports_mbps: the rates of the packet switches' ports here, if the design goes over any.
+    ports_mbps: rates of this lab's packet switch ports, if the design uses any.
     """
     shape, workload = found.shape, found.read.workload
-    tax = f", {found.here.hops:.2f} hops a byte of transfers" if found.transfers else ""
+    tax = f", {found.here.hops:.2f} hops per byte of transfers" if found.transfers else ""
     names = ", ".join(name for name, _ in found.found.segments)
     what = f"packet switches {names} for" if names else f"{counted(len(shape.cables), 'link')} on"
     lines = [
@@ -50,31 +50,35 @@ def text(found: Design, name: str, *, routing: Sequence[str], predict: bool, por
         f"diameter {shape.diameter}, mean {shape.mean_hops():.2f} hops{tax}"
     ]
     for group in found.read.demand.groups[:8]:
-        ways = found.orders[group.id]
-        lines.append(f"  group      {group.id}: {_bytes(group.bytes)} over {len(ways)} order(s) of {len(group.members)} hosts")
+        orders = found.orders[group.id]
+        lines.append(
+            f"  group      {group.id}: {_bytes(group.bytes)} over {counted(len(orders), 'order')} of {len(group.members)} hosts"
+        )
     if len(found.read.demand.groups) > 8:
         lines.append(f"             and {len(found.read.demand.groups) - 8} more groups")
     if routing:
         lines += [f"  why        {line}" for line in (*found.found.why, *routing)]
-        others = ", ".join(f"{name} {ms_text(seconds * 1e3)}" for name, seconds in found.others)
-        lines += [f"  reckoned   also {others}"] if others else []
+        others = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in found.others)
+        lines += [f"  considered {others}"] if others else []
     joined, rates = ("ports", sorted({*ports_mbps})) if ports_mbps else ("links", [found.link_mbps])
     rate = f"{_range(mbps / found.link_mbps * workload.rate_gbps for mbps in rates)} Gb/s"
     here = f"{_range(rates)} Mb/s"
-    lines.append(f"  predicted  iteration {ms_text(found.home.iteration_s * 1e3)} on {joined} of {rate}")
+    lines.append(f"  predicted  iteration {seconds_text(found.home.iteration_s)} on {joined} of {rate}")
     if found.time_scale != 1:
         lines.append(
-            f"             iteration {ms_text(found.here.iteration_s * 1e3)} on this lab's {joined} of {here}, "
-            f"with {found.scale:g} of the bytes: times here x {1 / found.time_scale:.3g} stand for those at {rate}"
+            f"             iteration {seconds_text(found.here.iteration_s)} on this lab's {joined} of {here}, "
+            f"with {found.scale:g} of the bytes: multiply times here by {1 / found.time_scale:.3g} for those at {rate}"
         )
     if found.raised:
         few = ", ".join(found.raised[:4]) + (", ..." if len(found.raised) > 4 else "")
-        lines.append(f"             {len(found.raised)} group(s) would sum less than a number here and sum one, 4 bytes: {few}")
+        lines.append(
+            f"             {counted(len(found.raised), 'group')} would reduce less than one number here, raised to 4 bytes: {few}"
+        )
     if predict:
         parts: list[tuple[str, ...]] = [("  ", "compute", "transfers", "all-reduce", "iteration", "busbw")]
         for where, given in ((rate, found.home), (here, found.here)):
             seconds = (given.compute_s, given.transfers_s, given.allreduce_s, given.iteration_s)
-            parts.append((f"  {where}", *(ms_text(s * 1e3) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
+            parts.append((f"  {where}", *(seconds_text(s) for s in seconds), f"{given.busbw / 1e6:.1f} MB/s"))
         lines += columns(parts)
     return "\n".join([*lines, f"Designed: {name}, {found.wanted.method} for {workload.name}, back-end {found.wanted.backend}"])
 
@@ -93,7 +97,7 @@ def _bytes(size: float) -> str:
 
 
 def versus(report: Versus) -> str:
-    """Prediction beside measurement."""
+    """Prediction and measurement."""
     rows: list[tuple[str, ...]] = [("figure", "predicted", "measured", "off")]
     for one in report.figures:
         cells = (_figure(one.predicted, one.unit), _figure(one.measured, one.unit), "" if one.off is None else f"{one.off:+.1%}")
@@ -102,7 +106,7 @@ def versus(report: Versus) -> str:
     if report.limit:
         lines.append(f"  {report.limit}")
     if report.time_scale != 1:
-        lines.append(f"  times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links")
+        lines.append(f"  multiply times here by {1 / report.time_scale:.3g} for those on the workload's own links")
     return "\n".join(
         [*lines, f"Compared: {report.plan}, job {report.job}, {counted(report.iterations, 'iteration')}, run {report.run}"]
     )
@@ -113,14 +117,14 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def profile(report: Profile) -> str:
-    """What went over each link."""
-    rows: list[tuple[str, ...]] = [("link", "bytes an iteration")]
+    """Traffic on each link."""
+    rows: list[tuple[str, ...]] = [("link", "bytes per iteration")]
     rows += [(f"{link.src}:p{link.port} -> {link.dst}", _bytes(link.bytes)) for link in report.links]
     lines = [f"  {line}" for line in columns(rows)]
     total = sum(link.bytes for link in report.links)
-    tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links for each that is sent"
+    tax = "" if report.tax is None else f", {report.tax:.2f} bytes on links per byte sent"
     took = "" if report.iteration_ms is None else f", iteration {ms_text(report.iteration_ms)}"
-    words = f"{report.job}, {counted(report.iterations, 'iteration')}{took}: {_bytes(total)} an iteration{tax}"
+    words = f"{report.job}, {counted(report.iterations, 'iteration')}{took}: {_bytes(total)} per iteration{tax}"
     return "\n".join([*lines, f"Measured: {words}   run {report.run}"])
 
 
@@ -129,55 +133,54 @@ def rewire(report: Rewiring) -> str:
     settings = f"{counted(report.removed, 'setting')} broken, {report.made} made"
     faster = f"{report.after_s / report.before_s - 1:+.1%}"
     lines = [
-        f"  change     {report.up} -> {report.plan}: {settings}, dark {_seconds(report.dark_s)}",
-        f"  waits      {_bytes(report.stalled_bytes)} that would have flowed meanwhile",
-        f"  iteration  {_seconds(report.before_s)} -> {_seconds(report.after_s)} predicted ({faster})",
+        f"  change     {report.up} -> {report.plan}: {settings}, dark {seconds_text(report.dark_s)}",
+        f"  delayed    {_bytes(report.stalled_bytes)} that would be sent in that time",
+        f"  iteration  {seconds_text(report.before_s)} -> {seconds_text(report.after_s)} predicted ({faster})",
     ]
     if report.iterations is None or report.break_even_s is None:
-        return "\n".join([*lines, "Does not pay: an iteration takes no less time after the change"])
+        return "\n".join([*lines, "Does not pay off: an iteration is no faster after the change"])
     return "\n".join(
-        [*lines, f"Pays after {report.iterations:.3g} iterations: break-even {_seconds(report.break_even_s)} from the change on"]
+        [
+            *lines,
+            f"Pays off after {report.iterations:.3g} iterations: break-even {seconds_text(report.break_even_s)} after the change",
+        ]
     )
 
 
 def replan(found: Degraded) -> str:
-    """Both ways on, with what each costs."""
+    """Both options with their costs."""
     options = found.options
-    lines = [f"  before     iteration {_seconds(options.before_s)}"]
+    lines = [f"  before     iteration {seconds_text(options.before_s)}"]
     for one in (options.reroute, options.rewire, *options.others):
         if one is not None:
             moves = (
-                f", dark {_seconds(one.dark_s)} for {counted(one.moves, 'link')}"
+                f", dark {seconds_text(one.dark_s)} for {counted(one.moves, 'link')}"
                 if one.moves or one.dark_s
                 else ", nothing goes dark"
             )
             slower = f" ({one.iteration_s / options.before_s - 1:+.1%})"
-            lines.append(f"  {one.name}: iteration {_seconds(one.iteration_s)}{slower}{moves}")
+            lines.append(f"  {one.name}: iteration {seconds_text(one.iteration_s)}{slower}{moves}")
     if options.why_not:
         lines.append(f"  note       {options.why_not}")
     even = options.break_even_iterations
     if options.rewire is None:
-        word = "Go round: nothing to rewire to"
+        word = "Reroute: there is nothing to rewire to"
     elif options.reroute is None:
-        word = "Rewire: there is no way round"
+        word = "Rewire: there is no other route"
     else:
         word = (
-            "Go round: rewiring gains nothing"
+            "Reroute: rewiring gains nothing"
             if even == float("inf")
-            else f"{options.rewire.name.capitalize()} if {even:.3g} iterations or more are left"
+            else f"{options.rewire.name.capitalize()} if at least {even:.3g} iterations remain"
         )
     return "\n".join([*lines, f"{word}   {found.plan} without {', '.join(found.failed)}"])
 
 
 def cost(found: Fabrics) -> str:
-    """A fabric a line, with the mark."""
-    rows: list[tuple[str, ...]] = [("fabric", "links", "Gb/s a host", f"{found.currency} a host", "to the first", "W a host")]
+    """One line per fabric, with the note on the prices."""
+    rows: list[tuple[str, ...]] = [("fabric", "links", "Gb/s per host", f"{found.currency} per host", "relative", "W per host")]
     for one in found.rows:
         rows.append(
             (one.fabric, str(one.links), f"{one.gbps:.4g}", f"{one.price:.0f}", f"x {one.price_ratio:.2f}", f"{one.watts:.1f}")
         )
     return "\n".join([*(f"  {line}" for line in columns(rows)), f"({found.mark})"])
-
-
-def _seconds(seconds: float) -> str:
-    return ms_text(seconds * 1e3)

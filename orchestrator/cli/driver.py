@@ -1,4 +1,4 @@
-"""`testbed driver`: what drivers there are, what each is confirmed to do, and the tables of the pages."""
+"""`testbed driver list | conform | matrix`: the drivers, their conformance checks, and the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -8,137 +8,125 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optics.errors import BadFile, Interlock, Missing, Unreachable
-from optics.plain import counted, reason
+from optics.errors import BadFile, Interlock
+from optics.plain import counted, did_you_mean, reason
 from orchestrator.cli import kit
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.completing import drivers
+from orchestrator.cli.shared import Junit, require_running_lab
 
 if TYPE_CHECKING:
     from conformance.run import Report
     from conformance.run import Result as Found
     from conformance.subject import Subject
     from optics import DeviceConfig
+    from orchestrator.inventory.lab import Lab
     from orchestrator.store.store import Store
 
 README, DRIVERS_PAGE = "README.md", "docs/reference/drivers.md"
 
 
-def _drivers(incomplete: str) -> list[str]:
-    from drivers.registry import known_drivers
-
-    return [name for name in known_drivers() if name.startswith(incomplete)]
+app = typer.Typer(name="driver", help="List, check and develop drivers.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(kit.app)
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(
-        name="driver", help="The drivers, and what each is confirmed to do.", no_args_is_help=True, rich_markup_mode=None
-    )
-    root.add_typer(app)
-    kit.add_to(app)
+@verb(
+    app,
+    "list",
+    "List the drivers: devices, addresses, abilities.",
+    examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
+)
+def list_(
+    call: Call,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
+    update: Annotated[Path | None, typer.Option("--update", help="Update the tables in this page.")] = None,
+) -> Result:
+    from conformance.present import evidence_table, options_table, traits_table
+    from drivers.registry import built_in_drivers, evidence, known_drivers
+    from orchestrator.cli.text import columns
 
-    @verb(
-        app,
-        "list",
-        "List the drivers: devices, addresses, abilities.",
-        examples=f"testbed driver list\ntestbed driver list --markdown\ntestbed driver list --update {DRIVERS_PAGE}",
-    )
-    def list_(
-        call: Call,
-        markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables of the reference page.")] = False,
-        update: Annotated[Path | None, typer.Option("--update", help="Write the tables into a page.", show_default=False)] = None,
-    ) -> Result:
-        from conformance.present import evidence_table, options_table, traits_table
-        from drivers.registry import built_in_drivers, evidence, known_drivers
-        from orchestrator.cli.text import columns
+    if markdown or update:
+        own = built_in_drivers()
+        tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
+        if update:
+            return _update(update, tables)
+        return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
+    rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
+    data: list[Any] = []
+    for name in known_drivers():
+        evidence_of, able = evidence(name), _abilities(name)
+        rows.append((name, ", ".join(evidence_of.schemes), ", ".join(able) or "-", evidence_of.family))
+        data.append({"driver": name, "schemes": list(evidence_of.schemes), "abilities": able, "devices": evidence_of.family})
+    return Result({"drivers": data}, "\n".join(columns(rows)))
 
-        if markdown or update:
-            own = built_in_drivers()
-            tables = {"evidence": evidence_table(own), "traits": traits_table(own), "options": options_table(own)}
-            if update:
-                return _update(update, tables)
-            return Result({"tables": dict(tables)}, "\n\n".join(tables.values()))
-        rows: list[Sequence[str]] = [("driver", "address", "abilities", "devices")]
-        data: list[Any] = []
-        for name in known_drivers():
-            stands, able = evidence(name), _abilities(name)
-            rows.append((name, ", ".join(stands.schemes), ", ".join(able) or "-", stands.family))
-            data.append({"driver": name, "schemes": list(stands.schemes), "abilities": able, "devices": stands.family})
-        return Result({"drivers": data}, "\n".join(columns(rows)))
 
-    @verb(
-        app,
-        "conform",
-        "Check a driver against an emulator, or a device, with care.",
-        examples="""
-testbed driver conform polatis-scpi                             its own emulator, started and stopped
+@verb(
+    app,
+    "conform",
+    "Check a driver against its emulator, or against a device.",
+    examples="""
+testbed driver conform polatis-scpi                             its own emulator
 testbed driver conform polatis-scpi --only executed-but-no-reply
 testbed driver conform calient-tl1 --junit conformance.xml
 testbed driver conform polatis-scpi --device ocs1               a device of the inventory
 """,
-        more="A device of hardware also needs --hardware; it is only read first, and you are asked before light is moved.\n"
-        "Light is moved between ports that carry none, and what stood before stands afterwards.",
-    )
-    def conform(
-        call: Call,
-        driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=_drivers)],
-        device: Annotated[
-            str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.", show_default=False)
-        ] = None,
-        hardware: Annotated[bool, typer.Option("--hardware", help="Yes, it is a real device.")] = False,
-        junit: Annotated[
-            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-        ] = None,
-        only: Annotated[
-            list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may stand twice.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from drivers.registry import driver_class
+    more="A real device also needs --hardware. It is only read at first; you are asked before anything is switched. Only unused\n"
+    "ports are switched, and the device is left as it was.",
+)
+def conform(
+    call: Call,
+    driver: Annotated[str, typer.Argument(metavar="NAME", help="The driver.", autocompletion=drivers)],
+    device: Annotated[str | None, typer.Option("--device", "-d", metavar="D", help="A device of the inventory.")] = None,
+    hardware: Annotated[bool, typer.Option("--hardware", help="Confirm that it is a real device.")] = False,
+    junit: Junit = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Only this check; may be repeated.")] = None,
+) -> Result:
+    from drivers.registry import driver_class
 
-        driver_class(driver)
-        _known(only or [])
-        report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
-        if junit:
-            from conformance.present import junit as as_junit
-
-            _write(junit, as_junit([report]))
-        return _result(call, report, part=bool(only))
-
-    @verb(
-        app,
-        "matrix",
-        "Check all drivers against their emulators; print the support matrix.",
-        examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
-    )
-    def matrix(
-        call: Call,
-        update: Annotated[Path | None, typer.Option("--update", help="Write the matrix into a page.", show_default=False)] = None,
-        junit: Annotated[
-            Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from conformance.lab import devices_lab, families, name_of
-        from conformance.present import as_json
+    driver_class(driver)
+    _known(only or [])
+    report = _on_device(call, driver, device, hardware, only or []) if device else _on_emulator(call, driver, only or [])
+    if junit:
         from conformance.present import junit as as_junit
-        from conformance.present import matrix as table
-        from conformance.run import run_many
-        from conformance.subject import Subject
-        from drivers.registry import known_drivers
 
-        names = [name for name in known_drivers() if name in families()]
-        with devices_lab(names) as lab:
-            subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
-            reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
-        text = table(reports.values())
-        if junit:
-            _write(junit, as_junit(reports.values()))
-        data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
-        if update:
-            data |= _update(update, {"matrix": text}).data
-        failed = [name for name, report in reports.items() if not report.ok]
-        if failed:
-            words = f"{len(failed)} drivers do not do what they declare: {', '.join(failed)}"
-            return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
-        return Result(data, text)
+        kit.write(junit, as_junit([report]))
+    return _result(call, report, part=bool(only))
+
+
+@verb(
+    app,
+    "matrix",
+    "Check all drivers against their emulators; print the support matrix.",
+    examples=f"testbed driver matrix\ntestbed driver matrix --update {README}",
+)
+def matrix(
+    call: Call,
+    update: Annotated[Path | None, typer.Option("--update", help="Update the matrix in this page.")] = None,
+    junit: Junit = None,
+) -> Result:
+    from conformance.lab import devices_lab, families, name_of
+    from conformance.present import as_json
+    from conformance.present import junit as as_junit
+    from conformance.present import matrix as table
+    from conformance.run import run_many
+    from conformance.subject import Subject
+    from drivers.registry import known_drivers
+
+    names = [name for name in known_drivers() if name in families()]
+    with devices_lab(names) as lab:
+        subjects = [Subject(lab.devices[name_of(name)], lab.truth(name_of(name))) for name in names]
+        reports = call._run(run_many(subjects, told=lambda subject, found: _tell(call, found, subject.config.driver)))
+    text = table(reports.values())
+    if junit:
+        kit.write(junit, as_junit(reports.values()))
+    data: dict[str, Any] = {"matrix": text, "drivers": [as_json(report) for report in reports.values()]}
+    if update:
+        data |= _update(update, {"matrix": text}).data
+    failed = [name for name, report in reports.items() if not report.ok]
+    if failed:
+        words = f"{counted(len(failed), 'driver')} failed: {', '.join(failed)}"
+        return Result(data, text, "E-NOT-VERIFIED", 7, words, f"testbed driver conform {failed[0]}", ok=False)
+    return Result(data, text)
 
 
 def _on_emulator(call: Call, driver: str, only: Sequence[str]) -> Report:
@@ -166,8 +154,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     lab = load_lab(settings.inventory)
     config = _config(lab, name, driver)
     emulated = labproc.is_emulated(settings.inventory)
-    if emulated and not labproc.is_running(settings.inventory):
-        raise Unreachable("the emulated lab is not running", hint="testbed lab start")
+    require_running_lab(settings.inventory)
     if not emulated and not hardware:
         raise Interlock(f"{name} is a real device", hint="add --hardware; it is only read until you agree to more")
     truth = Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
@@ -187,20 +174,12 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         return call._run(checked(store))
 
 
-def _config(lab: Any, name: str, driver: str) -> DeviceConfig:
-    """The device as the inventory has it, its password read. Raises: BadFile."""
-    from difflib import get_close_matches
-
-    from orchestrator.session import with_secret
-
-    if name not in lab.devices:
-        near = get_close_matches(name, list(lab.devices), n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise BadFile([f"devices.yml: there is no device {name}{meant}"], hint="testbed devices")
-    config: DeviceConfig = with_secret(lab, lab.devices[name])
+def _config(lab: Lab, name: str, driver: str) -> DeviceConfig:
+    """The device as the inventory has it, with its password. Raises: BadFile, Usage."""
+    config = kit.device_config(lab, name)
     if config.driver != driver:
         raise Usage(
-            f"{name} is driven by {config.driver}, not {driver}", hint=f"testbed driver conform {config.driver} --device {name}"
+            f"{name} uses the driver {config.driver}, not {driver}", hint=f"testbed driver conform {config.driver} --device {name}"
         )
     return config
 
@@ -213,21 +192,18 @@ async def _closing(subject: Subject, work: Coroutine[Any, Any, Report]) -> Repor
 
 
 def _known(only: Sequence[str]) -> None:
-    from difflib import get_close_matches
-
     from conformance.check import all_checks
 
     names = [check.name for check in all_checks()]
     for name in only:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            raise Usage(f"there is no check {name!r}" + (f"; did you mean {near[0]}?" if near else ""), hint="--help")
+            raise Usage(f"there is no check {name!r}{did_you_mean(name, names)}", hint="--help")
 
 
 def _tell(call: Call, found: Found, driver: str = "") -> None:
-    """One line per check, as it ends."""
+    """Print one line per check as it ends."""
     from conformance.run import Verdict
-    from orchestrator.cli.text import seconds_text
+    from optics.plain import seconds_text
 
     mark = {Verdict.PASSED: "ok  ", Verdict.FAILED: "FAIL", Verdict.NOT_TRIED: "-   "}[found.verdict]
     whose = f"{driver:<18} " if driver else ""
@@ -235,7 +211,7 @@ def _tell(call: Call, found: Found, driver: str = "") -> None:
 
 
 def _result(call: Call, report: Report, *, part: bool = False) -> Result:
-    """What a run found. part: of some checks only, so that it says nothing of the others and no row of the matrix follows."""
+    """The result of a run. part: of some checks only, so that the others are not listed and there is no row of the matrix."""
     from conformance.present import MATRIX_HEAD, as_json, markdown, matrix_row, standings
     from orchestrator.cli.text import columns, paint
 
@@ -266,7 +242,7 @@ def _abilities(driver: str) -> list[str]:
 
 
 def _update(page: Path, tables: dict[str, str]) -> Result:
-    """Put tables between their markers in a page. Raises: BadFile."""
+    """Replace the tables between their markers in a page. Raises: BadFile."""
     from conformance.present import NoMarkers, replaced
     from orchestrator.reading import text_of
 
@@ -276,14 +252,5 @@ def _update(page: Path, tables: dict[str, str]) -> Result:
     except (OSError, NoMarkers) as error:
         raise BadFile([f"{page}: {reason(error)}"]) from error
     if new != text:
-        _write(page, new)
-    return Result({"page": str(page), "changed": new != text}, f"{page}: {'written' if new != text else 'was so already'}")
-
-
-def _write(path: Path, text: str) -> None:
-    from orchestrator.atomic import write_whole
-
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise Missing(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
+        kit.write(page, new)
+    return Result({"page": str(page), "changed": new != text}, f"{page}: {'updated' if new != text else 'already up to date'}")

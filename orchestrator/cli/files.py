@@ -1,4 +1,4 @@
-"""Files that a design is made from, read before anything is computed: workloads, task graphs, prices."""
+"""Input files of `testbed design`: workloads, task graphs, prices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _read_graph(path: Path) -> Read:
 
 
 def read_prices(path: Path | None = None) -> Prices:
-    """The prices of a file, None: those that came along. Raises: BadFile."""
+    """The prices of a file, None: the supplied ones. Raises: BadFile."""
     given = path or Path(planner.__path__[0]) / "prices.yml"
     try:
         text = text_of(given)
@@ -59,5 +59,5 @@ def read_prices(path: Path | None = None) -> Prices:
     problems = Problems(document)
     found = check(Prices, document.value, problems)
     if found is None:
-        raise BadFile(problems.lines(), hint="planner/prices.yml shows the form")
+        raise BadFile(problems.lines(), hint="see planner/prices.yml for an example")
     return found

@@ -1,4 +1,4 @@
-"""`testbed grafana`: the dashboards as files or pushed over the API, and operators' notes."""
+"""`testbed grafana`: dashboards as files or over the API, and annotations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.telemetry.grafana import GrafanaApi
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="Where Grafana is.", show_default=False)
-]
+Url = Annotated[str, typer.Option("--url", envvar="TESTBED_GRAFANA_URL", metavar="URL", help="URL of Grafana.")]
 Token = Annotated[
     str,
     typer.Option(
         "--token",
         envvar="TESTBED_GRAFANA_TOKEN",
         metavar="TOKEN",
-        help="A service account's token; the variable keeps it out of the list of processes.",
-        show_default=False,
+        help="Token of a service account; in the variable it does not appear in process listings.",
         show_envvar=True,
     ),
 ]
@@ -40,107 +37,101 @@ def _grafana(call: Call, url: str, token: str) -> GrafanaApi:
     return GrafanaApi(url, token, timeout_s=min(TIMEOUT_S, call.settings.timeout_s))
 
 
-def register(root: typer.Typer) -> None:
-    group = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_help=True, rich_markup_mode=None)
-    root.add_typer(group)
+app = typer.Typer(name="grafana", help="Dashboards for Grafana.", no_args_is_help=True, rich_markup_mode=None)
 
-    @verb(
-        group,
-        "provision",
-        "Write the dashboards and provisioning files for a Grafana that reads them at start.",
-        examples="testbed grafana provision --out grafana",
-        more="Needs no token and no running Grafana.",
-    )
-    def provision(
-        call: Call,
-        out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to; made if missing.", show_default=False)],
-    ) -> Result:
-        from orchestrator.telemetry.provisioning import write
 
-        written = write(out)
-        text = "\n".join([*(f"  {path}" for path in written), "Next: docs/how-to/grafana.md says where each belongs."])
-        return Result({"files": [str(path) for path in written]}, text)
+@verb(
+    app,
+    "provision",
+    "Write dashboards and provisioning files for Grafana to load at startup.",
+    examples="testbed grafana provision --out grafana",
+    more="Requires neither a token nor a running Grafana.",
+)
+def provision(
+    call: Call, out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory; created if missing.")]
+) -> Result:
+    from orchestrator.telemetry.provisioning import write
 
-    @verb(
-        group,
-        "push",
-        "Store the dashboards, and the data source where its URL is known, over Grafana's API.",
-        examples="testbed grafana push --url http://grafana.lab:3000\n"
-        "testbed grafana push --url http://grafana.lab:3000 --influx http://influx.lab:8086",
-        more="The token needs the role Editor, for the data source Admin. Grafana reads with TESTBED_INFLUX_TOKEN, if set.",
-    )
-    def push(
-        call: Call,
-        url: Url = "",
-        token: Token = "",
-        influx: Annotated[
-            str,
-            typer.Option(
-                "--influx",
-                envvar="TESTBED_INFLUX_URL",
-                metavar="URL",
-                help="InfluxDB as Grafana reaches it: makes or updates the data source.",
-                show_default=False,
-            ),
-        ] = "",
-        database: Annotated[
-            str, typer.Option("--database", envvar="TESTBED_INFLUX_DB", metavar="NAME", help="Database there, or bucket.")
-        ] = "testbed",
-    ) -> Result:
-        import os
+    written = write(out)
+    text = "\n".join([*(f"  {path}" for path in written), "Next: docs/how-to/grafana.md says where to put each."])
+    return Result({"files": [str(path) for path in written]}, text)
 
-        from orchestrator.telemetry import provisioning
 
-        grafana = _grafana(call, url, token)
-        server = "" if influx in ("none", "auto") else influx  # words of our own setting; a private server is not for Grafana
-        if server and not server.startswith(("http://", "https://")):
-            raise Usage(f"{call.verb}: --influx wants http://HOST:PORT")
-        done = provisioning.push(
-            grafana,
-            influx_url=server,
-            database=database,
-            influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""),
-        )
-        sources = {"made": "made or updated", "kept": "came from files and stays", "none": "not touched (no --influx)"}
-        lines = [f"Grafana {done.version or '(version not told)'} at {grafana.url}"]
-        lines += [f"  {uid:<24} {grafana.url}{page}" for uid, page in done.pages.items()]
-        lines.append(f"  data source {provisioning.SOURCE_UID}: {sources[done.source]}")
-        data: dict[str, Json] = {"grafana": done.version, "dashboards": dict(done.pages), "data_source": done.source}
-        if done.source_said:
-            lines.append(f"  the data source does not work: {done.source_said}")
-        data["data_source_said"] = done.source_said
-        return Result(data, "\n".join(lines))
+@verb(
+    app,
+    "push",
+    "Install the dashboards, and with --influx the data source, over Grafana's API.",
+    examples="testbed grafana push --url http://grafana.lab:3000\n"
+    "testbed grafana push --url http://grafana.lab:3000 --influx http://influx.lab:8086",
+    more="The token needs the role Editor, or Admin for the data source. Grafana uses TESTBED_INFLUX_TOKEN for queries, if set.",
+)
+def push(
+    call: Call,
+    url: Url = "",
+    token: Token = "",
+    influx: Annotated[
+        str,
+        typer.Option(
+            "--influx",
+            envvar="TESTBED_INFLUX_URL",
+            metavar="URL",
+            help="URL of InfluxDB as seen by Grafana; creates or updates the data source.",
+        ),
+    ] = "",
+    database: Annotated[
+        str, typer.Option("--database", envvar="TESTBED_INFLUX_DB", metavar="NAME", help="Database or bucket in InfluxDB.")
+    ] = "testbed",
+) -> Result:
+    import os
 
-    @verb(
-        group,
-        "note",
-        "Put a note on the dashboards, at this moment or when it was.",
-        examples='testbed grafana note "cleaned the connector of ocs1 port 7"\n'
-        'testbed grafana note "moved the rack" --at 2026-11-21T14:03 --until 2026-11-21T14:20',
-    )
-    def note(
-        call: Call,
-        text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say.", show_default=False)],
-        url: Url = "",
-        token: Token = "",
-        at: Annotated[str, typer.Option("--at", metavar="TIME", help="When it was; now unless said.", show_default=False)] = "",
-        until: Annotated[str, typer.Option("--until", metavar="TIME", help="When it ended.", show_default=False)] = "",
-    ) -> Result:
-        from orchestrator.telemetry.grafana import Note
+    from orchestrator.telemetry import provisioning
 
-        if not text.strip():
-            raise Usage(f"{call.verb}: the note is empty")
-        begin = _moment(call, "--at", at) if at else time.time_ns() // 1_000_000
-        end = _moment(call, "--until", until) if until else None
-        if end is not None and end < begin:
-            raise Usage(f"{call.verb}: --until is before the note begins")
-        number = _grafana(call, url, token).annotate(Note(text, begin, end))
-        return Result({"id": number, "time_ms": begin, "end_ms": end}, f"noted ({number})")
+    grafana = _grafana(call, url, token)
+    server = "" if influx in ("none", "auto") else influx  # values of telemetry.influx.url; Grafana does not use a private server
+    if server and not server.startswith(("http://", "https://")):
+        raise Usage(f"{call.verb}: --influx must be http://HOST:PORT")
+    done = provisioning.push(grafana, influx_url=server, database=database, influx_token=os.environ.get("TESTBED_INFLUX_TOKEN", ""))
+    sources = {"made": "created or updated", "kept": "provisioned from files, unchanged", "none": "unchanged (no --influx)"}
+    lines = [f"Grafana {done.version or '(unknown version)'} at {grafana.url}"]
+    lines += [f"  {uid:<24} {grafana.url}{page}" for uid, page in done.pages.items()]
+    lines.append(f"  data source {provisioning.SOURCE_UID}: {sources[done.source]}")
+    data: dict[str, Json] = {"grafana": done.version, "dashboards": dict(done.pages), "data_source": done.source}
+    if done.source_said:
+        lines.append(f"  the data source does not work: {done.source_said}")
+    data["data_source_said"] = done.source_said
+    return Result(data, "\n".join(lines))
+
+
+@verb(
+    app,
+    "note",
+    "Add a note to the dashboards, at the present or a given time.",
+    examples='testbed grafana note "cleaned the connector of ocs1 port 7"\n'
+    'testbed grafana note "moved the rack" --at 2026-11-21T14:03 --until 2026-11-21T14:20',
+)
+def note(
+    call: Call,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text of the note.")],
+    url: Url = "",
+    token: Token = "",
+    at: Annotated[str, typer.Option("--at", metavar="TIME", help="Time of the event (default: now).")] = "",
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="End of the event.")] = "",
+) -> Result:
+    from orchestrator.telemetry.grafana import Note
+
+    if not text.strip():
+        raise Usage(f"{call.verb}: the note is empty")
+    begin = _moment(call, "--at", at) if at else time.time_ns() // 1_000_000
+    end = _moment(call, "--until", until) if until else None
+    if end is not None and end < begin:
+        raise Usage(f"{call.verb}: --until is before the note begins")
+    number = _grafana(call, url, token).annotate(Note(text, begin, end))
+    return Result({"id": number, "time_ms": begin, "end_ms": end}, f"Note added ({number})")
 
 
 def _moment(call: Call, flag: str, given: str) -> int:
-    """A time as ISO 8601, of this machine's zone unless it says another; ms since the epoch."""
+    """A time in ISO 8601, in the local zone unless it names one, in ms since the epoch. Raises: Usage."""
     try:
         return round(datetime.fromisoformat(given).timestamp() * 1000)
     except ValueError:
-        raise Usage(f"{call.verb}: {flag}: {given!r} is no time such as 2026-11-21T14:03 or 2026-11-21T14:03:22+01:00") from None
+        raise Usage(f"{call.verb}: {flag}: {given!r} is not a time such as 2026-11-21T14:03 or 2026-11-21T14:03:22+01:00") from None

@@ -1,4 +1,4 @@
-"""`testbed job`: launch, watch and stop the job of the current plan."""
+"""`testbed job`: launch, inspect, profile and stop the job of the current plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.completing import hosts
+from orchestrator.cli.shared import write_file
 from orchestrator.results import JobStatus
 
 
@@ -21,64 +22,58 @@ def _result(report: JobStatus) -> Result:
     return Result(report.to_json(), text)
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(name="job", help="The job of the current plan.", no_args_is_help=True, rich_markup_mode=None)
-    root.add_typer(app)
+app = typer.Typer(name="job", help="The job of the current plan.", no_args_is_help=True, rich_markup_mode=None)
 
-    @verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")
-    def launch(call: Call) -> Result:
-        return _result(call.work(engine.job_launch))
 
-    @verb(app, "status", "Show the job as its ranks report it now.", examples="testbed job status\ntestbed job status --json")
-    def status(call: Call) -> Result:
-        return _result(call.work(engine.job_status))
+@verb(app, "launch", "Launch the job of the current plan.", examples="testbed job launch")
+def launch(call: Call) -> Result:
+    return _result(call.work(engine.job_launch))
 
-    @verb(
-        app,
-        "logs",
-        "Print the last lines each rank wrote.",
-        examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200",
+
+@verb(app, "status", "Show the state of the job, as its ranks report it.", examples="testbed job status\ntestbed job status --json")
+def status(call: Call) -> Result:
+    return _result(call.work(engine.job_status))
+
+
+@verb(
+    app, "logs", "Print the last lines of each rank's log.", examples="testbed job logs\ntestbed job logs --host gpu03 --lines 200"
+)
+def logs(
+    call: Call,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
+    host: Annotated[str | None, typer.Option("--host", help="Only ranks of this host.", autocompletion=hosts)] = None,
+) -> Result:
+    from orchestrator.cli import render
+
+    report = call.work(engine.job_logs, lines=lines, host=host)
+    return Result(report.to_json(), render.logs(report), verbatim=True)
+
+
+@verb(app, "stop", "Stop the job.", examples="testbed job stop")
+def stop(call: Call) -> Result:
+    return _result(call.work(engine.job_stop))
+
+
+@verb(
+    app,
+    "profile",
+    "Measure the traffic per iteration of the running job from its hosts' port counters.",
+    examples="testbed job profile\ntestbed job profile --iterations 20 --out measured.yaml    a workload to design for",
+    more="Forwarded traffic is counted on every link it crosses: port counters do not show its destination.",
+)
+def profile(
+    call: Call,
+    iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Number of iterations to measure.")] = 5,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the result as a workload.")] = None,
+) -> Result:
+    from orchestrator.cli import designtext
+    from orchestrator.engine.profile import as_workload, job_profile
+
+    report = call.work(job_profile, iterations=iterations)
+    if out is not None:
+        import yaml
+
+        write_file(out, yaml.safe_dump(as_workload(report), sort_keys=False))
+    return Result(
+        report.to_json(), designtext.profile(report), hint="" if out is None else f"testbed design topoopt --workload {out}"
     )
-    def logs(
-        call: Call,
-        lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines per rank.")] = 20,
-        host: Annotated[
-            str | None, typer.Option("--host", help="Only ranks of this host.", show_default=False, autocompletion=hosts)
-        ] = None,
-    ) -> Result:
-        from orchestrator.cli import render
-
-        report = call.work(engine.job_logs, lines=lines, host=host)
-        return Result(report.to_json(), render.logs(report), verbatim=True)
-
-    @verb(app, "stop", "Stop the job.", examples="testbed job stop")
-    def stop(call: Call) -> Result:
-        return _result(call.work(engine.job_stop))
-
-    @verb(
-        app,
-        "profile",
-        "Measure what an iteration of the running job moves, by its hosts' port counters.",
-        examples="testbed job profile\ntestbed job profile --iterations 20 --out measured.yaml    a workload to design for",
-        more="What a host forwards counts once for each link it takes: counters do not tell for whom bytes are.",
-    )
-    def profile(
-        call: Call,
-        iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Over so many iterations.")] = 5,
-        out: Annotated[
-            Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it as a workload.", show_default=False)
-        ] = None,
-    ) -> Result:
-        from orchestrator.cli import designtext
-        from orchestrator.engine.profile import as_workload, job_profile
-
-        report = call.work(job_profile, iterations=iterations)
-        if out is not None:
-            import yaml
-
-            from orchestrator.cli.design import kept
-
-            kept(out, yaml.safe_dump(as_workload(report), sort_keys=False))
-        return Result(
-            report.to_json(), designtext.profile(report), hint="" if out is None else f"testbed design topoopt --workload {out}"
-        )

@@ -1,4 +1,4 @@
-"""`testbed lab`: the emulated lab as a process."""
+"""`testbed lab`: start and stop the emulated lab, and inject faults into it."""
 
 from __future__ import annotations
 
@@ -15,139 +15,135 @@ from orchestrator.cli.completing import cables, devices
 if TYPE_CHECKING:
     from orchestrator.results import Json
 
-Driver = Annotated[
-    str | None, typer.Option("--driver", metavar="NAME", help="The lab of one family of devices.", show_default=False)
-]
-Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="As in fibres.yml.", autocompletion=cables)]
+Driver = Annotated[str | None, typer.Option("--driver", metavar="NAME", help="The lab of this driver's devices.")]
+Cable = Annotated[str, typer.Argument(metavar="FIBRE", help="Name of the cable in fibres.yml.", autocompletion=cables)]
 Hosts = Annotated[
-    int | None,
-    typer.Option("--hosts", metavar="N", min=0, help="With --driver: so many hosts; 0 the device alone.", show_default=False),
+    int | None, typer.Option("--hosts", metavar="N", min=0, help="With --driver: number of hosts; 0: only the device.")
 ]
 
 
 def _lab_of(call: Call, driver: str | None) -> Path:
-    """The inventory that is meant: the chosen one, or the one made for `driver`."""
+    """The chosen inventory, or the one made for `driver`."""
     from orchestrator.emulated import made
 
     return made(call.settings.state_dir, driver) if driver else call.settings.inventory
 
 
-def register(root: typer.Typer) -> None:
-    app = typer.Typer(name="lab", help="The emulated lab (`up` starts it by itself).", no_args_is_help=True, rich_markup_mode=None)
-    root.add_typer(app)
+app = typer.Typer(name="lab", help="The emulated lab (`up` starts it automatically).", no_args_is_help=True, rich_markup_mode=None)
 
-    @verb(
-        app,
-        "start",
-        "Start the emulated lab in the background.",
-        examples="""
+
+@verb(
+    app,
+    "start",
+    "Start the emulated lab in the background.",
+    examples="""
 testbed lab start
 testbed lab start --inventory inventory/emulated
-testbed lab start --driver rome-cli --hosts 4       devices of one family, and a plan for them
+testbed lab start --driver rome-cli --hosts 4       devices of one driver, with a plan
 """,
-    )
-    def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
-        from orchestrator import emulated as labproc
-        from orchestrator.cli.call import Usage
-        from orchestrator.cli.text import path_text, seconds_text
-        from orchestrator.emulated import PLAN, family_lab
+)
+def start(call: Call, driver: Driver = None, hosts: Hosts = None) -> Result:
+    from optics.plain import seconds_text
+    from orchestrator import emulated as labproc
+    from orchestrator.cli.call import Usage
+    from orchestrator.emulated import PLAN, family_lab
+    from orchestrator.results import path_text
 
-        if hosts is not None and not driver:
-            raise Usage("--hosts is for a lab of one family", hint="add --driver NAME")
-        call.note("starting the emulated lab ...")
-        inventory = family_lab(call.settings.state_dir, driver, hosts) if driver else call.settings.inventory
-        started = labproc.start(inventory, min(labproc.START_S, call.settings.timeout_s))
-        about = labproc.ask(inventory, "status")
-        words = "was running already" if started.already else f"up after {seconds_text(started.seconds)}"
-        data: dict[str, Json] = {
-            "pid": started.pid,
-            "seconds": started.seconds,
-            "already": started.already,
-            "state_dir": str(started.state_dir),
-            "inventory": str(inventory),
-        }
-        text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
-        if not driver:
-            return Result(data, text)
-        call.inventory = str(inventory)  # the next command is for this lab
-        export = f"export TESTBED_INVENTORY={inventory}"
-        if not about["hosts"]:
-            return Result(
-                data, f"{text}\n{export}", hint="testbed driver conform " + f"{driver} --device {next(iter(about['devices']))}"
-            )
-        return Result(data | {"plan": str(inventory / PLAN)}, f"{text}\n{export}", hint=f"testbed up --topology {inventory / PLAN}")
-
-    @verb(
-        app,
-        "stop",
-        "Stop the emulated lab; nothing of it stays.",
-        examples="testbed lab stop\ntestbed lab stop --driver rome-cli",
-    )
-    def stop(call: Call, driver: Driver = None) -> Result:
-        from orchestrator import emulated as labproc
-
-        stopped = labproc.stop(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
-        return Result({"stopped": stopped}, "lab      stopped" if stopped else "lab      was not running")
-
-    @verb(
-        app,
-        "status",
-        "Show the emulated lab: what it serves and which light is on.",
-        examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
-        more="Without --inventory and --driver it also lists the other emulated labs that run on this machine.",
-    )
-    def status(call: Call, driver: Driver = None) -> Result:
-        from orchestrator import emulated as labproc
-        from orchestrator.cli.text import columns, listed
-        from orchestrator.inventory.folders import absent
-
-        inventory = _lab_of(call, driver)
-        if (wrong := absent(inventory)) is not None:
-            raise wrong
-        named = bool(driver or call.inventory)
-        others = [] if named else [lab for lab in labproc.running() if lab[1].resolve() != inventory.resolve()]
-        listed_too: dict[str, Json] = {} if named else {"others": [{"pid": pid, "inventory": str(at)} for pid, at in others]}
-        also = [f"also     {at}, pid {pid}" for pid, at in others]
-        if not labproc.is_emulated(inventory):
-            text = "\n".join([f"lab      {inventory} is not an emulated lab", *also])
-            return Result({"running": False, "emulated": False} | listed_too, text)
-        if not labproc.is_running(inventory):
-            text = "\n".join([f"lab      {inventory.name} is not running" if also else "lab      not running", *also])
-            again = f"testbed lab start --driver {driver}" if driver else "testbed lab start"
-            hint = f"testbed lab status --inventory {shlex.quote(str(others[0][1]))}" if others else again
-            return Result({"running": False, "emulated": True} | listed_too, text, hint=hint)
-        about = labproc.ask(inventory, "status")
-        glass = labproc.ask(inventory, "glass")
-        about.pop("ok", None)
-        lit = glass["glass"]
-        lines = [f"lab      {labproc.about(about)}, pid {about.get('pid', '-')}"]
-        at = {name: device["address"] for name, device in about["devices"].items()}
-        kind = {name: device["driver"] for name, device in about["devices"].items()}
-        lines += columns((f"  {name}", lit_words(kind[name], ways), at[name]) for name, ways in lit.items())
-        dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
-        if dark:
-            lines.append(f"  no sshd  {listed(dark)}")
-        cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
-        if cut:
-            lines.append(f"  cut      {listed(cut)}")
-        data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
-        return Result(data | listed_too, "\n".join([*lines, *also]))
-
-    _faults(app)
-    _fibres(app)
+    if hosts is not None and not driver:
+        raise Usage("--hosts can only be used with --driver", hint="add --driver NAME")
+    call.note("starting the emulated lab ...")
+    inventory = family_lab(call.settings.state_dir, driver, hosts) if driver else call.settings.inventory
+    started = labproc.start(inventory, min(labproc.START_S, call.settings.timeout_s))
+    about = labproc.ask(inventory, "status")
+    words = "already running" if started.already else f"started in {seconds_text(started.seconds)}"
+    data: dict[str, Json] = {
+        "pid": started.pid,
+        "seconds": started.seconds,
+        "already": started.already,
+        "state_dir": str(started.state_dir),
+        "inventory": str(inventory),
+    }
+    text = f"lab      {labproc.about(about)} {words}, pid {started.pid}, log {path_text(started.state_dir / 'lab.log')}"
+    if not driver:
+        return Result(data, text)
+    call.inventory = str(inventory)  # the next command is for this lab
+    export = f"export TESTBED_INVENTORY={inventory}"
+    if not about["hosts"]:
+        return Result(
+            data, f"{text}\n{export}", hint="testbed driver conform " + f"{driver} --device {next(iter(about['devices']))}"
+        )
+    return Result(data | {"plan": str(inventory / PLAN)}, f"{text}\n{export}", hint=f"testbed up --topology {inventory / PLAN}")
 
 
-def lit_words(driver: str, ways: Sequence[object]) -> str:
-    """How many ways through a device carry light; a wavelength-selective switch counts each wavelength."""
+@verb(
+    app,
+    "stop",
+    "Stop the emulated lab; no process and no network namespace remains.",
+    examples="testbed lab stop\ntestbed lab stop --driver rome-cli",
+)
+def stop(call: Call, driver: Driver = None) -> Result:
+    from orchestrator import emulated as labproc
+
+    stopped = labproc.stop(_lab_of(call, driver), min(labproc.STOP_S, call.settings.timeout_s))
+    return Result({"stopped": stopped}, "lab      stopped" if stopped else "lab      was not running")
+
+
+@verb(
+    app,
+    "status",
+    "Show the emulated lab: its devices, hosts and lit circuits.",
+    examples="testbed lab status\ntestbed lab status --json | jq .data.glass",
+    more="Without --inventory and --driver it also lists other emulated labs running on this machine.",
+)
+def status(call: Call, driver: Driver = None) -> Result:
+    from orchestrator import emulated as labproc
+    from orchestrator.cli.text import columns, listed
+    from orchestrator.inventory.folders import absent
+
+    inventory = _lab_of(call, driver)
+    if (wrong := absent(inventory)) is not None:
+        raise wrong
+    named = bool(driver or call.inventory)
+    others = [] if named else [lab for lab in labproc.running() if lab[1].resolve() != inventory.resolve()]
+    listed_too: dict[str, Json] = {} if named else {"others": [{"pid": pid, "inventory": str(at)} for pid, at in others]}
+    also = [f"also     {at}, pid {pid}" for pid, at in others]
+    if not labproc.is_emulated(inventory):
+        text = "\n".join([f"lab      {inventory} is not an emulated lab", *also])
+        return Result({"running": False, "emulated": False} | listed_too, text)
+    if not labproc.is_running(inventory):
+        text = "\n".join([f"lab      {inventory.name} is not running" if also else "lab      not running", *also])
+        again = f"testbed lab start --driver {driver}" if driver else "testbed lab start"
+        hint = f"testbed lab status --inventory {shlex.quote(str(others[0][1]))}" if others else again
+        return Result({"running": False, "emulated": True} | listed_too, text, hint=hint)
+    about = labproc.ask(inventory, "status")
+    glass = labproc.ask(inventory, "glass")
+    about.pop("ok", None)
+    lit = glass["glass"]
+    lines = [f"lab      {labproc.about(about)}, pid {about.get('pid', '-')}"]
+    at = {name: device["address"] for name, device in about["devices"].items()}
+    kind = {name: device["driver"] for name, device in about["devices"].items()}
+    lines += columns((f"  {name}", lit_words(kind[name], each), at[name]) for name, each in lit.items())
+    dark = [name for name, host in about["hosts"].items() if not host["sshd"]]
+    if dark:
+        lines.append(f"  no sshd  {listed(dark)}")
+    cut = [*(cable["name"] for kind in ("fibres", "trunks") for cable in about[kind] if cable["cut"]), *about["unplugged"]]
+    if cut:
+        lines.append(f"  cut      {listed(cut)}")
+    data: dict[str, Json] = {"running": True, "emulated": True, "lab": about, "glass": lit}
+    return Result(data | listed_too, "\n".join([*lines, *also]))
+
+
+def lit_words(driver: str, lit: Sequence[object]) -> str:
+    """How many cross-connects of a device carry light, or wavelengths of a wavelength-selective switch."""
     from drivers.registry import driver_class, known_drivers
     from optics.plain import counted
 
     spectral = driver in known_drivers() and driver_class(driver).TRAITS.spectral
-    return f"{counted(len(ways), 'wavelength' if spectral else 'cross-connect')} lit"
+    return f"{counted(len(lit), 'wavelength' if spectral else 'cross-connect')} lit"
 
 
 def _cables(inventory: Path, *names: str, swapped: bool = False) -> None:
-    """Look whether the lab has these cables. swapped: whether only a fibre will do. Raises: Missing; Usage - it is no fibre."""
+    """Check that the lab has these cables. swapped: they must be fibres. Raises: Missing; Usage - one is no fibre."""
     from optics.errors import Missing
     from optics.plain import did_you_mean
     from orchestrator import emulated as labproc
@@ -156,13 +152,13 @@ def _cables(inventory: Path, *names: str, swapped: bool = False) -> None:
     known = labproc.cables(labproc.ask(inventory, "status"))
     for name in names:
         if name not in known:
-            raise Missing(f"{name} is no cable of this lab{did_you_mean(name, known)}", hint=f"see {inventory / 'fibres.yml'}")
+            raise Missing(f"this lab has no cable {name}{did_you_mean(name, known)}", hint=f"see {inventory / 'fibres.yml'}")
         if swapped and known[name] != "fibre":
-            raise Usage(f"{name} is a {known[name]}: only fibres between a host and a device are swapped")
+            raise Usage(f"{name} is a {known[name]}: only fibres between a host and a device can be swapped")
 
 
 def _emulated(call: Call) -> Path:
-    """Return the inventory. Raises: Missing - it is one of hardware, which nobody spoils by command."""
+    """The inventory. Raises: Missing - it is one of real hardware, into which no faults can be injected."""
     from optics.errors import Missing
     from orchestrator import emulated as labproc
     from orchestrator.inventory.folders import absent
@@ -178,138 +174,139 @@ def _emulated(call: Call) -> Path:
 
 
 _OF_ONE_KIND = {"db": "extra-loss", "db_per_hour": "drift", "limit": "login-limit", "user": "port-locked"}
-_AS_EVER = {"after": 0, "probability": 1.0, "at_s": 0.0}
+_DEFAULTS = {"after": 0, "probability": 1.0, "at_s": 0.0}
 
 
 def _says_something(kind: str, field: str, value: object) -> bool:
-    """Whether a field of a fault is worth showing: not one of its columns, not left open, not without meaning for its kind."""
-    if field in ("number", "kind", "state", "fired") or value is None or _AS_EVER.get(field) == value:
+    """Whether to show a field of a fault: it has no column of its own, is set, and applies to its kind."""
+    if field in ("number", "kind", "state", "fired") or value is None or _DEFAULTS.get(field) == value:
         return False
     return _OF_ONE_KIND.get(field, kind) == kind
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
-    return typer.Option(name, help=text, show_default=False, **more)
+faults = typer.Typer(name="fault", help="Inject faults into emulated devices.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(faults)
 
 
-def _faults(lab: typer.Typer) -> None:
-    app = typer.Typer(name="fault", help="Make emulated devices misbehave.", no_args_is_help=True, rich_markup_mode=None)
-    lab.add_typer(app)
+@verb(
+    faults,
+    "add",
+    "Add a fault to a device.",
+    examples="testbed lab fault add ocs1 drop-after --match conn:add --count 1\n"
+    "testbed lab fault add ocs1 dark-port --port 3 --at 10 --for 5\ntestbed lab fault add ocs1 reboot-lose",
+    more="The faults are listed in docs/how-to/inject-faults.md.",
+)
+def add(
+    call: Call,
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="Name of the device.", autocompletion=devices)],
+    kind: Annotated[str, typer.Argument(metavar="FAULT", help="Name of the fault.")],
+    match: Annotated[str | None, typer.Option("--match", help="Only commands that match this regular expression.")] = None,
+    on: Annotated[str | None, typer.Option("--on", help="Only writing or only reading commands.", metavar="write|read")] = None,
+    after: Annotated[int | None, typer.Option("--after", help="Number of matches to let pass first.", min=0)] = None,
+    count: Annotated[int | None, typer.Option("--count", help="Number of times to occur.", min=1)] = None,
+    probability: Annotated[
+        float | None, typer.Option("--probability", help="Probability for each match.", min=0.0, max=1.0)
+    ] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Duration of faults that have one.")] = None,
+    port: Annotated[str | None, typer.Option("--port", help="Label of the port.")] = None,
+    db: Annotated[float | None, typer.Option("--db", help="Loss, for extra-loss.")] = None,
+    db_per_hour: Annotated[float | None, typer.Option("--db-per-hour", help="Rate, for drift.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Number of sessions, for login-limit.", min=0)] = None,
+    at_byte: Annotated[int | None, typer.Option("--at-byte", help="Byte position, for split and garble.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="User who locks the port, for port-locked.")] = None,
+    at_s: Annotated[float | None, typer.Option("--at", help="Start in this many seconds.", min=0.0)] = None,
+    for_s: Annotated[float | None, typer.Option("--for", help="Last this many seconds.", min=0.0)] = None,
+) -> Result:
+    from orchestrator import emulated as labproc
 
-    @verb(
-        app,
-        "add",
-        "Arm a fault of a device.",
-        examples="testbed lab fault add ocs1 drop-after --match conn:add --count 1\n"
-        "testbed lab fault add ocs1 dark-port --port 3 --at 10 --for 5\ntestbed lab fault add ocs1 reboot-lose",
-        more="All faults by name: docs/how-to/inject-faults.md",
-    )
-    def add(
-        call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
-        kind: Annotated[str, typer.Argument(metavar="FAULT", help="Its name.")],
-        match: Annotated[str | None, _option("--match", "Only commands in which this regular expression is found.")] = None,
-        on: Annotated[str | None, _option("--on", "Only commands that write, or that read.", metavar="write|read")] = None,
-        after: Annotated[int | None, _option("--after", "So many matches pass first.", min=0)] = None,
-        count: Annotated[int | None, _option("--count", "So many strike.", min=1)] = None,
-        probability: Annotated[float | None, _option("--probability", "Chance of each.", min=0.0, max=1.0)] = None,
-        seconds: Annotated[float | None, _option("--seconds", "How long, where the fault has a duration.")] = None,
-        port: Annotated[str | None, _option("--port", "Which port, as labelled.")] = None,
-        db: Annotated[float | None, _option("--db", "How much, for extra-loss.")] = None,
-        db_per_hour: Annotated[float | None, _option("--db-per-hour", "How fast, for drift.")] = None,
-        limit: Annotated[int | None, _option("--limit", "How many sessions, for login-limit.", min=0)] = None,
-        at_byte: Annotated[int | None, _option("--at-byte", "Where, for split and garble.")] = None,
-        user: Annotated[str | None, _option("--user", "Who holds it, for port-locked.")] = None,
-        at_s: Annotated[float | None, _option("--at", "Seconds from now until it begins.", min=0.0)] = None,
-        for_s: Annotated[float | None, _option("--for", "Seconds it then lasts.", min=0.0)] = None,
-    ) -> Result:
-        from orchestrator import emulated as labproc
-
-        given = {
-            "match": match, "on": on, "after": after, "count": count, "probability": probability, "seconds": seconds,
-            "port": port, "db": db, "db_per_hour": db_per_hour, "limit": limit, "at_byte": at_byte, "user": user,
-            "at_s": at_s, "for_s": for_s,
-        }  # fmt: skip
-        wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        number = labproc.ask(_emulated(call), "faults.add", device=device, kind=kind, **wanted)["number"]
-        words = f"{kind} is armed, number {number}" if number else f"{kind} has happened"
-        return Result({"device": device, "kind": kind, "number": number}, f"{device:<8} {words}")
-
-    @verb(
-        app,
-        "list",
-        "List the faults of all devices.",
-        examples="testbed lab fault list\ntestbed lab fault list --json | jq .data.faults.ocs1",
-    )
-    def list_(call: Call) -> Result:
-        from optics.plain import counted
-        from orchestrator import emulated as labproc
-        from orchestrator.cli.text import columns
-
-        faults = labproc.ask(_emulated(call), "faults.list")["faults"]
-        rows = [
-            (
-                name,
-                str(fault["number"]),
-                fault["kind"],
-                f"{fault['state']}, fired {counted(fault['fired'], 'time')}",
-                " ".join(f"{k}={v}" for k, v in fault.items() if _says_something(fault["kind"], k, v)),
-            )
-            for name, armed in faults.items()
-            for fault in armed
-        ]
-        return Result({"faults": faults}, "\n".join(columns(iter(rows))) if rows else "no faults")
-
-    @verb(app, "remove", "Disarm a fault by its number.", examples="testbed lab fault remove ocs1 1")
-    def remove(
-        call: Call,
-        device: Annotated[str, typer.Argument(metavar="DEVICE", help="Which device.", autocompletion=devices)],
-        number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `list` shows it.")],
-    ) -> Result:
-        from orchestrator import emulated as labproc
-
-        labproc.ask(_emulated(call), "faults.remove", device=device, number=number)
-        return Result({"device": device, "number": number}, f"{device:<8} fault {number} is removed")
+    given = {
+        "match": match, "on": on, "after": after, "count": count, "probability": probability, "seconds": seconds,
+        "port": port, "db": db, "db_per_hour": db_per_hour, "limit": limit, "at_byte": at_byte, "user": user,
+        "at_s": at_s, "for_s": for_s,
+    }  # fmt: skip
+    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    number = labproc.ask(_emulated(call), "faults.add", device=device, kind=kind, **wanted)["number"]
+    words = f"{kind} added, number {number}" if number else f"{kind} has occurred"
+    return Result({"device": device, "kind": kind, "number": number}, f"{device:<8} {words}")
 
 
-def _fibres(lab: typer.Typer) -> None:
-    app = typer.Typer(name="fibre", help="Spoil the emulated plant.", no_args_is_help=True, rich_markup_mode=None)
-    lab.add_typer(app)
+@verb(
+    faults,
+    "list",
+    "List the faults of all devices.",
+    examples="testbed lab fault list\ntestbed lab fault list --json | jq .data.faults.ocs1",
+)
+def list_(call: Call) -> Result:
+    from optics.plain import counted
+    from orchestrator import emulated as labproc
+    from orchestrator.cli.text import columns
 
-    def severed(call: Call, name: str, cut: bool) -> Result:
-        from orchestrator import emulated as labproc
+    faults = labproc.ask(_emulated(call), "faults.list")["faults"]
+    rows = [
+        (
+            name,
+            str(fault["number"]),
+            fault["kind"],
+            f"{fault['state']}, fired {counted(fault['fired'], 'time')}",
+            " ".join(f"{k}={v}" for k, v in fault.items() if _says_something(fault["kind"], k, v)),
+        )
+        for name, armed in faults.items()
+        for fault in armed
+    ]
+    return Result({"faults": faults}, "\n".join(columns(iter(rows))) if rows else "no faults")
 
-        inventory = _emulated(call)
-        _cables(inventory, name)
-        left = labproc.ask(inventory, "fibre", name=name, cut=cut)["cut"]
-        return Result({"name": name, "cut": left}, f"{name} is {'cut: dark both ways' if cut else 'whole'}")
 
-    @verb(app, "cut", "Cut a cable: dark both ways.", examples="testbed lab fibre cut f-gpu03-p2")
-    def cut(call: Call, name: Cable) -> Result:
-        return severed(call, name, True)
+@verb(faults, "remove", "Remove a fault by its number.", examples="testbed lab fault remove ocs1 1")
+def remove(
+    call: Call,
+    device: Annotated[str, typer.Argument(metavar="DEVICE", help="Name of the device.", autocompletion=devices)],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the fault, from `list`.")],
+) -> Result:
+    from orchestrator import emulated as labproc
 
-    @verb(app, "splice", "Mend a cable that was cut.", examples="testbed lab fibre splice f-gpu03-p2")
-    def splice(call: Call, name: Cable) -> Result:
-        return severed(call, name, False)
+    labproc.ask(_emulated(call), "faults.remove", device=device, number=number)
+    return Result({"device": device, "number": number}, f"{device:<8} fault {number} removed")
 
-    @verb(
-        app,
-        "swap",
-        "Exchange two cables' plugs at their devices; the same again puts it right.",
-        examples="testbed lab fibre swap f-gpu03-p2 f-gpu04-p2\ntestbed lab fibre swap f-gpu03-p2 f-gpu04-p2 --ends leaves",
-    )
-    def swap(
-        call: Call,
-        one: Cable,
-        other: Cable,
-        ends: Annotated[str, _option("--ends", "Both plugs of each, or only one.", metavar="both|enters|leaves")] = "both",
-    ) -> Result:
-        from orchestrator import emulated as labproc
 
-        inventory = _emulated(call)
-        _cables(inventory, one, other, swapped=True)
-        plugged = labproc.ask(inventory, "fibre.swap", a=one, b=other, ends=ends)["plugged"]
-        lines = [
-            f"{name} enters {at['device']}:{at['enters']}, leaves {at['device']}:{at['leaves']}" for name, at in plugged.items()
-        ]
-        return Result({"plugged": plugged}, "\n".join(lines))
+fibres = typer.Typer(name="fibre", help="Cut, splice and swap emulated fibres.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(fibres)
+
+
+def _severed(call: Call, name: str, cut: bool) -> Result:
+    from orchestrator import emulated as labproc
+
+    inventory = _emulated(call)
+    _cables(inventory, name)
+    left = labproc.ask(inventory, "fibre", name=name, cut=cut)["cut"]
+    return Result({"name": name, "cut": left}, f"{name} is {'cut: dark in both directions' if cut else 'intact'}")
+
+
+@verb(fibres, "cut", "Cut a cable: it goes dark in both directions.", examples="testbed lab fibre cut f-gpu03-p2")
+def cut(call: Call, name: Cable) -> Result:
+    return _severed(call, name, True)
+
+
+@verb(fibres, "splice", "Splice a cable that was cut.", examples="testbed lab fibre splice f-gpu03-p2")
+def splice(call: Call, name: Cable) -> Result:
+    return _severed(call, name, False)
+
+
+@verb(
+    fibres,
+    "swap",
+    "Swap the connectors of two fibres at their devices; repeat to undo.",
+    examples="testbed lab fibre swap f-gpu03-p2 f-gpu04-p2\ntestbed lab fibre swap f-gpu03-p2 f-gpu04-p2 --ends leaves",
+)
+def swap(
+    call: Call,
+    one: Cable,
+    other: Cable,
+    ends: Annotated[str, typer.Option("--ends", help="Which connectors to swap.", metavar="both|enters|leaves")] = "both",
+) -> Result:
+    from orchestrator import emulated as labproc
+
+    inventory = _emulated(call)
+    _cables(inventory, one, other, swapped=True)
+    plugged = labproc.ask(inventory, "fibre.swap", a=one, b=other, ends=ends)["plugged"]
+    lines = [f"{name} enters {at['device']}:{at['enters']}, leaves {at['device']}:{at['leaves']}" for name, at in plugged.items()]
+    return Result({"plugged": plugged}, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""Pictures of the light on circuits: bars in the terminal, and an SVG file. Values in, text out."""
+"""Power and loss of circuits as a table with bars for the terminal, and as an SVG file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _number(value: float | None, form: str = ".1f") -> str:
 
 
 def table(report: PowerReport, colour: bool, *, unicode: bool = True) -> list[str]:
-    """One line per circuit: power in and out, loss measured and expected, and the measured loss as a bar with a mark at the
+    """One line per circuit: power in and out, measured and expected loss, and a bar of the measured loss with a mark at the
     expected one."""
     longest = max([1.0, *(max(c.loss_db or 0.0, c.expected_db) for c in report.circuits)])
     rows: list[Sequence[str]] = [
@@ -41,7 +41,7 @@ def table(report: PowerReport, colour: bool, *, unicode: bool = True) -> list[st
         if c.lost:
             found.append(f"    dark: {c.lost}")
     spectral = any(c.attenuation_db for c in report.circuits)
-    note = ["  (loss and expected include attenuation set on purpose)"] if spectral else []
+    note = ["  (both losses include attenuation that was set)"] if spectral else []
     return [*lines[:1], *found, *note] if report.circuits else []
 
 
@@ -55,8 +55,8 @@ def _bar(c: CircuitLight, longest: float, unicode: bool) -> str:
 
 
 def history(changes: Sequence[LossChange], colour: bool) -> list[str]:
-    """One line per circuit and way: how its loss changed since it was first measured."""
-    rows: list[Sequence[str]] = [("circuit", "looks", "since", "first dB", "latest", "change", "")]
+    """One line per circuit and direction: the change of its loss since the first measurement."""
+    rows: list[Sequence[str]] = [("circuit", "readings", "since", "first dB", "latest", "change", "")]
     for c in changes:
         since = datetime.fromtimestamp(c.since).strftime("%Y-%m-%d %H:%M")
         rows.append(
@@ -68,16 +68,16 @@ def history(changes: Sequence[LossChange], colour: bool) -> list[str]:
 
 
 def said(c: LossChange) -> str:
-    """What a change of loss means."""
+    """What a change of loss amounts to."""
     if c.certain:
         return f"beyond repeatability (+-{c.repeatability_db:g} dB) and the meters (+-{c.meter_db:g} dB)"
     if c.beyond:
-        return f"beyond repeatability (+-{c.repeatability_db:g} dB); the meters promise +-{c.meter_db:g} dB"
+        return f"beyond repeatability (+-{c.repeatability_db:g} dB); the accuracy of the meters is +-{c.meter_db:g} dB"
     return ""
 
 
 def svg(report: PowerReport) -> str:
-    """The losses as a bar chart, the expected loss a tick across each bar, darkness in words; a file that stands alone."""
+    """The losses as a self-contained bar chart, with a tick at the expected loss, and `dark` for circuits without light."""
     rows = report.circuits
     longest = max([1.0, *(max(c.loss_db or 0.0, c.expected_db) for c in rows)]) * 1.05
     left = int(max([_LEAST_LABEL, *(_LETTER * len(c.circuit) + 26 for c in rows)]))

@@ -1,4 +1,4 @@
-"""`testbed lock`, `unlock` and `tagout`: who holds what, reserving, queueing, stealing, and hands in the rack."""
+"""`testbed lock`, `unlock` and `tagout`: locks and reservations, and tags that keep light off while people work in the rack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.completing import taggable
+from orchestrator.cli.completing import lock_ids, taggable
+from orchestrator.cli.shared import seconds
 
 if TYPE_CHECKING:
     from orchestrator.inventory.lab import Lab
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 def _reason(text: str) -> str:
     if not text.isprintable() or len(text) > MOST_WORDS:
         raise Usage(
-            f"--reason: wanted one line of printable text, at most {MOST_WORDS} characters", hint='--reason "hands in rack"'
+            f"--reason: must be one line of printable text, at most {MOST_WORDS} characters", hint='--reason "hands in rack"'
         )
     return text
 
 
 MOST_WORDS = 500
-"""A reason stands in tables, status and errors of everybody who meets the lock or tag."""
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="WORDS", help="Why; others read it.", show_default=False, callback=_reason)
+"""Characters of a reason, which is shown in tables, status and error messages."""
+Reason = Annotated[str, typer.Option("--reason", metavar="WORDS", help="Why; shown to others.", callback=_reason)]
+Steal = Annotated[
+    bool, typer.Option("--steal", help="Allow another owner's, by its exact ID; needs --reason and is logged in the audit.")
 ]
-Steal = Annotated[bool, typer.Option("--steal", help="Somebody else's: by its exact id, with a reason; kept in the audit.")]
 Names = list[str] | None
 AUDITED = 20
-"""So many records of the audit are shown unless more are asked for; it grows with every lock."""
+"""Audit records that are shown by default; there is one for every lock."""
 
 
 @contextmanager
@@ -48,38 +49,27 @@ def _locks(call: Call) -> Iterator[tuple[Lab, Locks]]:
 
 
 def _data(lock: Lock) -> dict[str, Json]:
-    return {
-        "id": lock.id,
-        "kind": lock.kind,
-        "state": lock.state,
-        "owner": lock.owner,
-        "user": lock.user,
-        "host": lock.host,
-        "pid": lock.pid,
-        "run": lock.run,
-        "token": lock.token,
-        "reason": lock.reason,
-        "since": lock.since,
-        "expires": lock.expires,
-        "for_s": lock.for_s,
-        "after": lock.after,
-        "scope": cast("Json", lock.scope.to_data()),
-        "words": str(lock.scope),
-    }
+    from orchestrator.results import to_json
+
+    data = cast("dict[str, Json]", to_json(lock))
+    for internal in ("process", "seq", "asked", "ended"):
+        del data[internal]
+    return data | {"scope": cast("Json", lock.scope.to_data()), "words": str(lock.scope)}
 
 
 def _table(live: Sequence[Lock]) -> str:
-    from orchestrator.cli.text import columns, seconds_text
+    from optics.plain import seconds_text
+    from orchestrator.cli.text import columns
     from orchestrator.store.lock_queue import clock
 
     if not live:
-        return "Nobody holds anything"
+        return "No locks"
     rows = [("lock", "state", "kind", "by", "since", "until", "holds", "reason")]
     for lock in live:
         by = f"{lock.user}@{lock.host}" + (f" for {lock.owner}" if lock.owner != lock.user else "")
         by += f" pid {lock.pid}" if lock.kind == "run" else ""
         until = (
-            "it ends"
+            "run ends"
             if lock.kind == "run"
             else clock(lock.expires)
             if lock.expires is not None
@@ -92,128 +82,130 @@ def _table(live: Sequence[Lock]) -> str:
     return "\n".join(columns(rows))
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "lock",
-        "List who holds what; or reserve hosts, ports, devices, the lab.",
-        examples="""
-testbed lock                                               who holds and who waits
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "lock",
+    "List locks, or reserve hosts, ports, devices or the whole lab.",
+    examples="""
+testbed lock                                               list locks and the queue
 testbed lock --hosts gpu01,gpu02 --for 2h --reason "demo"
 testbed lock --ports ocs1:1-16 --for 1h --reason "cleaning" --queue
-testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, once that lock ends
-testbed lock audit                                         who locked, stole, tagged, adopted: the newest 20
+testbed lock --for 30m --reason "upgrade" --after 3f9a1c   the whole lab, after that lock
+testbed lock audit                                         the newest 20 locks, thefts, tags and adoptions
 testbed lock audit --last 200
 """,
-        more="A reservation keeps others out until it expires or is unlocked; your own commands work inside it.",
-    )
-    def lock(
-        call: Call,
-        what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.", show_default=False)] = "",
-        hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and what their fibres reach.")] = None,
-        ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
-        device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
-        for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.", show_default=False)] = "",
-        reason: Reason = "",
-        after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Begin when that lock ends.", show_default=False)] = "",
-        queue: Annotated[bool, typer.Option("--queue", help="Wait in the queue if somebody holds some of it.")] = False,
-        last: Annotated[
-            int | None, typer.Option("--last", metavar="N", min=1, max=10_000, help="With audit: so many records; 20 unless said.")
-        ] = None,
-    ) -> Result:
-        if last is not None and what != "audit":
-            raise Usage("lock: --last goes with audit", hint="testbed lock audit --last 200")
-        named = bool(hosts or ports or device or for_ or reason or after or queue)
-        if what not in ("", "list", "audit") or (what and named):
-            raise Usage(f"lock: {what!r} goes with nothing else", hint="testbed lock --help")
-        if not named:
-            return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
-        if not for_ or not reason:
-            raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
-        return _reserve(call, hosts, ports, device, for_, reason, after, queue)
+    more="A reservation keeps other owners out until it expires or is unlocked; your own commands still work.",
+)
+def lock(
+    call: Call,
+    what: Annotated[str, typer.Argument(metavar="[list|audit]", help="What to list.")] = "",
+    hosts: Annotated[Names, typer.Option("--hosts", metavar="HOSTS", help="Hosts and the ports their fibres lead to.")] = None,
+    ports: Annotated[Names, typer.Option("--ports", metavar="PORTS", help="Device ports: ocs1:4, ocs1:1-16.")] = None,
+    device: Annotated[Names, typer.Option("--device", metavar="DEVICE", help="A whole device.")] = None,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 2h.")] = "",
+    reason: Reason = "",
+    after: Annotated[str, typer.Option("--after", metavar="LOCK", help="Start when that lock ends.")] = "",
+    queue: Annotated[bool, typer.Option("--queue", help="Join the queue if others hold any of it.")] = False,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, max=10000, help="With audit: how many records (default 20).")
+    ] = None,
+) -> Result:
+    if last is not None and what != "audit":
+        raise Usage("lock: --last can only be used with audit", hint="testbed lock audit --last 200")
+    named = bool(hosts or ports or device or for_ or reason or after or queue)
+    if what not in ("", "list", "audit") or (what and named):
+        raise Usage(f"lock: {what!r} takes no other options", hint="testbed lock --help")
+    if not named:
+        return _audit(call, last or AUDITED) if what == "audit" else _listed(call)
+    if not for_ or not reason:
+        raise Usage(f"lock: {'--for' if not for_ else '--reason'} is missing", hint='testbed lock --for 2h --reason "..."')
+    return _reserve(call, hosts, ports, device, for_, reason, after, queue)
 
-    @verb(
-        root,
-        "unlock",
-        "Give up a reservation; or take a lock from somebody.",
-        examples="""
+
+@verb(
+    app,
+    "unlock",
+    "Release a reservation, or break another owner's lock.",
+    examples="""
 testbed unlock 3f9a1c
 testbed unlock 3f9a1c --steal --reason "ann is at sea, her run hangs"
-testbed unlock --hosts --reason "the store was lost, and its last run had a clock ahead"
+testbed unlock --hosts --reason "the run store was lost"
 """,
-        more="""
-A run that is robbed stops before its next step, and its hosts listen to it no more once a newer run comes. --hosts: hosts that
-refuse every run of this store as older than one they know will take the next; ask first whether somebody else works on them.
+    more="""
+A run that loses its lock stops before its next step, and its hosts reject it once a newer run has started. Use --hosts when hosts
+reject every run of this store as outdated: they will accept the next one. First make sure that nobody else is working on them.
 """,
-    )
-    def unlock(
-        call: Call,
-        lock: Annotated[str, typer.Argument(metavar="LOCK", help="The id, whole.", autocompletion=_ids, show_default=False)] = "",
-        steal: Steal = False,
-        hosts: Annotated[bool, typer.Option("--hosts", help="Hosts from a run of another store, or with a wrong clock.")] = False,
-        reason: Reason = "",
-    ) -> Result:
-        from optics.errors import Locked, Missing
+)
+def unlock(
+    call: Call,
+    lock: Annotated[str, typer.Argument(metavar="LOCK", help="The complete ID.", autocompletion=lock_ids)] = "",
+    steal: Steal = False,
+    hosts: Annotated[bool, typer.Option("--hosts", help="Make hosts accept runs of this store again.")] = False,
+    reason: Reason = "",
+) -> Result:
+    from optics.errors import Locked, Missing
 
-        if bool(lock) == hosts or (hosts and steal):
-            raise Usage("unlock: name one lock, or --hosts", hint="testbed lock")
-        if hosts:
-            return _take_hosts(call, reason)
-        if steal and not reason:
-            raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
-        with _locks(call) as (_, locks):
-            found = next((one for one in locks.listed() if one.id == lock), None)
-            if found is None:
-                ended = locks.get(lock)
-                how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there never was"
-                raise Missing(f"no lock {lock} is held or waited for: {how}", hint="testbed lock")
-            ours = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
-            if not ours and not steal:
-                whose = "a run that works now" if found.owner == locks.who.owner else f"{found.owner}'s"
-                raise Locked(
-                    f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
-                )
-            taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
-            if taken is None:
-                raise Missing(f"lock {lock} has ended by itself meanwhile", hint="testbed lock")
-        text = f"{'Stolen from' if steal else 'Given up by'} {taken}"
-        still = steal and taken.kind == "run" and taken.state == "active"
-        hint = f"process {taken.pid} on {taken.host} may still end the step it is in; testbed status says what is" if still else ""
-        return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
+    if bool(lock) == hosts or (hosts and steal):
+        raise Usage("unlock: give either one lock or --hosts", hint="testbed lock")
+    if hosts:
+        return _take_hosts(call, reason)
+    if steal and not reason:
+        raise Usage("unlock: --steal needs a --reason", hint=f'testbed unlock {lock} --steal --reason "..."')
+    with _locks(call) as (_, locks):
+        found = next((one for one in locks.listed() if one.id == lock), None)
+        if found is None:
+            ended = locks.get(lock)
+            how = f"it {ended.state if ended.state != 'died' else 'ended with its process'}" if ended else "there is no such ID"
+            raise Missing(f"lock {lock} is neither held nor queued: {how}", hint="testbed lock")
+        owned = found.owner == locks.who.owner and (found.kind == "reservation" or found.state == "waiting")
+        if not owned and not steal:
+            whose = "held by a running command" if found.owner == locks.who.owner else f"owned by {found.owner}"
+            raise Locked(
+                f"lock {lock} is {whose}: {found}", hint=f'ask {found.user}, or: testbed unlock {lock} --steal --reason "..."'
+            )
+        taken = locks.steal(lock, reason) if steal else locks.release(lock, reason)
+        if taken is None:
+            raise Missing(f"lock {lock} has ended in the meantime", hint="testbed lock")
+    text = f"{'Stolen from' if steal else 'Released by'} {taken}"
+    running = steal and taken.kind == "run" and taken.state == "active"
+    hint = f"process {taken.pid} on {taken.host} may still finish its current step; check with testbed status" if running else ""
+    return Result({"lock": _data(taken), "stolen": steal}, text, hint=hint)
 
-    @verb(
-        root,
-        "tagout",
-        "Tag out a fibre, port, device or host: no light moves there.",
-        examples="""
+
+@verb(
+    app,
+    "tagout",
+    "Tag out a fibre, port, device or host: block all changes there.",
+    examples="""
 testbed tagout f-gpu03-p2 --reason "hands in rack"   a fibre, by its name in fibres.yml
 testbed tagout ocs1:17 --reason "cleaning"         or a device, a host, gpu03:p2
-testbed tagout                                     what is tagged out, by whom
-testbed tagout remove f-gpu03-p2                   your own tags there
-testbed tagout remove 9c02d1 --steal --reason "..."    somebody else's, by its id
+testbed tagout                                     list tags
+testbed tagout remove f-gpu03-p2                   remove your own tags there
+testbed tagout remove 9c02d1 --steal --reason "..."    another owner's, by ID
 """,
-        more="Nothing overrides a tag, --yes neither: a change that would make or break light there is refused with exit 9.",
-    )
-    def tagout(
-        call: Call,
-        subject: Annotated[
-            str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", show_default=False, autocompletion=taggable)
-        ] = "",
-        name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.", show_default=False)] = "",
-        reason: Reason = "",
-        steal: Steal = False,
-    ) -> Result:
-        if subject in ("", "list"):
-            return _tags(call)
-        if subject == "remove":
-            if not name:
-                raise Usage("tagout remove: what?", hint="testbed tagout list")
-            if steal and not reason:
-                raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
-            return _untag(call, name, steal, reason)
-        if name or steal or not reason:
-            raise Usage("tagout: --reason is missing" if not reason else "tagout: too many words", hint="testbed tagout --help")
-        return _tag(call, subject, reason)
+    more="Nothing overrides a tag, not even --yes: a change that would switch light there is refused with exit code 9.",
+)
+def tagout(
+    call: Call,
+    subject: Annotated[str, typer.Argument(metavar="[SUBJECT|list|remove]", help="What to tag.", autocompletion=taggable)] = "",
+    name: Annotated[str, typer.Argument(metavar="[SUBJECT|TAG]", help="What to remove.")] = "",
+    reason: Reason = "",
+    steal: Steal = False,
+) -> Result:
+    if subject in ("", "list"):
+        return _tags(call)
+    if subject == "remove":
+        if not name:
+            raise Usage("tagout remove: nothing to remove is given", hint="testbed tagout list")
+        if steal and not reason:
+            raise Usage("tagout: --steal needs a --reason", hint=f'testbed tagout remove {name} --steal --reason "..."')
+        return _untag(call, name, steal, reason)
+    if name or steal or not reason:
+        raise Usage("tagout: --reason is missing" if not reason else "tagout: unexpected arguments", hint="testbed tagout --help")
+    return _tag(call, subject, reason)
 
 
 def _take_hosts(call: Call, reason: str) -> Result:
@@ -222,10 +214,10 @@ def _take_hosts(call: Call, reason: str) -> Result:
     if not reason:
         raise Usage("unlock: --hosts needs a --reason", hint='testbed unlock --hosts --reason "..."')
     report = call.work(take_hosts, reason)
-    text = "No host refuses runs of this store"
+    text = "No host rejects runs of this store"
     if report.hosts:
-        text = f"{len(report.hosts)} hosts will take the next run: its token will be higher than {report.token}"
-    text += "".join(f"\n  not asked: {words}" for words in report.silent.values())
+        text = f"{len(report.hosts)} hosts will accept the next run, whose token will be above {report.token}"
+    text += "".join(f"\n  not checked: {words}" for words in report.silent.values())
     return Result(report.to_json(), text)
 
 
@@ -244,21 +236,17 @@ def _audit(call: Call, last: int) -> Result:
         records = audit(locks.store, locks.lab, last + 1)
     older = len(records) > last
     rows = [(when(r.at), f"{r.user}@{r.host}", r.what, r.subject, r.why) for r in records[:last]]
-    text = "\n".join(columns(rows)) or "Nothing yet"
+    text = "\n".join(columns(rows)) or "No records"
     hint = f"testbed lock audit --last {10 * last}" if older else ""
     data: dict[str, Json] = {"audit": to_json(records[:last]), "older": older}
-    return Result(data, f"{text}\nOlder records are left out" if older else text, hint=hint)
+    return Result(data, f"{text}\nOlder records are not shown" if older else text, hint=hint)
 
 
 def _reserve(call: Call, hosts: Names, ports: Names, device: Names, for_: str, reason: str, after: str, queue: bool) -> Result:
-    from orchestrator.settings import duration
     from orchestrator.store.lock_queue import clock
     from orchestrator.store.scope import read_scope
 
-    try:
-        for_s = duration(for_)
-    except ValueError as error:
-        raise Usage(f"lock: --for: {error}", hint="--for 2h") from None
+    for_s = seconds("--for", for_, "2h")
     with _locks(call) as (lab, locks):
         scope = read_scope(lab, hosts or (), ports or (), device or ())
         made = locks.take("reservation", scope, reason, for_s=for_s, queue=queue, after=after)
@@ -278,7 +266,7 @@ def _tags(call: Call) -> Result:
 
     with _locks(call) as (_, locks):
         tags = Tagouts(locks.store, locks.lab, locks.who).listed()
-    return Result({"tagouts": to_json(tags)}, "\n".join(map(str, tags)) or "Nothing is tagged out")
+    return Result({"tagouts": to_json(tags)}, "\n".join(map(str, tags)) or "No tags")
 
 
 def _tag(call: Call, subject: str, reason: str) -> Result:
@@ -291,7 +279,7 @@ def _tag(call: Call, subject: str, reason: str) -> Result:
         made = Tagouts(locks.store, locks.lab, locks.who).set(subject, reason)
         there = of_ports(lab, place.ports) | Scope(frozenset(p.host for p in place.host_ports), devices=place.devices)
         busy = [one for one in locks.listed() if one.kind == "run" and one.state == "active" and one.scope.overlaps(there)]
-    hint = f"keep your hands away until it has ended: {busy[0]}" if busy else f"testbed tagout remove {made.id}"
+    hint = f"do not work there until this run has ended: {busy[0]}" if busy else f"testbed tagout remove {made.id}"
     data: dict[str, Json] = {"tagout": to_json(made), "busy": cast("Json", [_data(one) for one in busy])}
     return Result(data, f"{made}", hint=hint)
 
@@ -303,12 +291,3 @@ def _untag(call: Call, name: str, steal: bool, reason: str) -> Result:
     with _locks(call) as (_, locks):
         gone = Tagouts(locks.store, locks.lab, locks.who).remove(name, steal=steal, why=reason)
     return Result({"removed": to_json(gone)}, "\n".join(f"Removed: {tag}" for tag in gone))
-
-
-def _ids(incomplete: str) -> list[tuple[str, str]]:
-    """Complete lock ids from the store."""
-    try:
-        with _locks(Call("unlock")) as (_, locks):
-            return [(one.id, str(one)) for one in locks.listed() if one.id.startswith(incomplete)]
-    except Exception:  # a completion that fails must stay silent
-        return []

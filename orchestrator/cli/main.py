@@ -1,4 +1,4 @@
-"""The command `testbed`: build the app, run one verb, print its result or error, exit with its code."""
+"""The command `testbed`: build the app, run one verb, print its result or error, exit with its exit code."""
 
 from __future__ import annotations
 
@@ -34,31 +34,32 @@ EXIT_CODES = {
 }
 
 COMPLETING = "_TESTBED_COMPLETE"
-"""Set by a shell that wants to know how a word may go on."""
+"""Set by a shell that asks for completions."""
 LOST_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What writing to stdout or stderr fails with when the disk or device behind it takes no more."""
+"""Errors of writing to stdout or stderr when the disk or device behind it is full or fails."""
 TAKE_A_VALUE = ("--inventory", "-i", "--timeout", "--as")
 
-_HELP = """Run a reconfigurable optical GPU lab: plan, switch the light, commit host routes, train.
+_HELP = """Run a reconfigurable optical GPU cluster: plan a topology, switch circuits, set host routes, train.
 
 \b
 Examples:
-  testbed up --topology examples/topoopt-12.json    bring a plan up and run its job
-  testbed plan --topology examples/torus-3x4.json   what would change, port by port
-  testbed status                                    the lab as it answers now
-  testbed show last                                 where the milliseconds of the last run went
-  testbed down                                      take down what is ours
+  testbed up -t examples/topoopt-12.json    bring up a plan and run its job
+  testbed plan -t examples/torus-3x4.json   show what would change
+  testbed status                            show the state of the lab
+  testbed show last                         show how long each phase took
+  testbed down                              take down your circuits
 
 \b
-Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked, 5 unreachable,
-6 rolled back, 7 hands needed, 8 differences, 9 interlock, 130 interrupted.
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
+5 unreachable, 6 rolled back, 7 hands needed, 8 differences, 9 interlock,
+130 interrupted.
 """
 
 
 VERBS: Mapping[str, tuple[str, ...]] = {
     "change": ("up", "plan", "prewire", "down"),
     "recover": ("rollback", "resume", "confirm", "restore"),
-    "look": ("status", "verify"),
+    "status": ("status", "verify"),
     "guard": ("guard",),
     "locks": ("lock", "unlock", "tagout"),
     "devices": ("devices",),
@@ -75,14 +76,13 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "grafana": ("grafana",),
     "lab": ("lab",),
     "doctor": ("doctor",),
-    "words": ("schema", "version"),
-    "examples": ("examples",),
+    "installed": ("examples", "schema", "version"),
 }
-"""The modules of the verbs, and the names that each registers."""
+"""The verbs by module, in the order of `testbed --help`."""
 
 
 def named(argv: Sequence[str]) -> str:
-    """The verb that a command line names, empty if none."""
+    """The verb of a command line, empty if there is none."""
     words = iter(argv)
     for word in words:
         if word == "--help":
@@ -95,7 +95,7 @@ def named(argv: Sequence[str]) -> str:
 
 
 def app(only: str = "") -> typer.Typer:
-    """Build the app; of the verbs `only` the one of this name, if there is one: building all takes 0.1 s, and most runs use one.
+    """Build the app, with the verb `only` alone if there is one of this name: building all takes 0.1 s, and a run uses one.
 
     The modules of the verbs are cheap to import; what they need is imported when they run.
     """
@@ -121,7 +121,7 @@ def app(only: str = "") -> typer.Typer:
             print(ctx.get_help())
 
     for module in modules:
-        import_module(f"orchestrator.cli.{module}").register(root)
+        root.add_typer(import_module(f"orchestrator.cli.{module}").app)
     return root
 
 
@@ -139,7 +139,7 @@ def envelope(result: Result) -> str:
 
 
 def failure(error: BaseException) -> Result:
-    """Turn any error into what is printed and the exit code."""
+    """Turn any error into a result."""
     if isinstance(error, BadFile):
         return Result({"problems": list(error.problems)}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
     if isinstance(error, HandsNeeded):
@@ -148,7 +148,13 @@ def failure(error: BaseException) -> Result:
         return Result({}, "", error.code, error.exit_code, str(error), error.hint, ok=False)
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
         return Result(
-            {}, "", "E-INTERRUPTED", 130, "interrupted", "testbed status says what is, testbed history what was done", ok=False
+            {},
+            "",
+            "E-INTERRUPTED",
+            130,
+            "interrupted",
+            "testbed status shows the state of the lab, testbed history what was done",
+            ok=False,
         )
     if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
         context = getattr(error, "ctx", None)
@@ -158,7 +164,7 @@ def failure(error: BaseException) -> Result:
 
 
 def _traceback(error: BaseException) -> str:
-    """Keep the traceback of a fault of ours where the operator can send it from; return what to do."""
+    """Save the traceback of an unexpected error to a file; return what to do with it."""
     import tempfile
     import traceback
 
@@ -170,11 +176,11 @@ def _traceback(error: BaseException) -> str:
             file.write(lines)
     except OSError:
         return "run again with TESTBED_DEBUG=1 for the traceback"
-    return f"this is a fault of testbed; please report it with {file.name}"
+    return f"this is a bug in testbed; please report it and attach {file.name}"
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line, print what it says, return its exit code."""
+    """Run one command line, print its result, return its exit code."""
     as_json = "--json" in argv[: argv.index("--")] if "--" in argv else "--json" in argv
     try:
         outcome: Any = get_command(app("" if COMPLETING in os.environ else named(argv))).main(
@@ -205,7 +211,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _show(result: Result, as_json: bool) -> None:
-    """Print a result: on a terminal no word is broken at its edge."""
+    """Print a result; on a terminal, long lines are broken between words."""
     if as_json:
         print(envelope(result), flush=True)
         return
@@ -231,7 +237,7 @@ def _fitted(text: str, stream: TextIO) -> str:
 
 
 def _drop_output() -> None:
-    """What is still to be printed goes nowhere, so that the end of the process does not try again."""
+    """Discard what is still to be printed, so that the end of the process does not try again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -241,29 +247,29 @@ def _drop_output() -> None:
 
 
 def _unwritable(error: OSError) -> int:
-    """Say that output was lost, where that can be said; return the exit code."""
+    """Report on stderr that output was lost, if that is possible; return the exit code."""
     _drop_output()
     with suppress(OSError):
-        words = f"E-OUTPUT the output cannot be written: {error.strerror}; what the command did is done"
+        words = f"E-OUTPUT the output cannot be written: {error.strerror}; changes made by the command remain"
         print(f"{words}\nnext: testbed status", file=sys.stderr, flush=True)
     return 1
 
 
 def main() -> None:
     """Entry point of the `testbed` script."""
-    os.umask(0o077)  # what is written is the operator's own: journals, Ansible's records, saved plans, transcripts
-    gc.set_threshold(50_000, 20, 20)  # a short life: the collector's rounds during the imports cost more than they find
+    os.umask(0o077)  # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
+    gc.set_threshold(50_000, 20, 20)  # in a short-lived process collections during the imports cost more than they free
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
         code = run(sys.argv[1:])
-    except BrokenPipeError:  # `testbed history | head`: the reader has seen enough
+    except BrokenPipeError:  # `testbed history | head`: the reader has closed the pipe
         _drop_output()
         code = 0
     except OSError as error:
         code = _unwritable(error)
-    gc.freeze()  # the last rounds of a process that ends take a tenth of a second and give nothing back
+    gc.freeze()  # the final collections would take 0.1 s and free nothing that the exit does not
     sys.exit(code)
 
 

@@ -1,117 +1,95 @@
-"""The verbs that go on, go back, stay, or bring back: `resume`, `rollback`, `confirm`, `restore`."""
+"""The verbs that continue, undo, confirm or repeat a change: `resume`, `rollback`, `confirm`, `restore`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
-from orchestrator.cli.runs import _runs
+from orchestrator.cli.completing import runs
+from orchestrator.cli.shared import Run, changed
 
-if TYPE_CHECKING:
-    from orchestrator.results import DownReport, PrewireReport, UpReport
-
-
-def _result(report: UpReport | DownReport | PrewireReport, call: Call) -> Result:
-    """A report of any verb that changes the lab, as what it did."""
-    from orchestrator.cli import render
-    from orchestrator.results import PrewireReport, UpReport
-
-    if isinstance(report, PrewireReport):
-        return Result(report.to_json(), render.prewire(report, call.colour, call.said))
-    if isinstance(report, UpReport):
-        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.said))
-    text = render.down(report, call.colour, call.here, call.said)
-    if report.left:
-        from orchestrator.cli.text import left_words
-
-        words, hint = left_words(len(report.left)), f"when they are mended: testbed resume {report.run}"
-        return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)
-    return Result(report.to_json(), text)
+app = typer.Typer()
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "rollback",
-        "Bring back exactly what was before a change: circuits, routes, the job.",
-        examples="""
+@verb(
+    app,
+    "rollback",
+    "Undo a change: restore the circuits, routes and job from before it.",
+    examples="""
 testbed rollback                     undo the latest change
-testbed rollback 2026-11-21-0007     back to what was before that run
+testbed rollback 2026-11-21-0007     return to the state before that run
 testbed rollback last
 """,
-        more="""
-Without RUN, or with `last`, it undoes the newest change that is yours; a second time it undoes that. It also takes back what a run
-left half done. Commands that were refused before they changed anything do not count.
+    more="""
+Without RUN, or with `last`, it undoes your newest change; a second rollback undoes the first. It also undoes what an unfinished run
+did. Commands that were refused before they changed anything do not count.
 """,
-    )
-    def rollback(
-        call: Call,
-        run: Annotated[
-            str | None, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=_runs)
-        ] = None,
-    ) -> Result:
-        return _result(call.work(engine.rollback, run), call)
+)
+def rollback(call: Call, run: Run = None) -> Result:
+    return changed(call.work(engine.rollback, run), call)
 
-    @verb(
-        root,
-        "resume",
-        "Go on with a run that died or stopped on its way.",
-        examples="""
+
+@verb(
+    app,
+    "resume",
+    "Continue a run that crashed or was stopped.",
+    examples="""
 testbed resume 2026-11-21-0007
 testbed resume last
 """,
-        more="The same plan and options again, from what devices and hosts say now: what is done is not done twice. `last` is "
-        "your latest run that began to change something; a command that was refused before is none.",
-    )
-    def resume(
-        call: Call,
-        run: Annotated[str, typer.Argument(metavar="RUN", help="Run id, its ending, or `last`.", autocompletion=_runs)],
-    ) -> Result:
-        return _result(call.work_on_lab(engine.resume, run), call)
+    more="Applies the same plan and options to the present state of devices and hosts; what is done is not repeated. `last` is "
+    "your newest run that began to change something; commands that were refused before that do not count.",
+)
+def resume(
+    call: Call, run: Annotated[str, typer.Argument(metavar="RUN", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
+) -> Result:
+    return changed(call.work_on_lab(engine.resume, run), call)
 
-    @verb(
-        root,
-        "confirm",
-        "Make a change stand that was brought up with --confirm-within.",
-        examples="""
+
+@verb(
+    app,
+    "confirm",
+    "Keep a change that was made with `up --confirm-within`.",
+    examples="""
 testbed up -t examples/ring-12.json --confirm-within 5m
-testbed confirm                      it stands
+testbed confirm                      keep it
 testbed confirm 2026-11-21-0007
-testbed confirm --watch              wait here, and take it back when nobody confirms in time
+testbed confirm --watch              wait, and roll it back if it is not confirmed in time
 """,
-        more="""
-Unconfirmed it is taken back: by the process that `up` started, and if that is gone, by your next command. The hosts' routes go
-back by themselves.
+    more="""
+An unconfirmed change is rolled back by the process that `up` started, or, if that no longer runs, by your next command. The hosts
+restore their routes by themselves.
 """,
-    )
-    def confirm(
-        call: Call,
-        run: Annotated[
-            str | None, typer.Argument(metavar="[RUN]", help="Run id, its ending, or `last`.", autocompletion=_runs)
-        ] = None,
-        watch: Annotated[bool, typer.Option("--watch", help="Confirm nothing: wait, and take it back when it is overdue.")] = False,
-    ) -> Result:
-        if watch:
-            seen = call.work(engine.watch, run)
-            how = {"confirmed": "was confirmed", "reverted": "was taken back"}.get(seen.state, f"waits no more ({seen.state})")
-            return Result(seen.to_json(), f"Run {seen.of} {how}")
-        report = call.work(engine.confirm, run)
-        already = ", as before" if report.already else ""
-        undo = call.here(f"testbed rollback {report.of}")
-        text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
-        return Result(report.to_json(), "\n".join(text))
+)
+def confirm(
+    call: Call,
+    run: Run = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Do not confirm: wait, and roll the change back once it is overdue.")
+    ] = False,
+) -> Result:
+    if watch:
+        seen = call.work(engine.watch, run)
+        how = {"confirmed": "was confirmed", "reverted": "was rolled back"}.get(seen.state, f"is no longer waiting ({seen.state})")
+        return Result(seen.to_json(), f"Run {seen.of} {how}")
+    report = call.work(engine.confirm, run)
+    already = ", as before" if report.already else ""
+    undo = call.here(f"testbed rollback {report.of}")
+    text = [*report.notes, f"Confirmed: {report.plan} stays{already}   run {report.of}   undo: {undo}"]
+    return Result(report.to_json(), "\n".join(text))
 
-    @verb(
-        root,
-        "restore",
-        "Bring the plan that is up back after a power cut.",
-        examples="testbed restore",
-        more="""
-Exactly the circuits, ways and attenuations the store has, and the job from its checkpoint. The emulated lab is started if it does
-not run.
+
+@verb(
+    app,
+    "restore",
+    "Restore the current plan after a power cut.",
+    examples="testbed restore",
+    more="""
+Restores exactly the circuits, routes and attenuations in the run store, and the job from its checkpoint. A stopped emulated
+lab is started.
 """,
-    )
-    def restore(call: Call) -> Result:
-        return _result(call.work_on_lab(engine.restore), call)
+)
+def restore(call: Call) -> Result:
+    return changed(call.work_on_lab(engine.restore), call)

@@ -1,23 +1,11 @@
-"""Reports as text for people."""
+"""Reports of the engine as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
-from optics.plain import counted
-from orchestrator.cli.text import (
-    columns,
-    listed,
-    mark,
-    ms_text,
-    page,
-    paint,
-    path_text,
-    phase_line,
-    scaled_ms_text,
-    seconds_text,
-    when,
-)
+from optics.plain import counted, seconds_text
+from orchestrator.cli.text import columns, listed, mark, ms_text, page, paint, phase_line, scaled_ms_text, when
 from orchestrator.results import (
     Awaiting,
     DeviceDiff,
@@ -30,10 +18,11 @@ from orchestrator.results import (
     StatusReport,
     UpReport,
     VerifyReport,
+    path_text,
 )
 
 _DETAIL, _LONG = 55, 80
-"""Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""
+"""Least and greatest width of the details of phases; a longer text moves only its own time out of the column."""
 
 
 def _phases(phases: Iterable[PhaseTime], said: Container[str]) -> list[str]:
@@ -71,16 +60,12 @@ def _segments(report: PlanReport | UpReport) -> list[str]:
 
 
 def up(
-    report: UpReport,
-    colour: bool,
-    started: PhaseTime | None = None,
-    here: Callable[[str], str] = str,
-    said: Container[str] = (),
+    report: UpReport, colour: bool, started: PhaseTime | None = None, here: Callable[[str], str] = str, said: Container[str] = ()
 ) -> str:
     """The phase table and the last line of `up`.
 
-    started: the lab's own start, if `up` had to. here: makes the commands in a text those of the chosen lab. said: phases and notes
-    that the reader has seen already.
+    started: the start of the emulated lab, if `up` started it. here: adds the options that choose the lab to commands in a
+    text. said: phases and notes that were printed before.
     """
     lines = _phases([*([started] if started else []), *report.phases], said)
     lines += [*_segments(report), *(here(note) for note in report.notes if note not in said)]
@@ -124,11 +109,11 @@ def _pause(phases: Iterable[PhaseTime]) -> str:
     if stopped is None or resumed is None:
         return ""
     seconds = resumed.begin_s + resumed.seconds - stopped.begin_s
-    return f"paused for {seconds_text(seconds)}: the job was stopped and launched anew (up --keep-job lets it run on)"
+    return f"paused for {seconds_text(seconds)}: the job was stopped and relaunched (up --keep-job keeps it running)"
 
 
 def plan(report: PlanReport, colour: bool) -> str:
-    """The diff, device by device, and what it costs."""
+    """The changes by device, and their cost."""
     lines = [*_diff(report.diff, colour), *_segments(report)]
     if report.circuits:
         worst = max(report.circuits, key=lambda c: c.loss_db)
@@ -153,7 +138,7 @@ def plan(report: PlanReport, colour: bool) -> str:
 
 
 def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> str:
-    """What is wired, and what the change itself is left with. said: as of `up`."""
+    """What was pre-wired, and what `up` still has to do. said: as for `up`."""
     lines = [*_phases(report.phases, said), *_diff(report.diff, colour), *(note for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
@@ -162,18 +147,18 @@ def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> s
         left += f", dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
     lines.append(f"  up         {left}")
     if report.waiting:
-        lines.append(f"  waits      {counted(report.waiting, 'move')} of robots: their ports carry light until `up`")
+        lines.append(f"  waits      {counted(report.waiting, 'robot move')}: their ports carry light until `up`")
     if report.nothing_to_do:
-        return page([*lines, f"Nothing to do: all of {report.plan} that can be wired in the dark is"])
+        return page([*lines, f"Nothing to do: {report.plan} is pre-wired as far as possible"])
     done = f"{counted(report.made, 'cross-connect')}, {report.removed} taken out"
     return page([*lines, f"{paint('Pre-wired', 'green', colour)}: {report.plan}: {done}   run {report.run}"])
 
 
 def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
-    """What was taken away and what is left. here, said: as of `up`."""
+    """What was removed and what remains. here, said: as for `up`."""
     lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
     if report.nothing_to_do:
-        return page([*lines, f"Nothing to do: nothing of ours is up on {report.lab}"])
+        return page([*lines, f"Nothing to do: no plan of yours is up on {report.lab}"])
     if report.job_stopped:
         lines.append(f"  job        {report.job_stopped} stopped")
     if report.left:
@@ -185,11 +170,11 @@ def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, sai
 
 
 def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str) -> str:
-    """Devices, hosts, job and what differs from the plan. here: makes the commands in a text those of the chosen lab."""
+    """Devices, hosts, job and differences from the plan. here: as for `up`."""
     lines = [f"lab      {report.lab} ({path_text(report.inventory)})"]
     if report.loose:
         shown = listed(tuple(name.removeprefix(f"{report.inventory}/") for name in report.loose))
-        words = f"warning  everybody may write {shown}, and so decide where passwords go: chmod -R o-w {report.inventory}"
+        words = f"warning  {shown} can be written by every user, who could redirect passwords: chmod -R o-w {report.inventory}"
         lines.append(paint(words, "yellow", colour))
     if report.plan:
         since = f", since {when(report.since)}" if report.since is not None else ""
@@ -198,7 +183,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         )
         lines += [f"segment  {segment}" for segment in report.segments]
     else:
-        lines.append("plan     nothing is up")
+        lines.append("plan     none is up")
     if report.locked_by:
         lines.append(f"locked   by {report.locked_by}")
     lines += [f"tagged   {tag}" for tag in report.tagged]
@@ -206,7 +191,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
         lines.append(f"guard    {report.guard}")
     if report.confirm is not None:
         lines.append(paint(f"confirm  {here(awaiting(report.confirm))}", "yellow", colour))
-    devices: list[Sequence[str]] = [("device", "", "driver", "ours", "foreign", "missing", "identity")]
+    devices: list[Sequence[str]] = [("device", "", "driver", "owned", "foreign", "missing", "identity")]
     for d in report.devices:
         counts = (str(d.ours), str(len(d.foreign)), str(len(d.missing))) if d.ok else ("-", "-", "-")
         speed = f" x{d.time_scale:g}" if d.time_scale != 1 else ""
@@ -222,14 +207,14 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
     lines += [f"ahead    {d.name}: {len(d.prewired)} pre-wired, dark: {listed(d.prewired, 6)}" for d in ahead]
     for d in report.devices:
         idle = [f"{setting} ({words})" for setting, words in d.holders.items()]
-        lines += [f"held     {d.name}: ports held, no light led: {listed(idle, 6)}"] if idle else []
+        lines += [f"held     {d.name}: ports in use without light: {listed(idle, 6)}"] if idle else []
     if report.job is not None:
         lines += job(report.job).splitlines()
     for run in report.unfinished:
         first, *rest = run.lines()
         lines += [paint(first, "yellow", colour), *map(here, rest)]
     if report.drift:
-        words = "Differs from the plan:" if report.plan else "Though no plan is up:"
+        words = "Differs from the plan:" if report.plan else "No plan is up, but:"
         lines += [paint(words, "yellow", colour), *(f"  {what}" for what in report.drift)]
     elif report.plan and report.ok:
         stopped = report.job is not None and report.job.state == "stopped"
@@ -238,20 +223,20 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
 
 
 def awaiting(report: Awaiting) -> str:
-    """What becomes of a change that waits to be confirmed, and the command that decides it."""
+    """What happens to an unconfirmed change, and the command that decides it."""
     if report.left_s <= 0:
-        now = f"your next change goes back to {report.to} first, or now: testbed rollback {report.run}"
+        now = f"your next change first rolls back to {report.to}; to do it now: testbed rollback {report.run}"
         return f"overdue since {when(report.due)}: {now}"
-    words = f"within {seconds_text(report.left_s)}, else back to {report.to}: testbed confirm"
-    return words if report.watched else f"{words}; nobody watches the time: testbed confirm --watch"
+    words = f"within {seconds_text(report.left_s)}, or it is rolled back to {report.to}: testbed confirm"
+    return words if report.watched else f"{words}; no process watches the deadline: testbed confirm --watch"
 
 
 SHOWN = 12
-"""So many lines of a rung's evidence are printed; `--json` has them all."""
+"""Lines of a rung's evidence that are printed; `--json` has them all."""
 
 
 def verify(report: VerifyReport, colour: bool) -> str:
-    """The ladder, one rung a line, with the code and the evidence below a rung that failed."""
+    """The ladder, one rung per line, with code and evidence below each rung that failed."""
     lines = []
     for rung in report.rungs:
         lines.append(f"  {mark(rung.ok, colour)} {phase_line(rung.name, rung.detail, rung.seconds).lstrip()}")
@@ -287,7 +272,7 @@ def job(report: JobStatus) -> str:
         if report.busbw_expected_mbps is not None:
             line += f" of {report.busbw_expected_mbps:.0f} expected"
     if report.time_scale != 1 and report.iteration_ms is not None:
-        line += f"\n           times here x {1 / report.time_scale:.3g} stand for those of the workload on its own links"
+        line += f"\n           multiply times here by {1 / report.time_scale:.3g} for those on the workload's own links"
     if report.limit:
         line += f"\n           {report.limit}"
     failed = {rank: code for rank, code in report.exit_codes.items() if code != 0}
@@ -297,5 +282,5 @@ def job(report: JobStatus) -> str:
 
 
 def logs(report: JobLogs) -> str:
-    """Every rank's last lines, each with the rank before it, as `tail` of many files reads best."""
+    """Every rank's last lines, each preceded by its rank."""
     return page(f"{rank}: {line}" for rank, lines in report.lines.items() for line in lines)

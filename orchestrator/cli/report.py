@@ -1,8 +1,9 @@
-"""`testbed report`: runs as one page with figures, every number tied to the question it answers."""
+"""`testbed report`: a page with figures about one run or several, each number with the query it comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -10,7 +11,7 @@ import typer
 
 from orchestrator.atomic import probe, write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.runs import _runs
+from orchestrator.cli.completing import runs
 
 if TYPE_CHECKING:
     from orchestrator.store.records import RunRecord
@@ -20,68 +21,61 @@ if TYPE_CHECKING:
 
 
 LIGHTING = ("up", "rollback", "restore")
-"""Verbs after which a plan is up: what a report is asked of when nothing is said."""
+"""Verbs after which a plan is up; a report is of the newest of these by default."""
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "report",
-        "Write a report of runs: one page that needs nothing else, and figures for papers.",
-        examples="""
-testbed report                                the newest run that brought light to a plan
-testbed report all --inventory lab2           every run of that lab
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "report",
+    "Write a report on runs: a self-contained page, and figures for papers.",
+    examples="""
+testbed report                                the newest run that brought a plan up
+testbed report all --inventory lab2           all runs of that lab
 testbed report 0007 --out run7.html
 testbed report 0007 --figures paper           PDF and SVG of every figure
 testbed report --since 7d --plan ring-12      all runs of a plan as one campaign
 testbed report 0003 0005 0007 --data numbers  these runs, and the tables as CSV
-testbed report compare-2026-11-21-0001        what `testbed compare` measured
+testbed report compare-2026-11-21-0001        a comparison by `testbed compare`
 """,
-        more="""
-Several runs, --since, --until, --plan or `all` make a campaign: how times spread, not only what they were. It is of one lab:
-the inventory's, or that of the newest run. Every measured number on
-the page is the answer to an SQL question over the journals, and the page carries the question. What was not recorded is said so.
+    more="""
+Several runs, --since, --until, --plan or `all` make a campaign, which shows distributions. A campaign covers one lab: that of the
+inventory, or of the newest run. Each measured number on the page is the result of an SQL query over the journals, shown with it.
+Missing measurements are marked as such.
 """,
-    )
-    def report(
-        call: Call,
-        run: Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="[RUN|CAMPAIGN]...", help="Run ids, their endings, `last`, `all`; or a campaign.", autocompletion=_runs
-            ),
-        ] = None,
-        out: Annotated[
-            Path | None,
-            typer.Option("--out", "-o", metavar="FILE", help="The page; default: beside the journal.", show_default=False),
-        ] = None,
-        figures: Annotated[
-            Path | None, typer.Option("--figures", metavar="DIR", help="Every figure as PDF and SVG.", show_default=False)
-        ] = None,
-        data: Annotated[
-            Path | None, typer.Option("--data", metavar="DIR", help="The journals' tables as CSV.", show_default=False)
-        ] = None,
-        since: Annotated[
-            str | None, typer.Option("--since", metavar="TIME", help="Runs since then: 7d, 2026-11-21.", show_default=False)
-        ] = None,
-        until: Annotated[
-            str | None, typer.Option("--until", metavar="TIME", help="Runs that began before then.", show_default=False)
-        ] = None,
-        plan: Annotated[
-            str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.", show_default=False)
-        ] = None,
-    ) -> Result:
-        with call.store() as store:
-            campaign, others = _chosen(call, store, run or [], since, until, plan)
-            more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
-        page_file = _place(call, campaign, out)
-        for flag, folder in (("--figures", figures), ("--data", data)):
-            _folder(flag, folder)
-        made = _made(call, campaign)
-        _save(made, page_file)
-        drawn = _figures(made, figures)
-        tables = _tables(campaign, made, data)
-        return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
+)
+def report(
+    call: Call,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN|CAMPAIGN]...", help="Run IDs, their last digits, `last`, `all`, or a campaign.", autocompletion=runs
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the page here; default: next to the journal.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Write every figure as PDF and SVG.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help="Write the tables of the journals as CSV.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Runs since this time: 7d, 2026-11-21.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Runs that began before this time.")] = None,
+    plan: Annotated[str | None, typer.Option("--plan", metavar="NAME", help="Only runs of this plan.")] = None,
+) -> Result:
+    with call.store() as store:
+        campaign, others = _chosen(call, store, run or [], since, until, plan)
+        more = not run and campaign.single and len(store.history(campaign.sources[0].record.lab, limit=2)) > 1
+    page_file = _place(call, campaign, out)
+    for flag, folder in (("--figures", figures), ("--data", data)):
+        if folder is not None:
+            with _writing(flag, folder):
+                folder.mkdir(parents=True, exist_ok=True)
+    made = _made(call, campaign)
+    _save(made, page_file)
+    drawn = _figures(made, figures)
+    tables = _tables(campaign, made, data)
+    return _result(campaign, made, page_file, drawn, tables, others=others, hint="testbed report all" if more else "")
 
 
 def _made(call: Call, campaign: Campaign) -> Report:
@@ -97,7 +91,7 @@ def _made(call: Call, campaign: Campaign) -> Report:
 
 
 def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
-    """Write a campaign's page; return where it is. Raises: Usage - it cannot be written there."""
+    """Write a campaign's page; return its path. Raises: Usage - it cannot be written there."""
     path = _place(call, campaign, out)
     _save(_made(call, campaign), path)
     return path
@@ -106,7 +100,7 @@ def written(call: Call, campaign: Campaign, out: Path | None) -> Path:
 def _chosen(
     call: Call, store: Store, run: Sequence[str], since: str | None, until: str | None, plan: str | None
 ) -> tuple[Campaign, str]:
-    """The runs that the words mean, and in words what was left out of them because it is of other labs.
+    """The chosen runs, and a note on those left out because they are of other labs.
 
     Raises: Usage - there are none; BadFile - a campaign's file is none.
     """
@@ -116,7 +110,7 @@ def _chosen(
     begin, end = _time("--since", since), _time("--until", until)
     some = begin is not None or end is not None or plan is not None
     if some and [word for word in run if word != "all"]:
-        raise Usage("report: --since, --until and --plan choose runs by themselves; name runs or use these")
+        raise Usage("report: runs cannot be combined with --since, --until and --plan")
     if some or list(run) == ["all"]:
         found = [
             r
@@ -127,7 +121,7 @@ def _chosen(
             and (plan is None or r.plan_name == plan)
         ]
         if not found:
-            raise Usage("report: no run that changed something fits", hint="testbed history")
+            raise Usage("report: no run that changed the lab matches", hint="testbed history")
         found, others = _of_one_lab(call, found)
         said = [f"{word} {value}" for word, value in (("plan", plan), ("since", since), ("until", until)) if value]
         return gather(found, store, settings, f"Campaign: {', '.join(said) or 'all runs'}"), others
@@ -179,13 +173,13 @@ def _run(store: Store, word: str) -> RunRecord:
     record = store.get(word)
     if record is None:
         near = [r.id for r in store.history(limit=5)]
-        told = f"no run or campaign {word!r}; the latest runs are {', '.join(near)}" if near else "there are no runs yet"
-        raise Usage(f"report: {told}", hint="testbed history")
+        words = f"no run or campaign {word!r}; the latest runs are {', '.join(near)}" if near else "there are no runs yet"
+        raise Usage(f"report: {words}", hint="testbed history")
     return record
 
 
 def _time(flag: str, text: str | None) -> float | None:
-    """A wall time: so long ago, or a date. Raises: Usage."""
+    """A time given as an age or as a date, in s since the epoch. Raises: Usage."""
     import datetime
     import time
 
@@ -200,11 +194,11 @@ def _time(flag: str, text: str | None) -> float | None:
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise Usage(f"{flag}: {text!r} is neither so long ago (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
+        raise Usage(f"{flag}: {text!r} is neither an age (7d, 12h) nor a time (2026-11-21, 2026-11-21T14:00)") from None
 
 
 def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
-    """Where the page goes. Raises: Usage - nothing can be written there."""
+    """The path of the page. Raises: Usage - nothing can be written there."""
     if out is not None:
         path = out / "report.html" if out.is_dir() else out
     elif campaign.comparison:
@@ -214,61 +208,49 @@ def _place(call: Call, campaign: Campaign, out: Path | None) -> Path:
     else:
         ids = [source.record.id for source in campaign.sources]
         path = call.settings.state_dir / "reports" / f"{ids[0]}-to-{ids[-1]}.html"
-    try:
+    with _writing("--out", path):
         if out is None:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe(path)
-    except OSError as error:
-        raise _unwritable("--out", path, error) from error
     return path
 
 
 def _save(made: Report, path: Path) -> None:
-    """Write the page, whole or not at all. Raises: Usage - it cannot be written there."""
-    try:
+    """Write the page as a whole. Raises: Usage - it cannot be written there."""
+    with _writing("--out", path):
         write_whole(path, made.html)
-    except OSError as error:
-        raise _unwritable("--out", path, error) from error
-
-
-def _folder(flag: str, folder: Path | None) -> None:
-    """Make a folder that is wanted. Raises: Usage - it cannot be made."""
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(flag, folder, error) from error
 
 
 def _figures(made: Report, folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    try:
+    with _writing("--figures", folder):
         return [path for drawing in made.drawings for path in drawing.save(folder)]
-    except OSError as error:
-        raise _unwritable("--figures", folder, error) from error
 
 
 def _tables(campaign: Campaign, made: Report, folder: Path | None) -> list[Path]:
-    """The tables of every journal the report read, and its questions with their answers."""
+    """Write the tables of every journal of the report, and its queries with their results."""
     import json
 
     from orchestrator.telemetry import tables
 
     if folder is None:
         return []
-    try:
+    with _writing("--data", folder):
         paths = list(tables.export(list(campaign.journals.values()), folder, "csv"))
         answers = folder / "answers.json"
-        told = {name: answer.to_json() for name, answer in made.answers.items()}
-        write_whole(answers, json.dumps(told, indent=1, ensure_ascii=False))
+        results = {name: answer.to_json() for name, answer in made.answers.items()}
+        write_whole(answers, json.dumps(results, indent=1, ensure_ascii=False))
         return [*paths, answers]
+
+
+@contextmanager
+def _writing(flag: str, path: Path) -> Iterator[None]:
+    """Raises: Usage - `path`, given by `flag`, cannot be written."""
+    try:
+        yield
     except OSError as error:
-        raise _unwritable("--data", folder, error) from error
-
-
-def _unwritable(flag: str, path: Path | None, error: OSError) -> Usage:
-    return Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}")
+        raise Usage(f"report: {path} cannot be written: {error.strerror or error}", hint=f"choose another {flag}") from error
 
 
 def _result(

@@ -1,4 +1,4 @@
-"""A saved plan: `plan -o FILE` keeps it, `up --plan FILE` applies exactly that or refuses because the world moved."""
+"""Saved plans: `plan -o FILE` writes one, `up --plan FILE` applies exactly that, or refuses if the lab has changed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrator.settings import private_dir
 
 FORMAT = "testbed.saved-plan/1"
 MAX_SAVED_BYTES = 4 * MAX_BYTES
-"""The largest saved plan (bytes): the plan's text inside a string, and what would change."""
+"""The largest saved plan (bytes): the plan's text as a string, and the report of changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What a saved plan holds; `topology` is a private copy of the plan file as it was."""
+    """A saved plan; `topology` is a private copy of the plan file as it was."""
 
     file: Path
     topology: Path
@@ -43,7 +43,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
 
 
 def load(file: Path, cache: Path) -> Saved:
-    """Read a saved plan. Raises: BadFile - not one."""
+    """Read a saved plan. Raises: BadFile - it is none."""
     try:
         body = read_json(text_of(file, MAX_SAVED_BYTES), str(file)).value
         if body["schema"] != FORMAT:

@@ -1,4 +1,4 @@
-"""`testbed telemetry`: the sink to InfluxDB, and what the journals hold as tables and files."""
+"""`testbed telemetry`: the sink to InfluxDB, sampling on demand, and journals as tables and files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import typer
 
 from optics.plain import counted
 from orchestrator.cli.call import Call, Result, Usage, verb
-from orchestrator.cli.runs import _runs
+from orchestrator.cli.completing import runs
+from orchestrator.cli.shared import seconds
 
 if TYPE_CHECKING:
     from orchestrator.results import Json
     from orchestrator.settings import Settings
     from orchestrator.telemetry.influx_api import Target
 
-_OFF = "No InfluxDB is wanted (telemetry.influx.url is none); the journals are complete without"
-_RUN = typer.Argument(metavar="RUN", help="Run id, its ending, `last`, `all`, or a run's directory.", autocompletion=_runs)
+_OFF = "No InfluxDB is configured (telemetry.influx.url is none); journals are complete without it"
+_RUN = typer.Argument(metavar="RUN", help="Run ID, its last digits, `last`, `all`, or a run's directory.", autocompletion=runs)
 
 
 class Kind(StrEnum):
@@ -29,7 +30,7 @@ class Kind(StrEnum):
 
 
 def _dirs(call: Call, run: str) -> list[Path]:
-    """The directories of the runs a word means. Raises: Usage - there is none, or it has no journal."""
+    """The directories of the named runs. Raises: Usage - there are none, or without a journal."""
     from orchestrator.telemetry.reader import parts
 
     runs = call.settings.state_dir / "runs"
@@ -53,8 +54,8 @@ def _target(call: Call, url: str | None = None) -> Target | None:
 
     if url is not None:
         if url in ("none", "auto"):
-            raise Usage("--to: wanted http://HOST:PORT")
-        load(env={"TESTBED_INFLUX_URL": url})  # refuses what is no URL, and passwords in one
+            raise Usage("--to: must be http://HOST:PORT")
+        load(env={"TESTBED_INFLUX_URL": url})  # refuses malformed URLs, and passwords in them
     return target_of(call.settings, url)
 
 
@@ -71,107 +72,21 @@ def _live(settings: Settings, target: Target) -> Target:
     return replace(target, url=there.url if there else "")
 
 
-def register(root: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-    root.add_typer(
-        group, name="telemetry", help="Samples on demand; copies of the journals in InfluxDB; journals as tables and files."
-    )
-    _register_sink(group)
-    _register_sampling(group)
-    _register_tables(group)
+app = typer.Typer(
+    name="telemetry",
+    help="Sample; copy journals to InfluxDB; query and export them.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
-def _register_sink(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "status",
-        "Say where copies of the journals go, and how far they are.",
-        examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
-    )
-    def status(call: Call) -> Result:
-        return _status(call)
-
-    @verb(
-        group,
-        "start",
-        "Start the sink, and with `auto` the private InfluxDB; print its address.",
-        examples="testbed telemetry start",
-        more="Every command that uses the lab starts them as well. Say `auto` or a URL in telemetry.influx.url of testbed.toml.",
-    )
-    def start(call: Call) -> Result:
-        from orchestrator.telemetry import influxd, sink
-
-        target = _target(call)
-        if target is None:
-            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-        if target.private:
-            influxd.start(sink.server_dir(call.settings.state_dir))
-        sink.ensure(call.settings)
-        live = _live(call.settings, target)
-        return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
-
-    @verb(
-        group,
-        "stop",
-        "Stop the sink and the private InfluxDB; journals and data stay.",
-        examples="testbed telemetry stop",
-        more="Those of the setting telemetry.influx.url alone. What is not sent yet is sent when a sink runs again.",
-    )
-    def stop(call: Call) -> Result:
-        from orchestrator.telemetry import influxd, sink
-
-        target = _target(call)
-        followed = target is not None and sink.stop(call.settings.state_dir, target)
-        folder = sink.server_dir(call.settings.state_dir)
-        served = target is not None and target.private and influxd.stop(folder)
-        stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
-        lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing of this setting was running"]
-        if (other := influxd.found(folder)) is not None:
-            lines.append(f"A private InfluxDB runs at {other.url}; to end it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
-        return Result({"sink": followed, "server": served}, "\n".join(lines))
-
-    @verb(
-        group,
-        "follow",
-        "Be the sink: copy journals to InfluxDB until nothing is left to do.",
-        examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
-        more="Commands start one in the background by themselves.",
-    )
-    def follow(
-        call: Call, stay: Annotated[bool, typer.Option("--stay", help="Do not end when there is nothing to do.")] = False
-    ) -> Result:
-        from orchestrator.telemetry import sink
-
-        target = _target(call)
-        if target is None:
-            raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
-        state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
-        return Result(
-            {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
-        )
-
-    @verb(
-        group,
-        "replay",
-        "Send a run's journal to InfluxDB again, from its first point.",
-        examples="""
-testbed telemetry replay last
-testbed telemetry replay 0007 --to http://db.lab:8086
-testbed telemetry replay all --to http://db.lab:8086
-""",
-        more="A point that is there already is written onto itself. The token is taken from TESTBED_INFLUX_TOKEN.",
-    )
-    def replay(
-        call: Call,
-        run: Annotated[str, _RUN],
-        to: Annotated[
-            str | None, typer.Option("--to", metavar="URL", help="Another InfluxDB than the settings'.", show_default=False)
-        ] = None,
-    ) -> Result:
-        return _replay(call, run, to)
-
-
-def _status(call: Call) -> Result:
+@verb(
+    app,
+    "status",
+    "Show where journals are copied to, and how much is still to be sent.",
+    examples="testbed telemetry status\ntestbed telemetry status --json | jq .data.behind",
+)
+def status(call: Call) -> Result:
     from orchestrator.cli.text import when
     from orchestrator.results import path_text, to_json
     from orchestrator.telemetry import influxd, sink, tail
@@ -186,7 +101,7 @@ def _status(call: Call) -> Result:
     lines = [f"journals  {counted(len(kept), 'run')}, {size / 1e6:.1f} MB in {path_text(runs)}"]
     data: dict[str, Json] = {"runs": len(kept), "bytes": size, "url": settings.influx.url}
     if target is None:
-        return Result(data, "\n".join([*lines, "influx    none wanted (telemetry.influx.url)"]))
+        return Result(data, "\n".join([*lines, "influx    none configured (telemetry.influx.url)"]))
     live, server, version = _live(settings, target), "", ""
     if not live.url:
         server = "not installed" if influxd.program() is None else "private, not started yet"
@@ -205,9 +120,10 @@ def _status(call: Call) -> Result:
     lines += [
         f"influx    {server}",
         f"database  {target.db}",
-        f"sink      {f'runs, pid {state.pid}' if running else 'does not run; the next command starts it'}"
+        f"sink      {f'running, pid {state.pid}' if running else 'not running; the next command starts it'}"
         + (f", last sent {when(state.last)}" if state.last else ""),
-        f"sent      {counted(sent, 'point')}, {behind} bytes to go" + (f", {counted(refused, 'point')} refused" if refused else ""),
+        f"sent      {counted(sent, 'point')}, {behind} bytes still to send"
+        + (f", {counted(refused, 'point')} refused" if refused else ""),
     ]
     if refused:
         lines.append(f"refused   {next(mark.words for mark in reversed(marks) if mark.refused)}")
@@ -218,7 +134,86 @@ def _status(call: Call) -> Result:
     return Result(data, "\n".join(lines))
 
 
-def _replay(call: Call, run: str, to: str | None) -> Result:
+@verb(
+    app,
+    "start",
+    "Start the sink, and with `auto` the private InfluxDB; print its address.",
+    examples="testbed telemetry start",
+    more="Commands that use the lab start them, too. Set telemetry.influx.url in testbed.toml to `auto` or a URL.",
+)
+def start(call: Call) -> Result:
+    from orchestrator.telemetry import influxd, sink
+
+    target = _target(call)
+    if target is None:
+        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+    if target.private:
+        influxd.start(sink.server_dir(call.settings.state_dir))
+    sink.ensure(call.settings)
+    live = _live(call.settings, target)
+    return Result({"url": live.url, "db": live.db}, f"Journals are copied to {live.url}, database {live.db}")
+
+
+@verb(
+    app,
+    "stop",
+    "Stop the sink and the private InfluxDB; journals and data are kept.",
+    examples="testbed telemetry stop",
+    more="Applies to those of the setting telemetry.influx.url. Unsent points are sent when a sink runs again.",
+)
+def stop(call: Call) -> Result:
+    from orchestrator.telemetry import influxd, sink
+
+    target = _target(call)
+    followed = target is not None and sink.stop(call.settings.state_dir, target)
+    folder = sink.server_dir(call.settings.state_dir)
+    served = target is not None and target.private and influxd.stop(folder)
+    stopped = [words for words, was in (("sink", followed), ("private InfluxDB", served)) if was]
+    lines = [f"Stopped: {', '.join(stopped)}" if stopped else "Nothing was running for this setting"]
+    if (other := influxd.found(folder)) is not None:
+        lines.append(f"A private InfluxDB runs at {other.url}; to stop it: TESTBED_INFLUX_URL=auto testbed telemetry stop")
+    return Result({"sink": followed, "server": served}, "\n".join(lines))
+
+
+@verb(
+    app,
+    "follow",
+    "Run the sink in the foreground: copy journals to InfluxDB until all are sent.",
+    examples="testbed telemetry follow\ntestbed telemetry follow --stay      for systemd",
+    more="Commands start one in the background automatically.",
+)
+def follow(
+    call: Call, stay: Annotated[bool, typer.Option("--stay", help="Keep running when all journals are sent.")] = False
+) -> Result:
+    from orchestrator.telemetry import sink
+
+    target = _target(call)
+    if target is None:
+        raise Usage(_OFF, hint="set telemetry.influx.url to auto or a URL")
+    state = sink.follow(call.settings, target, idle_s=float("inf") if stay else sink.IDLE_S)
+    return Result(
+        {"points": state.points, "refused": state.refused}, f"{counted(state.points, 'point')} sent, {state.refused} refused"
+    )
+
+
+@verb(
+    app,
+    "replay",
+    "Send a run's whole journal to InfluxDB again.",
+    examples="""
+testbed telemetry replay last
+testbed telemetry replay 0007 --to http://db.lab:8086
+testbed telemetry replay all --to http://db.lab:8086
+""",
+    more="Existing points are overwritten with the same values. The token is read from TESTBED_INFLUX_TOKEN.",
+)
+def replay(
+    call: Call,
+    run: Annotated[str, _RUN],
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="Send to this InfluxDB instead of the configured one.")
+    ] = None,
+) -> Result:
     from dataclasses import replace
 
     from orchestrator.telemetry import influxd, sink
@@ -226,7 +221,9 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
 
     target = _target(call, to)
     if target is None:
-        raise Usage("replay: no InfluxDB is wanted (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL")
+        raise Usage(
+            "replay: no InfluxDB is configured (telemetry.influx.url is none)", hint="testbed telemetry replay last --to URL"
+        )
     folders = _dirs(call, run)
     if target.private:
         target = replace(target, url=influxd.start(sink.server_dir(call.settings.state_dir)).url)
@@ -239,133 +236,125 @@ def _replay(call: Call, run: str, to: str | None) -> Result:
     if written.refused:
         kept = "it stays" if written.refused == 1 else "they stay"
         words = f"{counted(written.refused, 'point')} refused, {kept} in the journal only: {written.words}"
-        return Result(data, text, "E-REFUSED", 7, words, "another database has no old types: TESTBED_INFLUX_DB=testbed2", ok=False)
+        return Result(
+            data, text, "E-REFUSED", 7, words, "a new database has no conflicting field types: TESTBED_INFLUX_DB=testbed2", ok=False
+        )
     return Result(data, text)
 
 
-def _register_sampling(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "sample",
-        "Look closely: sample ports, light, GPUs and clocks into a run of its own.",
-        examples="""
-testbed telemetry sample                          until Ctrl-C, as often as telemetry.sample_hz says
+@verb(
+    app,
+    "sample",
+    "Sample ports, optical power, GPUs and clocks at high rate; record them as a run.",
+    examples="""
+testbed telemetry sample                          until Ctrl-C, at telemetry.sample_hz
 testbed telemetry sample --hz 1000 --for 10s
 testbed telemetry query last "SELECT host, port, MAX(drops) FROM port GROUP BY host, port"
 """,
-        more="It changes nothing and holds no lock. Hosts need one `testbed up` before.",
-    )
-    def sample(
-        call: Call,
-        hz: Annotated[
-            str | None, typer.Option("--hz", metavar="N", help="Samples a second of every port, to 1000.", show_default=False)
-        ] = None,
-        span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="How long.", show_default=False)] = None,
-    ) -> Result:
-        from orchestrator.engine.sample import sample as work
-        from orchestrator.settings import duration, frequency
+    more="It changes nothing and takes no lock. Hosts must have been set up by `testbed up` once.",
+)
+def sample(
+    call: Call,
+    hz: Annotated[str | None, typer.Option("--hz", metavar="N", help="Samples per second and port, up to 1000.")] = None,
+    span: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Duration.")] = None,
+) -> Result:
+    from orchestrator.engine.sample import sample as work
+    from orchestrator.settings import duration, frequency
 
-        try:
-            seconds = duration(span) if span is not None else None
-            rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
-        except ValueError as error:
-            raise Usage(f"sample: {error}") from None
-        if not rate:
-            raise Usage("sample: --hz 0 is no rate", hint="testbed telemetry sample --hz 10")
-        report = call.work(work, hz=rate, seconds=seconds)
-        missed = f", {report.missed} missed by busy hosts" if report.missed else ""
-        more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
-        size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
-        text = f"{size} in {report.seconds:.1f} s{missed}"
-        lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
-        return Result(report.to_json(), "\n".join(lines))
+    try:
+        span_s = duration(span) if span is not None else None
+        rate = frequency(hz) if hz is not None else call.settings.sample_hz or 10.0
+    except ValueError as error:
+        raise Usage(f"sample: {error}") from None
+    if not rate:
+        raise Usage("sample: --hz must be above 0", hint="testbed telemetry sample --hz 10")
+    report = call.work(work, hz=rate, seconds=span_s)
+    missed = f", {report.missed} missed by busy hosts" if report.missed else ""
+    more = [f"{n} of {what}" for n, what in ((report.light, "light"), (report.gpus, "GPUs")) if n]
+    size = f"{counted(report.samples, 'sample')} of {counted(report.ports, 'port')} on {counted(report.hosts, 'host')}"
+    text = f"{size} in {report.seconds:.1f} s{missed}"
+    lines = [text + (f"; {' and '.join(more)}" if more else ""), *report.notes, f"Recorded as run {report.run}"]
+    return Result(report.to_json(), "\n".join(lines))
 
 
-def _register_tables(group: typer.Typer) -> None:
-    @verb(
-        group,
-        "query",
-        "Ask a run's journal in SQL: one table per measurement.",
-        examples="""
+@verb(
+    app,
+    "query",
+    "Query a run's journal in SQL; there is one table per measurement.",
+    examples="""
 testbed telemetry query last "SELECT reconfig_id, dark_ms, total_ms FROM reconfig"
 testbed telemetry query all "SELECT percentile(dark_ms, 99) FROM reconfig"
 testbed telemetry query 0007 "SELECT phase, subject, duration_ms FROM phase ORDER BY duration_ms DESC LIMIT 5"
 """,
-        more="SQLite in memory, with percentile(x, p) and median(x). time_ns is wall time. No server is asked.",
-    )
-    def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
-        from orchestrator.cli.text import columns
-        from orchestrator.telemetry import tables
+    more="Uses SQLite in memory, with percentile(x, p) and median(x); no server is needed. time_ns is wall time.",
+)
+def query(call: Call, run: Annotated[str, _RUN], sql: Annotated[str, typer.Argument(metavar="SQL")]) -> Result:
+    from orchestrator.cli.text import columns
+    from orchestrator.telemetry import tables
 
-        trouble: list[str] = []
-        names, rows = tables.query(_dirs(call, run), sql, trouble)
-        shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
-        return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
+    trouble: list[str] = []
+    names, rows = tables.query(_dirs(call, run), sql, trouble)
+    shown = [names, *(tuple("-" if cell is None else _cell(cell) for cell in row) for row in rows)]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    data: dict[str, Json] = {"columns": list(names), "rows": cast("Json", found), "trouble": cast("Json", trouble)}
+    return Result(data, "\n".join(columns(shown)), message=_torn(trouble))
 
-    @verb(
-        group,
-        "export",
-        "Write a run's journal as files, one per measurement.",
-        examples="""
+
+@verb(
+    app,
+    "export",
+    "Export a run's journal as files, one per measurement.",
+    examples="""
 testbed telemetry export last --out run7
 testbed telemetry export all --out paper --format parquet
 """,
-        more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
-    )
-    def export(
-        call: Call,
-        run: Annotated[str, _RUN],
-        out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to; made if it is not there.")],
-        kind: Annotated[Kind, typer.Option("--format", "-f", help="Which files.")] = Kind.csv,
-    ) -> Result:
-        from orchestrator.cli.text import columns
-        from orchestrator.telemetry import tables
+    more="Parquet needs the package duckdb: pip install 'optical-testbed[analysis]'.",
+)
+def export(
+    call: Call,
+    run: Annotated[str, _RUN],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Directory; created if missing.")],
+    kind: Annotated[Kind, typer.Option("--format", "-f", help="Format of the files.")] = Kind.csv,
+) -> Result:
+    from orchestrator.cli.text import columns
+    from orchestrator.telemetry import tables
 
-        trouble: list[str] = []
-        try:
-            made = tables.export(_dirs(call, run), out, kind.value, trouble)
-        except OSError as error:
-            raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
-        rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
-        data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
-        return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
-
-    @verb(
-        group,
-        "prune",
-        "Remove journals of old runs that InfluxDB has.",
-        examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
-        more="Runs, plans and logs stay. How long InfluxDB keeps points is telemetry.influx.retention.",
-    )
-    def prune(
-        call: Call,
-        older: Annotated[str, typer.Option("--older", metavar="TIME", help="Written to longer ago than this: 90d.")],
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-        unsent: Annotated[bool, typer.Option("--unsent", help="Also what InfluxDB has not.")] = False,
-    ) -> Result:
-        return _prune(call, older, dry_run, unsent)
+    trouble: list[str] = []
+    try:
+        made = tables.export(_dirs(call, run), out, kind.value, trouble)
+    except OSError as error:
+        raise Usage(f"export: {out}: {error.strerror or error}", hint="choose another --out") from error
+    rows = [("file", "rows"), *((str(path), str(count)) for path, count in made.items())]
+    data: dict[str, Json] = {"files": {str(p): n for p, n in made.items()}, "trouble": cast("Json", trouble)}
+    return Result(data, "\n".join(columns(rows)) if made else "The journal has no points", message=_torn(trouble))
 
 
-def _prune(call: Call, older: str, dry_run: bool, unsent: bool) -> Result:
+@verb(
+    app,
+    "prune",
+    "Remove journals of old runs that were sent to InfluxDB.",
+    examples="testbed telemetry prune --older 90d --dry-run\ntestbed telemetry prune --older 90d --yes",
+    more="Runs, plans and logs are kept. telemetry.influx.retention sets how long InfluxDB keeps points.",
+)
+def prune(
+    call: Call,
+    older: Annotated[str, typer.Option("--older", metavar="TIME", help="Only journals last written before this long ago: 90d.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    unsent: Annotated[bool, typer.Option("--unsent", help="Also journals that were not sent to InfluxDB.")] = False,
+) -> Result:
     from orchestrator.results import to_json
-    from orchestrator.settings import duration
     from orchestrator.telemetry import retention
 
-    try:
-        older_s = duration(older)
-    except ValueError as error:
-        raise Usage(f"--older: {error}") from None
+    older_s = seconds("--older", older, "90d")
     with call.store() as store:
         running = {record.id for record in store.history(limit=0) if record.status == "running"}
     found = retention.old(call.settings.state_dir / "runs", older_s, running, None if unsent else _target(call))
     going = [each for each in found if not each.why]
     size = sum(each.bytes for each in going) / 1e6
-    lines = [f"{each.run}  stays: {each.why}" for each in found if each.why]
+    lines = [f"{each.run}  kept: {each.why}" for each in found if each.why]
     data: dict[str, Json] = {"runs": [each.run for each in going], "stay": to_json([e for e in found if e.why]), "mb": size}
     if not going:
-        return Result(data, "\n".join([*lines, f"No journal is older than {older} and may go"]))
+        return Result(data, "\n".join([*lines, f"No journal older than {older} can be removed"]))
     what = f"{len(going)} journals, {going[0].run} to {going[-1].run}, {size:.1f} MB"
     if dry_run:
         return Result(data, "\n".join([*lines, f"Would remove {what}"]))
@@ -379,7 +368,7 @@ def _cell(value: Any) -> str:
 
 
 def _torn(trouble: list[str]) -> str:
-    """What to say of lines that could not be read."""
+    """The message about lines that could not be read."""
     if not trouble:
         return ""
     more = f" and {len(trouble) - 1} more" if len(trouble) > 1 else ""

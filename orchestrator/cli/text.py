@@ -1,4 +1,4 @@
-"""Words and columns for people: durations, marks, tables. Text in, text out."""
+"""Text for people: durations, marks, tables, line wrapping."""
 
 from __future__ import annotations
 
@@ -8,22 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from optics.plain import scaled_text, seconds_text
 from orchestrator.cli.tones import colour, one_line
-from orchestrator.results import path_text
-
-__all__ = [
-    "columns",
-    "flat",
-    "listed",
-    "mark",
-    "ms_text",
-    "page",
-    "paint",
-    "path_text",
-    "phase_line",
-    "scaled_ms_text",
-    "seconds_text",
-    "when",
-]
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "bold": 1, "dim": 2}
 
@@ -39,7 +23,7 @@ def mark(ok: bool, on: bool) -> str:
 
 
 def ms_text(ms: float | None) -> str:
-    """Milliseconds as a person reads them; a dash if not measured."""
+    """Milliseconds with a suitable unit; a dash if not measured."""
     return "-" if ms is None else seconds_text(ms / 1e3)
 
 
@@ -65,20 +49,15 @@ def flat(text: str) -> str:
 
 
 def page(lines: Iterable[str]) -> str:
-    """Text of these lines; each stays one line, whatever words of devices, hosts or other users stand in it."""
+    """Text of these lines; each stays one line, whatever text of devices, hosts or other users it contains."""
     return "\n".join(map(flat, lines))
 
 
 def columns(rows: Iterable[Sequence[str]], gap: int = 2) -> list[str]:
-    """Align rows of cells, each one line whatever stands in it; trailing blanks are cut."""
+    """Align rows of cells, each on one line whatever it contains; trailing blanks are cut."""
     table = [[flat(cell) for cell in row] for row in rows]
     width = [max((len(row[i]) for row in table if i < len(row)), default=0) for i in range(max(map(len, table), default=0))]
     return [(" " * gap).join(cell.ljust(width[i]) for i, cell in enumerate(row)).rstrip() for row in table]
-
-
-def left_words(number: int) -> str:
-    """How many things a change left for hands."""
-    return "1 thing is left for hands" if number == 1 else f"{number} things are left for hands"
 
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -86,7 +65,7 @@ _LABEL = re.compile(r"\s*(?:\x1b\[[0-9;]*m)?\S+\s{2,}")
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with lines longer than `width` (columns) broken between words, the rest set in below what follows their first word.
+    """The text with lines longer than `width` (columns) broken between words, and continuation lines indented.
 
     A word longer than a line stays whole, so that paths and commands can be copied.
     """

@@ -1,4 +1,4 @@
-"""`testbed ui`: a page on this machine that shows the lab live, for demos and for a second screen."""
+"""`testbed ui`: serve a web page that shows the lab live."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.shared import Passive
 from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
@@ -18,45 +19,45 @@ if TYPE_CHECKING:
 PORT = 8420
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "ui",
-        "Serve a page that shows the lab live; a button brings the safe plan up.",
-        examples="""
-testbed ui                                        open the address it prints
-testbed ui --safe-plan examples/ring-12.json      with the safe state one key away
-testbed ui --listen 0.0.0.0                       others may look, nobody but this machine may press
-""",
-        more="""
-Ctrl-C ends it; what runs on the lab goes on. It follows the journals and the store, and hears carriers, counters and
-iterations from the hosts (not with --passive). No device is asked.
-""",
-    )
-    def ui(
-        call: Call,
-        port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
-        listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")] = "127.0.0.1",
-        safe_plan: Annotated[
-            Path | None,
-            typer.Option(
-                "--safe-plan", metavar="PLAN", help="Plan that the button brings up (else safe_plan).", show_default=False
-            ),
-        ] = None,
-        passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
-    ) -> Result:
-        import asyncio
+app = typer.Typer()
 
-        with call.store() as store, _listener(listen, port) as listener:
-            try:
-                words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
-            except KeyboardInterrupt:
-                words = ""
-        return Result({"ended": True}, words or "Ended")
+
+@verb(
+    app,
+    "ui",
+    "Serve a web page that shows the lab live, with a button for the safe plan.",
+    examples="""
+testbed ui                                        open the address it prints
+testbed ui --safe-plan examples/ring-12.json      with a button that brings this plan up
+testbed ui --listen 0.0.0.0                       read-only for other machines
+""",
+    more="""
+Ctrl-C stops the page, not the lab. It follows the journals and the run store, and receives carrier states, counters and iterations
+from the hosts (not with --passive). Devices are not contacted.
+""",
+)
+def ui(
+    call: Call,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free port.")] = PORT,
+    listen: Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="Address or host name to listen on.")] = "127.0.0.1",
+    safe_plan: Annotated[
+        Path | None,
+        typer.Option("--safe-plan", metavar="PLAN", help="Plan that the button brings up (default: the setting safe_plan)."),
+    ] = None,
+    passive: Passive = False,
+) -> Result:
+    import asyncio
+
+    with call.store() as store, _listener(listen, port) as listener:
+        try:
+            words = asyncio.run(_served(call, store, listener, listen, safe_plan or call.settings.safe_plan, passive=passive))
+        except KeyboardInterrupt:
+            words = ""
+    return Result({"ended": True}, words or "Ended")
 
 
 def _listener(address: str, port: int) -> socket.socket:
-    """A listening socket. Raises: Usage - the port is taken, or the address is none of this machine's."""
+    """A listening socket. Raises: Usage - the port is in use, or the address is not one of this machine."""
     try:
         family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.socket(family, kind, proto)
@@ -71,12 +72,12 @@ def _listener(address: str, port: int) -> socket.socket:
         said = f"cannot listen on {address}:{port}: {error.strerror or error}"
         if error.errno != errno.EADDRINUSE:
             raise Usage(said, hint="testbed ui --listen 127.0.0.1 --port 0") from None
-        raise Usage(f"{said}; perhaps another page is served there", hint="testbed ui --port 0") from None
+        raise Usage(f"{said}; another page may be served there", hint="testbed ui --port 0") from None
     return listener
 
 
 def _url(listener: socket.socket, listen: str) -> tuple[str, int]:
-    """The address to open on this machine, and the port."""
+    """The URL to open on this machine, and the port."""
     at, port = listener.getsockname()[:2]
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at, at)
     named = listen != "localhost" and any(c.isalpha() for c in listen) and ":" not in listen
@@ -84,7 +85,7 @@ def _url(listener: socket.socket, listen: str) -> tuple[str, int]:
 
 
 async def _served(call: Call, store: Store, listener: socket.socket, listen: str, safe_plan: Path | None, *, passive: bool) -> str:
-    """Serve until interrupted; return what to say at the end."""
+    """Serve until interrupted; return the message for the end."""
     import asyncio
     import signal
 
@@ -107,14 +108,14 @@ async def _served(call: Call, store: Store, listener: socket.socket, listen: str
     with Watcher(call.settings, store) as watcher:
         name = load_plan(safe_plan, watcher.picture.lab)[0].name if safe_plan is not None else ""
         safe = SafeState(call.settings, safe_plan, name)
-        keys = Keys(lambda key: say(f"Another page may enter by:  {url}#key={key}"))
+        keys = Keys(lambda key: say(f"Key for another browser:  {url}#key={key}"))
         page = Page(watcher, safe, Names(listen, port), keys)
 
         def ready() -> None:
             say(f"{watcher.picture.lab.name}: {url}")
             if safe_plan is not None:
-                say(f"With the button for {name}, once:  {url}#key={keys.once}")
-            say("Ctrl-C ends it")
+                say(f"With the button for {name} (valid once):  {url}#key={keys.once}")
+            say("Ctrl-C stops it")
 
         asking = None if passive else asyncio.create_task(collect(watcher))
         try:

@@ -1,4 +1,4 @@
-"""`testbed watch`: the lab as it is now, painted again and again on a terminal, told in lines elsewhere."""
+"""`testbed watch`: the lab live, as a screen on a terminal and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from optics.plain import json_safe, printable
-from orchestrator.atomic import write_whole
 from orchestrator.cli.call import Call, Result, Usage, verb
+from orchestrator.cli.shared import Jsonl, Passive, seconds, write_file
 from orchestrator.cli.tones import coloured
 
 if TYPE_CHECKING:
@@ -26,75 +26,71 @@ if TYPE_CHECKING:
     from orchestrator.views.live import Event, Watcher
 
 PAINT_S = 0.15
-"""The screen is painted at most this often (s), and once a second when nothing happens."""
+"""Shortest time (s) between two updates of the screen; it is updated once a second when nothing happens."""
 SUMMARY_S = 5.0
 RATES_S = 1.0
 ONCE_S = 1.5
-"""A single picture waits so long (s) for two samples of every port."""
+"""A single picture waits this long (s) for two samples of every port."""
 SVG_COLUMNS, SVG_ROWS = 110, 46
 
 
-def register(root: typer.Typer) -> None:
-    @verb(
-        root,
-        "watch",
-        "Show the lab live: circuits, devices, rates, iterations, the last move.",
-        examples="""
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "watch",
+    "Show the lab live: circuits, devices, rates, iterations, the last change.",
+    examples="""
 testbed watch                          until Ctrl-C
 testbed watch --jsonl | jq -c 'select(.event == "reconfig")'
 testbed watch --once                   one picture
 testbed watch --once --svg watch.svg   one picture as a file
 """,
-        more="""
-On a terminal one screen; elsewhere a line per event, and every 5 s the figures. It follows the journals and the store, and hears
-carriers, counters and iterations from the hosts (not with --passive). No device is asked. Ctrl-C ends it with 0.
+    more="""
+On a terminal it draws one screen; otherwise it prints a line per event, and a summary every 5 s. It follows the journals and
+the run store, and receives carrier states, counters and iterations from the hosts (not with --passive). Devices are not
+contacted. The exit code after Ctrl-C is 0.
 """,
-    )
-    def watch(
-        call: Call,
-        jsonl: Annotated[bool, typer.Option("--jsonl", help="Print each event as a JSON object on a line.")] = False,
-        once: Annotated[bool, typer.Option("--once", help="One picture, then end.")] = False,
-        svg: Annotated[
-            Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write it as a picture.", show_default=False)
-        ] = None,
-        length: Annotated[
-            str | None,
-            typer.Option(
-                "--for", metavar="TIME", help="End after this long; with --once: look so long before.", show_default=False
-            ),
-        ] = None,
-        passive: Annotated[bool, typer.Option("--passive", help="Read files alone; ask no host.")] = False,
-    ) -> Result:
-        import asyncio
+)
+def watch(
+    call: Call,
+    jsonl: Jsonl = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one picture, then end.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="With --once: write the picture to this SVG file.")
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="End after this time; with --once: collect data for this time first."),
+    ] = None,
+    passive: Passive = False,
+) -> Result:
+    import asyncio
 
-        from orchestrator.settings import duration
+    if svg is not None and not once:
+        raise Usage("--svg requires --once", hint="testbed watch --once --svg watch.svg")
+    length_s = float("inf") if length is None else seconds("--for", length, "10s")
+    with call.store() as store:
+        from orchestrator.views.live import Watcher
 
-        if svg is not None and not once:
-            raise Usage("--svg is for one picture", hint="testbed watch --once --svg watch.svg")
-        try:
-            seconds = float("inf") if length is None else duration(length)
-        except ValueError as error:
-            raise Usage(f"--for: {error}") from None
-        with call.store() as store:
-            from orchestrator.views.live import Watcher
-
-            with Watcher(call.settings, store) as watcher:
-                looker = _Once(call, watcher, svg) if once else _looker(call, watcher, jsonl)
-                if once and length is None:
-                    seconds = 0.0 if passive else ONCE_S
-                try:
-                    asyncio.run(_watch(watcher, looker, seconds, passive))
-                except (KeyboardInterrupt, asyncio.CancelledError):
-                    pass
-                except BrokenPipeError:  # whoever read has seen enough
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                finally:
-                    looker.close()
-                return Result(watcher.picture.whole() if call.json else {}, looker.last)
+        with Watcher(call.settings, store) as watcher:
+            view = _Once(call, watcher, svg) if once else _view(call, watcher, jsonl)
+            if once and length is None:
+                length_s = 0.0 if passive else ONCE_S
+            try:
+                asyncio.run(_watch(watcher, view, length_s, passive))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                pass
+            except BrokenPipeError:  # the reader has closed the pipe
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            finally:
+                view.close()
+            return Result(watcher.picture.whole() if call.json else {}, view.last)
 
 
-class _Looker:
-    """One way of showing what changed. `last`: what is printed at the end."""
+class _View:
+    """A way of showing changes. `last`: what is printed at the end."""
 
     last = ""
 
@@ -103,10 +99,10 @@ class _Looker:
         self._seen = 0
 
     def show(self, changed: bool) -> None:
-        """Show the picture as it is now."""
+        """Show the current picture."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
     def _news(self) -> list[Event]:
         found = self.picture.since(self._seen)
@@ -114,11 +110,11 @@ class _Looker:
         return found
 
 
-class _Silent(_Looker):
-    """For `--json`: everything is in the envelope at the end."""
+class _Silent(_View):
+    """For `--json`: prints nothing, as the envelope at the end has everything."""
 
 
-class _Json(_Looker):
+class _Json(_View):
     def __init__(self, call: Call, watcher: Watcher) -> None:
         super().__init__(call, watcher)
         self._say({"at": time.time(), "event": "picture", **watcher.picture.whole()})
@@ -137,7 +133,7 @@ class _Json(_Looker):
         print(json_safe(json.dumps(said, ensure_ascii=False)), flush=True)
 
 
-class _Lines(_Looker):
+class _Lines(_View):
     def __init__(self, call: Call, watcher: Watcher) -> None:
         super().__init__(call, watcher)
         self._summary = ""
@@ -158,7 +154,7 @@ class _Lines(_Looker):
                 print(f"{clock(time.time() * 1e3)}  {words}", flush=True)
 
 
-class _Screen(_Looker):
+class _Screen(_View):
     def __init__(self, call: Call, watcher: Watcher) -> None:
         from rich.console import Console
         from rich.live import Live
@@ -184,7 +180,7 @@ class _Screen(_Looker):
         self._live.stop()
 
 
-class _Once(_Looker):
+class _Once(_View):
     def __init__(self, call: Call, watcher: Watcher, svg: Path | None) -> None:
         super().__init__(call, watcher)
         self._svg = svg
@@ -194,10 +190,8 @@ class _Once(_Looker):
 
         if self._svg is not None:
             drawn = _console(self, SVG_COLUMNS, SVG_ROWS, record=True).export_svg(title="testbed watch")
-            try:  # letters come from the machine it is looked at on: rich would have them fetched from elsewhere
-                write_whole(self._svg, re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
-            except OSError as error:
-                raise Usage(f"--svg {self._svg}: {error.strerror or error}") from None
+            # Without the fonts that rich would have the viewer fetch from elsewhere.
+            write_file(self._svg, re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
             self.last = f"Written: {path_text(self._svg)}"
             return
         from shutil import get_terminal_size
@@ -207,23 +201,23 @@ class _Once(_Looker):
         self.last = console.file.getvalue().rstrip()  # type: ignore[attr-defined]
 
 
-def _console(looker: _Once, columns: int, rows: int, *, record: bool) -> Console:
-    """A console that holds the picture."""
+def _console(view: _Once, columns: int, rows: int, *, record: bool) -> Console:
+    """A console with the picture drawn on it."""
     from io import StringIO
 
     from rich.console import Console
 
     from orchestrator.cli.watchscreen import screen
 
-    colour = record or looker.call.colour
+    colour = record or view.call.colour
     console = Console(
         file=StringIO(), record=record, width=columns, height=rows, force_terminal=colour, no_color=not colour, highlight=False
     )
-    console.print(screen(looker.picture, columns, rows, unicode=record or looker.call.unicode))
+    console.print(screen(view.picture, columns, rows, unicode=record or view.call.unicode))
     return console
 
 
-def _looker(call: Call, watcher: Watcher, jsonl: bool) -> _Looker:
+def _view(call: Call, watcher: Watcher, jsonl: bool) -> _View:
     if jsonl:
         return _Json(call, watcher)
     if call.json:
@@ -233,16 +227,16 @@ def _looker(call: Call, watcher: Watcher, jsonl: bool) -> _Looker:
     return _Lines(call, watcher)
 
 
-def _listening() -> Callable[[], bool]:
-    """A question: whether somebody still reads what we print. A lab at rest has nothing to print by which one would notice."""
+def _reader_check() -> Callable[[], bool]:
+    """A function that tells whether stdout still has a reader, which printing would not show while nothing happens."""
     poll = select.poll()
     with suppress(OSError, ValueError):  # no stdout at all
         poll.register(sys.stdout.fileno(), 0)
     return lambda: not any(said & (select.POLLERR | select.POLLHUP) for _, said in poll.poll(0))
 
 
-async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: bool) -> None:
-    """Look until told to end, or for so long."""
+async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) -> None:
+    """Update the view until cancelled, or for this many seconds."""
     import asyncio
     import signal
 
@@ -253,14 +247,14 @@ async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: boo
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     asking = None if passive else asyncio.create_task(collect(watcher))
-    end = time.monotonic() + seconds
-    listening = _listening()
+    end = time.monotonic() + length_s
+    has_reader = _reader_check()
     try:
         while True:
-            if not listening():
+            if not has_reader():
                 raise BrokenPipeError
             watcher.look()
-            looker.show(bool(watcher.picture.changes()))
+            view.show(bool(watcher.picture.changes()))
             if time.monotonic() >= end:
                 return
             await asyncio.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""What `testbed watch` paints: hosts, their circuits and rates, devices, curves, the last move's waterfall. Values in, text out."""
+"""The screen of `testbed watch`: hosts with circuits and rates, devices, curves, the waterfall of the last change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from optics.plain import printable
-from orchestrator.cli.text import seconds_text
+from optics.plain import printable, seconds_text
 from orchestrator.cli.waterfall import draw
 from orchestrator.results import Json
 from orchestrator.views.live.colours import phase_colours
@@ -26,14 +25,14 @@ _PHASE = {"up": "green", "idle": "bright_black", "fault": "bold red"}
 _SPARKS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
 OLD_MS = 15_000.0
-"""A curve that ends longer ago (ms) is of something that is over."""
+"""A curve that ends longer ago (ms) shows the time of its end."""
 _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
 
 def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -> Group:
-    """The picture in so many columns and rows; what does not fit is left out, the waterfall of the phases first."""
-    told = picture.move
-    bars = sorted(told.bars, key=lambda b: b.begin_ms) if told else []
+    """The picture in this many columns and rows; what does not fit is left out, the waterfall of the phases first."""
+    move = picture.move
+    bars = sorted(move.bars, key=lambda b: b.begin_ms) if move else []
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
@@ -46,8 +45,8 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
     blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode)]
-    if fall and told is not None:
-        title = f"{told.run}  " + ("running now" if picture.running and picture.running.id == told.run else "the last move")
+    if fall and move is not None:
+        title = f"{move.run}  " + ("running now" if picture.running and picture.running.id == move.run else "the last change")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
     blocks += [Text(f"{clock(e.at)}  {printable(e.words, keep='')}", style="bright_black") for e in news]
     for words in picture.trouble.values():
@@ -69,7 +68,7 @@ def rate_text(mbps: float) -> str:
 
 
 def counts(picture: Picture) -> tuple[int, int]:
-    """Circuits lit, and how many there are; one that is moved is there once, though as two."""
+    """Numbers of lit circuits and of all; one that is being moved counts once."""
     states = list(picture.states.values())
     lit, moved = states.count(LIT), max(states.count(DARK), states.count(MAKING))
     return lit, lit + states.count(LOST) + moved
@@ -81,9 +80,9 @@ def summary(picture: Picture) -> str:
     words = [f"{lit}/{total} circuits lit"] if total or not picture.switched else []
     if picture.switched:
         words.append(f"over packet switches: {', '.join(sorted(set(picture.switched.values())))}")
-    told = picture.move
-    if told is not None and "dark_ms" in told.figures:
-        words.append(f"last move dark {seconds_text(told.figures['dark_ms'] / 1e3)}")
+    move = picture.move
+    if move is not None and "dark_ms" in move.figures:
+        words.append(f"last change dark {seconds_text(move.figures['dark_ms'] / 1e3)}")
     sent = [r[0] for r in picture.rates.values() if r[0] is not None]
     if sent:
         words.append(f"traffic {rate_text(sum(sent))}")
@@ -103,15 +102,15 @@ def _head(picture: Picture) -> Text:
         return head.append("   no run yet", style="bright_black")
     title = f"{run.verb} {run.plan_name}".rstrip()
     if run.status == "running":
-        return head.append(f"   {title}: {picture.standing.doing or 'at work'}", style="bold magenta")
+        return head.append(f"   {title}: {picture.standing.doing or 'running'}", style="bold magenta")
     style = "bright_black" if run.status == "ok" else "bold red"
     return head.append(f"   {title} {run.status}, {clock(run.started * 1e3)}", style=style)
 
 
 def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
-    """A row per host: where the light of each of its ports goes, or which packet switch it is at, and how much it sends.
+    """One row per host: the receiver or packet switch of each of its ports, and its sending rate.
 
-    Ports that no fibre and no plan reaches are left out.
+    Ports without a fibre and outside the plan are left out.
     """
     lab = picture.lab
     leaving = {str(w.sender): w for w in picture.ways.values()}
@@ -161,7 +160,7 @@ def _devices(picture: Picture) -> Text:
 
 
 def curves(picture: Picture, *, unicode: bool) -> list[Text]:
-    """Traffic and iteration time; what ended a while ago says when."""
+    """Curves of traffic and iteration time."""
     if not unicode:
         return []
     found = []

@@ -1,4 +1,4 @@
-"""Where the milliseconds of a run went, drawn in the terminal from its journal. Values in, lines out."""
+"""The waterfall of a run for the terminal: how long each of its phases took."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from optics.plain import counted
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
-
-__all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "phase_totals", "reconfig_lines"]
+from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, part_rows, run_rows
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LABEL = 12
 _NUMBER = 11
 _LEAST = 20
-"""A picture narrower than this many characters shows nothing."""
+"""Least width of the bars, in characters."""
 
 
 def draw(all_bars: Sequence[Bar], width: int, *, unicode: bool = True) -> list[str]:
-    """Draw the phases of the run, then, on its own axis, what each device and the hosts did inside them."""
+    """Draw the phases of the run, then, on an axis of its own, the parts of each device and of the hosts."""
     parts = [b for b in all_bars if b.kind != "run"]
     if not all_bars:
         return ["  no phases were recorded"]
     lines = _chart("phase", run_rows(all_bars), width, unicode)
     if parts:
         rows = [(name, (bar,)) for name, bar in part_rows(parts)]
-        # Hosts' and devices' milliseconds would vanish beside Ansible's seconds: they get an axis of their own.
+        # Milliseconds of hosts and devices would vanish next to Ansible's seconds, so they get their own axis.
         lines += ["", *_chart("part", rows, width, unicode)]
     return lines
 

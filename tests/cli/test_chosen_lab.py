@@ -33,7 +33,7 @@ def test_the_undo_of_a_change_is_for_the_chosen_lab(cli: Any) -> None:
     cli.answers["up"] = replace(cli.answers["up"], confirm=Awaiting("2026-11-21-0007", "topoopt-12", "ring-12", 1.8e9, 192.4))
     out = cli("up", "-t", "plan.json", "-i", "inventory/emulated").out
     assert "undo: testbed --inventory inventory/emulated rollback\n" in out
-    assert "else back to ring-12: testbed --inventory inventory/emulated confirm\n" in out
+    assert "or it is rolled back to ring-12: testbed --inventory inventory/emulated confirm\n" in out
     confirmed = cli("confirm", "-i", "inventory/emulated").out
     assert "undo: testbed --inventory inventory/emulated rollback 2026-11-21-0007\n" in confirmed
 
@@ -58,7 +58,7 @@ def test_both_ways_on_from_a_run_that_died_are_for_the_chosen_lab(cli: Any) -> N
         "testbed up --inventory other --topology plan.json",
         "testbed history",
         "see testbed-crash.txt",
-        "this is a fault of testbed; please report it",
+        "this is a bug in testbed; please report it",
     ],
 )
 def test_commands_that_name_a_lab_and_those_that_use_none_stay_as_they_are(text: str) -> None:

@@ -97,7 +97,7 @@ def on_a_terminal(tmp_path: Path, *argv: str, typed: str = "", **extra: str) -> 
 
 def test_on_a_terminal_down_asks_and_no_means_no(tmp_path: Path) -> None:
     shown = on_a_terminal(tmp_path, "down", typed="n\n")
-    assert "Stop the job and take down our circuits on lab? [y/N]" in shown and shown.endswith("exit 130")
+    assert "Stop the job and take down your circuits on lab? [y/N]" in shown and shown.endswith("exit 130")
 
 
 def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_plan_may_stand_alone(cli: Any) -> None:
         assert cli(verb, "plan.json").code == 0
         assert cli.calls[-1][0] == verb and cli.calls[-1][1][1] == Path("plan.json")
     said = cli("up", "plan.json", "-t", "plan.json")
-    assert said.code == 2 and "two plans are given" in said.err
+    assert said.code == 2 and "two plans given" in said.err
     assert cli("up", "plan.json", "--plan", "saved.json").code == 2
 
 
@@ -178,7 +178,7 @@ def test_the_audit_of_locks_is_bounded_and_says_so(cli: Any) -> None:
         made = cli("tagout", f"f-gpu0{number + 1}-p1", "--reason", "hands", "--json")
         assert made.code == 0, made
     few, all_ = cli("lock", "audit", "--last", "3"), cli("lock", "audit")
-    assert len(few.out.splitlines()) == 4 and "Older records are left out" in few.out and "--last 30" in few.err
+    assert len(few.out.splitlines()) == 4 and "Older records are not shown" in few.out and "--last 30" in few.err
     assert len(all_.out.splitlines()) == 4 and all_.err == ""
     assert cli("lock", "--last", "3").code == 2
 

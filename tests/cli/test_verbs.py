@@ -123,14 +123,15 @@ def test_a_change_that_waits_to_be_confirmed_says_until_when_and_where_it_goes_b
     waits = Awaiting("2026-11-21-0007", "topoopt-12", "ring-12", 1.8e9, 192.4)
     cli.answers["up"] = replace(cli.answers["up"], confirm=waits)
     assert (
-        "  confirm    within 3 min 12 s, else back to ring-12: testbed confirm\n"
+        "  confirm    within 3 min 12 s, or it is rolled back to ring-12: testbed confirm\n"
         in cli(*ENGINE_VERBS["up"], "--confirm-within", "4m").out
     )
     assert cli.calls[-1][2]["confirm_s"] == 240.0
     cli.answers["status"] = replace(cli.answers["status"], confirm=replace(waits, back="", watched=False))
-    assert "else back to no plan: testbed confirm; nobody watches the time: testbed confirm --watch\n" in cli("status").out
+    unwatched = "or it is rolled back to no plan: testbed confirm; no process watches the deadline: testbed confirm --watch\n"
+    assert unwatched in cli("status").out
     cli.answers["status"] = replace(cli.answers["status"], confirm=replace(waits, left_s=-1.0))
-    assert "your next change goes back to ring-12 first, or now: testbed rollback 2026-11-21-0007\n" in cli("status").out
+    assert "your next change first rolls back to ring-12; to do it now: testbed rollback 2026-11-21-0007\n" in cli("status").out
     assert cli("status", "--json").json["data"]["confirm"]["back"] == "ring-12"
 
 
@@ -149,9 +150,9 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("upp",), "Did you mean 'up'?"),
         (("up", "--topologie", "x"), "--topologie"),
         (("up",), "no plan given"),
-        (("up", "-t", "plan.json", "--plan", "saved.json"), "exclude each other"),
+        (("up", "-t", "plan.json", "--plan", "saved.json"), "cannot be combined"),
         (("up", "-t", "plan.json", "--confirm-within", "soon"), "--confirm-within: 'soon' is not a duration"),
-        (("up", "-t", "plan.json", "--confirm-within", "13h"), "--confirm-within: from 1 s to 12 h, not 13h"),
+        (("up", "-t", "plan.json", "--confirm-within", "13h"), "--confirm-within: must be from 1 s to 12 h, not 13h"),
         (("job",), ""),
         (("job", "logs", "--lines", "none"), "--lines"),
         (("show", "0099"), "no run '0099'; there are none yet"),

@@ -17,9 +17,9 @@ import pytest
 from optics import BadFile, Infeasible, LinkKind
 from optics.plan import Plan
 from orchestrator.cli.design import exported as export
+from orchestrator.cli.design import watched
 from orchestrator.cli.designtext import text
 from orchestrator.cli.files import read_workload
-from orchestrator.cli.searching import watched
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.design.design import Design, Read, design, document, routing
 from orchestrator.plan.design.export import KINDS, after, before
@@ -260,7 +260,7 @@ def test_groups_that_scale_to_less_than_a_number_sum_one_and_are_named(lab: Lab,
     plan = planned(found, lab)
     assert plan.job is not None and plan.job.traffic is not None
     assert {group.id: group.bytes for group in plan.job.traffic.groups} == {"large": 40_000, "small": 4}
-    assert found.raised == ("small",) and "1 group(s) would sum less than a number here" in text(
+    assert found.raised == ("small",) and "1 group would reduce less than one number here" in text(
         found, "w", routing=(), predict=False
     )
     assert design(read_workload(path), lab, Wanted("ring", scale=0.1)).raised == ()
@@ -304,7 +304,7 @@ def test_a_search_needs_layers_to_spread(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", tmp_path / "w.yaml", "--search", "9", "--json"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
     told = json.loads(done.stdout)
-    assert (done.returncode, told["hint"]) == (2, "leave --search out") and "says none" in told["message"]
+    assert (done.returncode, told["hint"]) == (2, "leave --search out") and "lists none" in told["message"]
 
 
 def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from optics import Infeasible
 from optics.plan import Plan
 from orchestrator.cli.call import Usage
 from orchestrator.cli.design import exported as export
-from orchestrator.cli.design import kept
 from orchestrator.cli.designtext import text
+from orchestrator.cli.shared import write_file
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
 from orchestrator.plan.design.placement import shared
@@ -211,7 +211,7 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
         "of 2 x 25 Gb/s and 2 x 20 Mb/s"
     )
     beside = ("--hosts", "gpu02,gpu05", "--beside", "d.json", "-o", "e.json")
-    assert "d.json goes over oversubscribed, too: they share its uplinks" in run(*beside).stderr
+    assert "d.json also uses oversubscribed; the prediction does not account for its shared uplinks" in run(*beside).stderr
     told = json.loads(run(*beside, "--json").stdout)
     assert told["data"]["shared"] == [{"plan": "d.json", "segment": "oversubscribed"}]
     assert told["hint"].startswith("testbed up --inventory 'my lab' --topology e.json --as ")
@@ -220,11 +220,11 @@ def test_a_design_beside_a_plan_says_what_they_share_and_names_the_lab_in_what_c
 def test_a_disk_that_fills_leaves_plans_and_exports_as_they_were(lab: Lab, tmp_path: Path) -> None:
     found, plan = over(lab, "ideal"), tmp_path / "plan.json"
     export(found, lab, tmp_path / "out")
-    kept(plan, "{}")
+    write_file(plan, "{}")
     there = {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")}
     with room_for(10):
         with pytest.raises(Usage, match=r"plan\.json"):
-            kept(plan, "x" * 5000)
+            write_file(plan, "x" * 5000)
         with pytest.raises(OSError):
             export(found, lab, tmp_path / "out")
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*.*")} == there

@@ -58,8 +58,8 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
     fill(typed.runs / "r", 3)
     assert "1 run," in typed("status") and "none wanted" in typed("status")
-    assert "No InfluxDB is wanted" in typed("start", code=2)
-    assert "Nothing of this setting was running" in typed("stop")
+    assert "No InfluxDB is configured" in typed("start", code=2)
+    assert "Nothing was running for this setting" in typed("stop")
     assert "--to URL" in typed("replay", "r", code=2)
     assert typed.json("query", "r", "SELECT SUM(rx_bytes) AS n FROM port")["rows"] == [{"n": 3}]
 
@@ -208,13 +208,13 @@ def test_prune_removes_only_what_is_old_and_in_influxdb(typed: Typed, target: Ta
     monkeypatch.setenv("TESTBED_INFLUX_URL", target.url)
     monkeypatch.setenv("TESTBED_INFLUX_DB", target.db)
     said = typed("prune", "--older", "90d", "--yes")
-    assert "a  stays" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
+    assert "a  kept" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
     sink.Sink(Target(target.url, target.db), typed.home / "state", idle_s=0.0).run()
     assert "Would remove 2 journals, a to b" in typed("prune", "--older", "90d", "--dry-run")
     assert "asks before it acts" in typed("prune", "--older", "90d", code=2)
     assert "Removed 2 journals, a to b" in typed("prune", "--older", "90d", "--yes")
     assert [p.name for p in sorted(typed.runs.iterdir()) if (p / "telemetry").exists()] == ["c"]
-    assert "No journal is older" in typed("prune", "--older", "90d", "--yes")
+    assert "No journal older" in typed("prune", "--older", "90d", "--yes")
     assert "--older: 'soon'" in typed("prune", "--older", "soon", code=2)
 
 

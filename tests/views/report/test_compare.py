@@ -166,7 +166,7 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
 def test_an_interrupted_comparison_stays_where_it_was_stopped_and_says_so(typed: Typed, engine: Engine) -> None:
     engine.fail[5] = Interrupted("interrupted: taken back")
     body = compare(typed, *PLANS, "--repeats", 1, code=130)
-    assert "1 of 2 measurements are kept, and the lab is where it was stopped" in body["message"]
+    assert "1 of 2 measurements are saved; the lab was left as it was when stopped" in body["message"]
     assert not any(words.startswith("rollback") for words in engine.said)
 
 
@@ -223,7 +223,7 @@ def test_a_job_given_to_both_makes_different_jobs_the_same(typed: Typed, engine:
 
 
 def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
-    assert "two plans are wanted" in typed("compare", PLANS[0]).err
+    assert "two plans are required" in typed("compare", PLANS[0]).err
     assert "the job ends after 300 iterations" in typed("compare", *PLANS, "--iterations", 300).err
     assert "there is no comparison 'x'" in typed("compare", "--resume", "x").err
     assert "name nothing else" in typed("compare", *PLANS, "--resume", "x").err

@@ -387,10 +387,10 @@ def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> Non
     run = lab.up("ring", RING)
     said = typed("report", "nine")
     assert said.code == 2 and f"no run or campaign 'nine'; the latest runs are {run}" in said.err
-    assert "neither so long ago" in typed("report", "--since", "yesterday").err
+    assert "neither an age" in typed("report", "--since", "yesterday").err
     said = typed("report", "--plan", "torus")
-    assert said.code == 2 and "no run that changed something fits" in said.err
-    assert "name runs or use these" in typed("report", run, "--since", "7d").err
+    assert said.code == 2 and "no run that changed the lab matches" in said.err
+    assert "runs cannot be combined with" in typed("report", run, "--since", "7d").err
     (typed.home / "some.json").write_text("{}")
     said = typed("report", typed.home / "some.json")
     assert said.code == 3 and "this is no campaign" in said.err

@@ -127,7 +127,7 @@ def test_one_picture_tells_what_there_is_and_what_there_is_not(
     told.move(run)
     run.finish("ok")
     shown = ran("watch", "--once", "--passive").stdout
-    assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last move" in shown and "ocs1 switch" in shown and "\x1b" not in shown
+    assert re.search(r"gpu01 ● gpu02:p1", shown) and "the last change" in shown and "ocs1 switch" in shown and "\x1b" not in shown
     with monkeypatch.context() as patched:
         patched.setenv("COLUMNS", "70")
         narrow = ran("watch", "--once", "--passive")
@@ -192,7 +192,7 @@ def test_ui_prints_its_address_serves_and_ends_with_0(told: Told) -> None:
     assert picture["safe"]["plan"] == "topoopt-12" and picture["safe"]["state"] == "ready" and key[1] not in json.dumps(picture)
     entered = httpx.post(f"{url[0]}enter", json={"key": key[1]}, headers={"origin": url[0].rstrip("/")})
     assert entered.status_code == 200
-    assert "Another page may enter by" in lines_until(process, lambda line: True)[0]
+    assert "Key for another browser" in lines_until(process, lambda line: True)[0]
     with httpx.stream("GET", f"{url[0]}events") as answer:  # an open stream does not keep it
         next(answer.iter_lines())
         process.send_signal(signal.SIGINT)

@@ -1,0 +1,119 @@
+"""What came with the installation: `testbed examples`, `schema` and `version`."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from orchestrator.cli.call import Call, Result, verb
+
+_KINDS = (".json", ".py", ".yaml", ".md", ".toml")
+_USED_BY_EXPERIMENTS = ("bench_lab.py", "harness.py")
+
+
+def _home() -> Path:
+    """The directory with `examples` and the parts of `benchmarks` that they use. Raises: Missing."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    import optical_testbed
+    from optics.errors import Missing
+
+    if (optical_testbed.HOME / "examples" / "topoopt-12.json").is_file():  # run from its repository
+        return optical_testbed.HOME
+    try:
+        installed = files("optical-testbed") or []
+    except PackageNotFoundError:
+        installed = []
+    for file in installed:
+        if file.parts[-2:] == ("examples", "topoopt-12.json"):
+            return Path(str(file.locate())).resolve().parents[1]
+    raise Missing("the examples are not installed", hint="pip install --force-reinstall --no-deps optical-testbed")
+
+
+def _copy(home: Path, to: Path) -> list[Path]:
+    """Copy the examples into an empty or new directory. Raises: BadFile."""
+    import shutil
+
+    from optics.errors import BadFile
+
+    found = [path for folder in (home / "examples", home / "benchmarks") for path in sorted(folder.rglob("*")) if path.is_file()]
+    wanted = [
+        path
+        for path in found
+        if "__pycache__" not in path.parts
+        and path.suffix in _KINDS
+        and (path.parent.name != "benchmarks" or path.name in _USED_BY_EXPERIMENTS)
+    ]
+    try:
+        if to.exists() and (not to.is_dir() or any(to.iterdir())):
+            raise BadFile([f"{to}: exists and is not an empty directory"], hint="choose another one; nothing was written")
+        for path in wanted:
+            target = to / path.relative_to(home)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+    except OSError as error:
+        raise BadFile([f"{to}: {error.strerror}"], hint="choose another directory: testbed examples --copy DIR") from error
+    return [path.relative_to(home) for path in wanted]
+
+
+app = typer.Typer()
+
+
+class Schema(StrEnum):
+    """File formats that have a JSON Schema."""
+
+    plan = "plan"
+
+
+@verb(
+    app,
+    "examples",
+    "List the installed examples, or copy them into a directory.",
+    examples="testbed examples\ntestbed examples --copy trial\ncd trial && testbed up --topology examples/ring-12.json",
+    more="They are plans and workloads for the default lab, experiments (examples/experiments) and a template driver.",
+)
+def examples(
+    call: Call,
+    copy: Annotated[Path | None, typer.Option("--copy", metavar="DIR", help="Copy them into this new or empty directory.")] = None,
+) -> Result:
+    home = _home()
+    if copy is not None:
+        files = [str(path) for path in _copy(home, copy)]
+        hint = f"cd {copy} && testbed up --topology examples/topoopt-12.json"
+        return Result({"folder": str(copy), "files": [*files]}, f"Copied {len(files)} files to {copy}", hint=hint)
+    found = sorted(
+        str(path.relative_to(home)) for kind in ("*.json", "*/*.yaml", "*/*.py") for path in (home / "examples").glob(kind)
+    )
+    return Result({"folder": str(home / "examples"), "files": [*found]}, "\n".join(found), hint="testbed examples --copy DIR")
+
+
+@verb(app, "schema", "Print the JSON Schema of a file format.", examples="testbed schema plan > plan.schema.json")
+def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
+    from orchestrator.plan.reader import json_schema
+    from orchestrator.results import Json
+
+    found = cast(dict[str, Json], json_schema())
+    return Result(found, json.dumps(found, indent=2, ensure_ascii=False), verbatim=True)
+
+
+@verb(app, "version", "Print the versions of testbed and its dependencies.", examples="testbed version --json")
+def version(call: Call) -> Result:
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    names = ("optical-testbed", "ansible-core", "paramiko", "typer", "pydantic", "torch")
+    found = {}
+    for name in names:
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    found |= {"python": platform.python_version(), "kernel": platform.release()}
+    own = found.pop("optical-testbed")
+    rest = ", ".join(f"{k} {v}" for k, v in found.items())
+    return Result({"testbed": own, **found}, f"testbed {own}\n{rest}")

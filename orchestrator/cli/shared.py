@@ -1,0 +1,74 @@
+"""What several verbs share: declarations of options, durations, files they write, results of changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, is_stopped_lab
+from orchestrator.cli.completing import runs
+
+if TYPE_CHECKING:
+    from orchestrator.results import DownReport, PrewireReport, UpReport
+
+Run = Annotated[str | None, typer.Argument(metavar="[RUN]", help="Run ID, its last digits, or `last`.", autocompletion=runs)]
+ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with 8 if there are differences.")]
+Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print each event as one JSON object per line.")]
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write the result as JUnit XML.")]
+Passive = Annotated[bool, typer.Option("--passive", help="Only read files; do not connect to hosts.")]
+Unicode = Annotated[bool, typer.Option("--unicode/--no-unicode", help="Draw with block characters.")]
+
+
+def seconds(option: str, text: str, example: str) -> float:
+    """The value of an option that is a duration. Raises: Usage - it is none."""
+    from orchestrator.settings import duration
+
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise Usage(f"{option}: {error}", hint=f"{option} {example}") from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file as a whole. Raises: Usage - it cannot be written there."""
+    from orchestrator.atomic import write_whole
+
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise Usage(f"{path}: {error.strerror or error}", hint="choose a file that can be written") from error
+
+
+def require_running_lab(inventory: Path) -> None:
+    """Raises: Unreachable - the inventory is one of an emulated lab that is not running."""
+    from optics.errors import Unreachable
+
+    if is_stopped_lab(inventory):
+        raise Unreachable("the emulated lab is not running", hint="testbed lab start")
+
+
+def own_slice(call: Call) -> str:
+    """The key of the caller's part of the chosen lab in the run store."""
+    from orchestrator.session import load_lab
+    from orchestrator.store.keys import slice_of
+
+    return slice_of(load_lab(call.settings.inventory), call.settings)
+
+
+def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: str = "") -> Result:
+    """The result of a verb that changed the lab. retry: the command to give once what was left for manual repair is repaired."""
+    from orchestrator.cli import render
+    from orchestrator.results import PrewireReport, UpReport
+
+    if isinstance(report, PrewireReport):
+        return Result(report.to_json(), render.prewire(report, call.colour, call.said))
+    if isinstance(report, UpReport):
+        return Result(report.to_json(), render.up(report, call.colour, call.started, call.here, call.said))
+    text = render.down(report, call.colour, call.here, call.said)
+    if not report.left:
+        return Result(report.to_json(), text)
+    words = "1 thing is left for hands" if len(report.left) == 1 else f"{len(report.left)} things are left for hands"
+    hint = f"when they are mended: {retry or f'testbed resume {report.run}'}"
+    return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)

@@ -1,0 +1,81 @@
+"""`testbed status` and `testbed verify`: the state of the lab, and whether it is as planned."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.call import Call, Result, Usage, engine, is_stopped_lab, silent_words, unanswered, verb
+from orchestrator.cli.completing import rungs
+from orchestrator.cli.shared import ExitCode
+
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "status",
+    "Show the present state of the lab, as its devices and hosts report it.",
+    examples="""
+testbed status
+testbed status --exit-code      exit with 8 if the lab differs from the plan
+testbed status --json | jq .data.drift
+""",
+)
+def status(call: Call, exit_code: ExitCode = False) -> Result:
+    from orchestrator.cli import render
+
+    report = call.work(engine.status)
+    data, text = report.to_json(), render.status(report, call.colour, call.here)
+    silent = {d.name: d.code for d in report.devices if not d.ok} | {h.name: "" for h in report.hosts if not h.ok}
+    hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+    if (refused := unanswered(data, text, silent, hint)) is not None:
+        return refused
+    if report.drift and exit_code:
+        return Result(data, text, "DIFFERENCES", 8)
+    return Result(data, text)
+
+
+@verb(
+    app,
+    "verify",
+    "Verify the lab rung by rung: map, light, link, identity, forwarding, traffic.",
+    examples="""
+testbed verify
+testbed verify --rung map --rung light
+testbed verify --qualify                 measure rate and loss on every link
+testbed verify --collective              run a short all-reduce
+testbed verify --json | jq '.data.rungs[] | select(.ok | not)'
+""",
+    more="""
+Every rung is checked even if a lower one fails: together they locate the fault. --qualify and --collective load the links; while a
+job is running they require --beside-job. The exit code is 5 if a device or host of the plan does not answer, 7 if anything else is
+not as planned.
+""",
+)
+def verify(
+    call: Call,
+    rung: Annotated[
+        list[str] | None, typer.Option("--rung", metavar="NAME", help="Only this rung; may be repeated.", autocompletion=rungs)
+    ] = None,
+    qualify: Annotated[bool, typer.Option("--qualify", help="Measure rate and loss of every link under load.")] = False,
+    collective: Annotated[bool, typer.Option("--collective", help="Run a short all-reduce.")] = False,
+    beside_job: Annotated[bool, typer.Option("--beside-job", help="Load the links even while a job is running.")] = False,
+) -> Result:
+    from orchestrator.cli import render
+    from orchestrator.verify.rung import RUNGS
+
+    if unknown := [name for name in rung or () if name not in RUNGS]:
+        raise Usage(f"there is no rung {unknown[0]}", hint=f"one of {', '.join(RUNGS)}")
+    report = call.work(engine.verify, rungs=tuple(rung or ()), qualify=qualify, collective=collective, beside_job=beside_job)
+    data, text = report.to_json(), render.verify(report, call.colour)
+    if report.ok:
+        return Result(data, text)
+    failed = [f"{r.name} ({r.code})" for r in report.rungs if not r.ok]
+    words = f"not verified: {', '.join(failed)}"
+    if report.silent:
+        words += f"; {silent_words(list(report.silent))}"
+        hint = "testbed lab start" if is_stopped_lab(call.settings.inventory) else "testbed doctor"
+        return Result(data, text, "E-UNREACHABLE", 5, words, hint, ok=False)
+    return Result(data, text, "E-NOT-VERIFIED", 7, words, "testbed status", ok=False)
