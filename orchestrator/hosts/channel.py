@@ -21,7 +21,7 @@ from orchestrator.inventory.lab import Host
 if TYPE_CHECKING:
     import paramiko
 
-ATTACH = "exec python3 -S -E /var/lib/testbed/committer.py attach"
+ATTACH = "exec python3 -S -E /var/lib/testbed/agent/__main__.py attach"
 VERSION = 1
 OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 

@@ -305,7 +305,7 @@ class Hosts:
         }
 
     async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
-        """Open, drive or read measured flows (`resident/traffic.py`)."""
+        """Open, drive or read measured flows (`agent/traffic.py`)."""
         return await self._ask(requests, "traffic", timeout_s)
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:

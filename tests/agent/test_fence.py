@@ -56,13 +56,13 @@ def test_the_newest_run_works_and_everybody_may_look(peer: Peer, token: int) -> 
 
 def test_a_hand_at_the_host_has_no_token_and_is_not_refused(host: Space, peer: Peer, token: int) -> None:
     peer.ask("fence", token=token)
-    assert host.committer("call", {"op": "clear"})[0]["ok"]
+    assert host.agent("call", {"op": "clear"})[0]["ok"]
 
 
 def test_the_fence_outlives_the_committer(host: Space, peer: Peer, token: int) -> None:
     peer.ask("fence", token=token)
-    host.committer("stop")
-    host.committer("start")
+    host.agent("stop")
+    host.agent("start")
     again = host.attach()
     assert again.ask("clear", token=token - 1)["code"] == "overtaken"
     assert json.loads(host.run("cat", "/run/var/fence.json").stdout) == {"token": token}

@@ -226,7 +226,7 @@ async def test_a_committer_that_is_gone_is_told_and_provisioning_brings_it_back(
     port, key = emulated.lab.hosts["gpu01"].ssh.port, emulated.state / "id_ed25519"
     words = ["-p", str(port), "-i", str(key), "-o", f"UserKnownHostsFile={emulated.state / 'known_hosts'}", "root@127.0.0.1"]
     stop = await asyncio.create_subprocess_exec(
-        "ssh", *words, "python3 /var/lib/testbed/committer.py stop", stdout=asyncio.subprocess.DEVNULL
+        "ssh", *words, "python3 /var/lib/testbed/agent/__main__.py stop", stdout=asyncio.subprocess.DEVNULL
     )
     assert await stop.wait() == 0
     async with asyncio.timeout(5):

@@ -155,7 +155,7 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     assert facts.archive() == facts.archive.__wrapped__()
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(facts.archive()))) as tar:
         names = tar.getnames()
-    assert "committer.py" in names and "resident/daemon.py" in names
+    assert "agent/__main__.py" in names and "agent/daemon.py" in names
     assert f"workloads/{facts.workload_digest()}/workloads/train.py" in names
     assert len(facts.archive()) < render.COMMAND_LIMIT
 
@@ -191,8 +191,8 @@ def test_playbooks_decide_nothing_about_topology() -> None:
 
 
 def test_the_committer_needs_nothing_but_the_standard_library() -> None:
-    allowed = set(sys.stdlib_module_names) | {"resident"}
-    for path in facts.FILES.rglob("*.py"):
+    allowed = set(sys.stdlib_module_names) | {"agent"}
+    for path in facts.AGENT.rglob("*.py"):
         tree = ast.parse(path.read_text(), feature_version=(3, 9))
         for node in ast.walk(tree):
             names = (

@@ -102,7 +102,7 @@ def imports(file: Path) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
-@pytest.mark.parametrize(("folder", "own"), [("playbooks/files", {"resident"}), ("workloads", {"workloads", "torch", "numpy"})])
+@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", {"workloads", "torch", "numpy"})])
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
     known = sys.stdlib_module_names | own
     foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}

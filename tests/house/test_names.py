@@ -87,7 +87,7 @@ def test_every_request_sent_to_a_committer_is_one_it_knows() -> None:
                 case ast.Dict(keys=[ast.Constant(value="op"), *_], values=[ast.Constant(value=str(op)), *_]):
                     sent.add(op)
     known: set[str] = set()
-    for node in ast.walk(ast.parse((PLAYBOOKS / "files" / "resident" / "daemon.py").read_text())):
+    for node in ast.walk(ast.parse((ROOT / "agent" / "daemon.py").read_text())):
         match node:
             case ast.Assign(targets=[ast.Name(id="OPERATIONS")], value=ast.Dict(keys=keys)):
                 known = {key.value for key in keys if isinstance(key, ast.Constant)}  # type: ignore[misc]

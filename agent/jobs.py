@@ -16,7 +16,7 @@ import stat
 import subprocess
 import time
 
-from resident.basics import VAR, bad, integer, number, read, read_json, refused, write
+from agent.basics import VAR, bad, integer, number, read, read_json, refused, write
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")

@@ -2,7 +2,7 @@
 
 import json
 
-from resident.basics import VAR, Failure, integer, read_json, write
+from agent.basics import VAR, Failure, integer, read_json, write
 
 FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm", "job.start", "job.stop"))
 """Operations that change something; looking is everybody's."""

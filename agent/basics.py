@@ -7,7 +7,8 @@ VERSION = 1
 VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: facts, workloads, jobs
 RUN = os.environ.get("TESTBED_RUN", "/run/testbed")  # does not: what the kernel holds would be gone as well
 SOCKET = RUN + "/committer.sock"
-PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "committer.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = FOLDER + "/__main__.py"  # run by its path: `python3 -m` would import runpy, and an attach cannot afford it
 
 
 class Failure(Exception):
@@ -96,10 +97,9 @@ def own_sha():
     import hashlib
 
     digest = hashlib.sha256()
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for path in [PROGRAM, *sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".py"))]:
-        with open(path, "rb") as f:
-            digest.update(os.path.basename(path).encode() + b"\0" + f.read())
+    for name in sorted(n for n in os.listdir(FOLDER) if n.endswith(".py")):
+        with open(f"{FOLDER}/{name}", "rb") as f:
+            digest.update(name.encode() + b"\0" + f.read())
     return digest.hexdigest()
 
 

@@ -5,7 +5,7 @@ import socket
 import struct
 import time
 
-from resident.basics import bad, integer, number
+from agent.basics import bad, integer, number
 
 PROBE_PORT = 7187
 CROSS_S = 2.0

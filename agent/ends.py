@@ -7,7 +7,7 @@ import os
 import socket
 import time
 
-from resident.basics import bad, number
+from agent.basics import bad, number
 
 ETHERTYPE = 0x88B5  # IEEE 802 local experimental ethertype 1
 SIGNATURE = 32  # hexadecimal digits: 128 bits of HMAC-SHA256 (RFC 2104 section 5 allows half)

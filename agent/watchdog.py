@@ -9,10 +9,10 @@ import signal
 import sys
 import time
 
-from resident.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
-from resident.calls import alive, call
-from resident.daemon import Server
-from resident.jobs import start_time
+from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
+from agent.calls import alive, call
+from agent.daemon import Server
+from agent.jobs import start_time
 
 
 def child(heartbeat):

@@ -11,18 +11,18 @@ import struct
 import sys
 import time
 
-from resident import keeping
-from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
-from resident.client import Client
-from resident.ends import FibreEnds
-from resident.fence import Fence
-from resident.generations import Generations
-from resident.gpus import gpus
-from resident.jobs import Jobs
-from resident.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
-from resident.probes import Probes
-from resident.samples import Samples
-from resident.traffic import Traffic
+from agent import keeping
+from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
+from agent.client import Client
+from agent.ends import FibreEnds
+from agent.fence import Fence
+from agent.generations import Generations
+from agent.gpus import gpus
+from agent.jobs import Jobs
+from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
+from agent.probes import Probes
+from agent.samples import Samples
+from agent.traffic import Traffic
 
 
 class Server:

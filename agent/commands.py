@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 
-from resident.basics import VAR, Failure, bad, read, unpack
+from agent.basics import VAR, Failure, bad, read, unpack
 
 
 def given(argv):
@@ -18,13 +18,13 @@ def given(argv):
 
 
 def do_provision(argv):
-    from resident.provision import provision
+    from agent.provision import provision
 
     return [provision(given(argv))]
 
 
 def do_boot(_):
-    from resident.provision import provision
+    from agent.provision import provision
 
     facts = json.loads(read(VAR + "/provision.json", "null"))
     return [provision(facts)] if facts else []
@@ -35,33 +35,33 @@ def do_install(argv):
 
 
 def do_call(argv):
-    from resident.calls import call
+    from agent.calls import call
 
     requests = given(argv)
     return call(requests if isinstance(requests, list) else [requests])
 
 
 def do_stage(argv):
-    from resident.calls import call
+    from agent.calls import call
 
     requests = given(argv)
     return call([dict(r, op="stage") for r in (requests if isinstance(requests, list) else [requests])])
 
 
 def do_start(_):
-    from resident.watchdog import start
+    from agent.watchdog import start
 
     return [start()]
 
 
 def do_stop(_):
-    from resident.watchdog import stop
+    from agent.watchdog import stop
 
     return [stop()]
 
 
 def do_status(_):
-    from resident.calls import alive
+    from agent.calls import alive
 
     return [alive() or {"ok": False, "error": "not running"}]
 
@@ -72,7 +72,7 @@ def do_collect(argv):
     import io
     import tarfile
 
-    from resident.jobs import JOB_NAME
+    from agent.jobs import JOB_NAME
 
     name = argv[2] if len(argv) > 2 else ""
     if not JOB_NAME.match(name):
@@ -103,11 +103,11 @@ def main(argv, usage):
     """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything was refused."""
     command = argv[1] if len(argv) > 1 else ""
     if command == "gpus":
-        from resident.gpus import watch
+        from agent.gpus import watch
 
         return watch(float(argv[2]))
     if command == "serve":
-        from resident.watchdog import serve
+        from agent.watchdog import serve
 
         return serve()
     if command not in COMMANDS:

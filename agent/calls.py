@@ -4,7 +4,7 @@ import errno
 import json
 import socket
 
-from resident.basics import SOCKET
+from agent.basics import SOCKET
 
 
 def call(requests, timeout=60.0):

@@ -6,8 +6,8 @@ import os
 import struct
 import time
 
-from resident.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
-from resident.netlink import (
+from agent.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
+from agent.netlink import (
     CREATE,
     DELNEIGH,
     DELROUTE,

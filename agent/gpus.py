@@ -1,6 +1,6 @@
-"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the committer. A PCIe reading takes 20 ms.
+"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the agent. A PCIe reading takes 20 ms.
 
-`committer.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where there is no NVML or no GPU.
+`agent/__main__.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where there is no NVML or no GPU.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from resident.basics import PROGRAM, bad, number
+from agent.basics import PROGRAM, bad, number
 
 LIBRARY = "libnvidia-ml.so.1"
 # nvml.h: identifiers of fields; KiB over all links of a GPU, counted since the driver was loaded

@@ -6,8 +6,8 @@ import os
 import socket
 import struct
 
-from resident.basics import RUN, VAR, Failure, directories, execute, read, refused, write
-from resident.netlink import (
+from agent.basics import RUN, VAR, Failure, directories, execute, read, refused, write
+from agent.netlink import (
     CREATE,
     EXCL,
     FENCE_PREF,

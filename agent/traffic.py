@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 
-from resident.basics import bad, integer, number
+from agent.basics import bad, integer, number
 
 TOKEN = re.compile(r"^[0-9a-f]{16}$")
 FLOWS, BYTES, SECONDS, MBPS = 64, 64 << 20, 10.0, 1_000_000

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-from resident.basics import Failure
+from agent.basics import Failure
 
 TABLE_BASE, TABLES = 7000, 250
 RULE_PREF, FENCE_PREF = 7000, 7010

@@ -13,8 +13,8 @@ import struct
 import time
 import zlib
 
-from resident.basics import bad, number
-from resident.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs, link_values, links
+from agent.basics import bad, number
+from agent.netlink import DUMP, GETSTATS, HEADER, NEWLINK, REQUEST, Rtnl, attrs, link_values, links
 
 FIELDS = ("rx_pkts", "tx_pkts", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 STATS = struct.Struct("=8Q")  # the head of struct rtnl_link_stats64

@@ -11,9 +11,9 @@ import os
 import time
 import zlib
 
-from resident.basics import VAR, bad, integer, number, refused
-from resident.jobs import JOB_NAME, start_time
-from resident.samples import Host, Samples, lowly
+from agent.basics import VAR, bad, integer, number, refused
+from agent.jobs import JOB_NAME, start_time
+from agent.samples import Host, Samples, lowly
 
 FOLDER = VAR + "/ports"
 FILES = 4  # of so many jobs
