@@ -1,25 +1,32 @@
 """Requests to the daemon from a process on the same host."""
 
+from __future__ import annotations
+
 import errno
 import json
 import socket
 
 from agent.basics import SOCKET
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.shapes import Json
 
-def call(requests, timeout=60.0):
+
+def call(requests: list[Json], timeout: float = 60.0) -> list[Json]:
     """Send requests one after the other to the daemon and return its replies."""
     s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     s.settimeout(timeout)
     try:
         s.connect(SOCKET)
-        inbox, replies = b"", []
+        inbox = b""
+        replies: list[Json] = []
         for n, request in enumerate(requests):
             s.sendall(json.dumps(dict(request, id=n)).encode() + b"\n")
             while b"\n" not in inbox:
                 data = s.recv(1 << 18)
                 if not data:
-                    raise OSError(errno.ECONNRESET, "the committer closed the connection")
+                    raise OSError(errno.ECONNRESET, "the agent closed the connection")
                 inbox += data
             line, inbox = inbox.split(b"\n", 1)
             replies.append(json.loads(line))
@@ -28,7 +35,8 @@ def call(requests, timeout=60.0):
         s.close()
 
 
-def alive():
+def alive() -> Json | None:
+    """What the daemon of this host says of itself; None where none answers."""
     try:
         return call([{"op": "hello"}], 5.0)[0]
     except (OSError, ValueError):

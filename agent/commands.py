@@ -3,70 +3,78 @@
 Each subcommand imports only what it needs: on an emulated lab twelve of them start at the same moment on two cores.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import sys
 
-from agent.basics import VAR, Failure, bad, read, unpack
+from agent.basics import VAR, Failure, bad, read_json, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agent.shapes import Json
 
 
-def given(argv):
+def given(argv: list[str]) -> Any:
     """Read the subcommand's input: JSON from stdin, or gzipped and in base64 as an argument."""
     if len(argv) > 2:
         return unpack(argv[2])
     return json.load(sys.stdin)
 
 
-def do_provision(argv):
+def do_provision(argv: list[str]) -> list[Json]:
     from agent.provision import provision
 
     return [provision(given(argv))]
 
 
-def do_boot(_):
+def do_boot(_: list[str]) -> list[Json]:
     from agent.provision import provision
 
-    facts = json.loads(read(VAR + "/provision.json", "null"))
+    facts = read_json(VAR + "/provision.json")
     return [provision(facts)] if facts else []
 
 
-def do_install(argv):
+def do_install(argv: list[str]) -> list[Json]:
     return do_provision(argv) + do_start(argv)
 
 
-def do_call(argv):
+def do_call(argv: list[str]) -> list[Json]:
     from agent.calls import call
 
     requests = given(argv)
     return call(requests if isinstance(requests, list) else [requests])
 
 
-def do_stage(argv):
+def do_stage(argv: list[str]) -> list[Json]:
     from agent.calls import call
 
     requests = given(argv)
     return call([dict(r, op="stage") for r in (requests if isinstance(requests, list) else [requests])])
 
 
-def do_start(_):
+def do_start(_: list[str]) -> list[Json]:
     from agent.watchdog import start
 
     return [start()]
 
 
-def do_stop(_):
+def do_stop(_: list[str]) -> list[Json]:
     from agent.watchdog import stop
 
     return [stop()]
 
 
-def do_status(_):
+def do_status(_: list[str]) -> list[Json]:
     from agent.calls import alive
 
     return [alive() or {"ok": False, "error": "not running"}]
 
 
-def do_collect(argv):
+def do_collect(argv: list[str]) -> list[Json]:
     """Print one job's directory as a compressed archive in base64: what `collect.yml` brings home."""
     import base64
     import io
@@ -99,7 +107,7 @@ COMMANDS = {
 }
 
 
-def main(argv, usage):
+def main(argv: list[str], usage: str | None) -> int:
     """Run one subcommand; results go to stdout as JSON lines, the exit status is 1 when anything was refused."""
     command = argv[1] if len(argv) > 1 else ""
     if command == "gpus":
@@ -111,7 +119,7 @@ def main(argv, usage):
 
         return serve()
     if command not in COMMANDS:
-        sys.stderr.write(usage)
+        sys.stderr.write(usage or "")
         return 2
     try:
         replies = COMMANDS[command](argv)

@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.basics import VERSION
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import paramiko
 
 ATTACH = "exec python3 -S -E /var/lib/testbed/agent/__main__.py attach"
-VERSION = 1
 OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 
 

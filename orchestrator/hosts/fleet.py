@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.fence import FENCED
 from optics import Garbled, HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
 from optics.plan import Job
 from orchestrator.credentials import withheld
@@ -39,9 +40,6 @@ from orchestrator.hosts.runner import Ansible, Play
 from orchestrator.inventory.lab import Lab
 
 T = TypeVar("T")
-
-FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm", "job.start", "job.stop"))
-"""What a committer does only for the newest run it has heard of: requests that change something carry the run's token."""
 
 
 class Hosts:

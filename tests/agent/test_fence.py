@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.hosts import fleet
+from agent import fence
 from tests.agent.space import Peer, Space
 
 STAGE = {"generation": 1, "routes": [["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]], "neighbours": []}
@@ -24,8 +24,8 @@ FENCED = [
 ]
 
 
-def test_the_operators_side_sends_its_token_with_exactly_these() -> None:
-    assert {op for op, _ in FENCED} == fleet.FENCED
+def test_exactly_these_operations_are_fenced() -> None:
+    assert {op for op, _ in FENCED} == fence.FENCED
 
 
 @pytest.fixture

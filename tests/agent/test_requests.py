@@ -33,7 +33,7 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
     [
         (b"what?", "bad-request", "not a JSON line"),
         (b"[1]", "bad-request", "a request is a JSON object"),
-        (b'{"id":1,"op":"fly"}', "unknown-op", "unknown op 'fly'; this committer knows adopt, arm"),
+        (b'{"id":1,"op":"fly"}', "unknown-op", "unknown op 'fly'; this agent knows adopt, arm"),
         (b'{"id":1,"op":["hello"]}', "unknown-op", "unknown op ['hello']"),
         (b'{"id":1,"op":"commit"}', "bad-request", "generation: a whole number >= 1 is needed, got None"),
         (b'{"id":1,"op":"commit","generation":true}', "bad-request", "got True"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import gzip
 import io
 import json
-import re
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -172,37 +169,12 @@ def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each
     assert isinstance(one_error({"b": Refused("b: no")}), Refused)
 
 
-def test_every_variable_a_playbook_reads_is_provided_and_the_reverse() -> None:
-    provided = set(re.findall(r'"(testbed_[a-z_]+)":', Path(fleet.__file__).read_text()))
-    documented, read = set(), set()
-    for playbook in facts.PLAYBOOKS.glob("*.yml"):
-        text = playbook.read_text()
-        documented |= set(re.findall(r"^#   (testbed_[a-z_]+) ", text, re.MULTILINE))
-        read |= {name for expression in re.findall(r"{{(.*?)}}", text) for name in re.findall(r"testbed_[a-z_]+", expression)}
-    assert provided == read == documented
-
-
 def test_playbooks_decide_nothing_about_topology() -> None:
     playbooks = sorted(p.name for p in facts.PLAYBOOKS.glob("*.yml"))
     assert playbooks == ["collect.yml", "launch.yml", "provision.yml", "stage_rules.yml", "stop_job.yml"]
     for name in playbooks:
         text = (facts.PLAYBOOKS / name).read_text()
         assert "set_fact" not in text and "when:" not in text.replace("changed_when:", "") and "gather_facts: false" in text
-
-
-def test_the_committer_needs_nothing_but_the_standard_library() -> None:
-    allowed = set(sys.stdlib_module_names) | {"agent"}
-    for path in facts.AGENT.rglob("*.py"):
-        tree = ast.parse(path.read_text(), feature_version=(3, 9))
-        for node in ast.walk(tree):
-            names = (
-                [a.name for a in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-            assert {name.split(".")[0] for name in names} <= allowed, path
 
 
 def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:

@@ -111,6 +111,30 @@ def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own
     assert [name for name in imports(tmp_path / "planted.py") if name not in known] == ["yaml"]
 
 
+def newer_than_hosts_promise(folder: Path) -> list[str]:
+    """Files that Python 3.9 cannot parse."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        try:
+            ast.parse(file.read_text(), feature_version=(3, 9))
+        except SyntaxError:
+            found.append(file.name)
+    return found
+
+
+def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
+    assert not newer_than_hosts_promise(ROOT / "agent")
+    (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
+    assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
+
+
+def test_the_agent_imports_no_types_at_run_time() -> None:
+    modules = ", ".join(f"agent.{file.stem}" for file in (ROOT / "agent").glob("*.py") if file.stem not in ("__main__", "shapes"))
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
 @pytest.mark.parametrize("module", ["orchestrator.cli.main", "orchestrator.cli.change", "orchestrator.results"])
 def test_the_command_line_starts_without_the_heavy_libraries(module: str) -> None:
     heavy = "{'paramiko', 'pyvisa', 'serial', 'ansible', 'ansible_runner', 'influxdb_client', 'torch', 'yaml', 'pydantic'}"
