@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from drivers.registry import open_device
-from optics import Change, HostPort, Link, Refused, TestbedError, Unreachable
+from optics import Change, HostPort, Link, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.fabric.rules import Rules, hops, rules
-from orchestrator.hosts import Committed, Hello, Hosts, HostSide, Probe, job_name
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.hosts import Committed, Hello, Hosts, job_name
+from orchestrator.inventory.lab import read_lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -276,9 +276,3 @@ async def test_what_ansible_said_is_kept(hosts: Hosts, tmp_path: Path) -> None:
     await hosts.stage({1: {"gpu01": frozenset()}})
     [output] = [p for p in tmp_path.glob("ansible/*-stage_rules/artifacts/*/stdout") if "gpu01" in p.read_text()]
     assert "Stage route generations" in output.read_text()
-
-
-def test_the_real_hosts_are_what_the_engine_asks_for(tmp_path: Path, emulated: Emulated) -> None:
-    side: HostSide = Hosts(emulated.lab, emulated.inventory, tmp_path)
-    assert side.macs() == {} and isinstance(Probe("a", "b", False), Probe) and issubclass(Unreachable, TestbedError)
-    assert isinstance(emulated.lab, Lab)

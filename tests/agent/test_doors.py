@@ -20,7 +20,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_another_user_of_a_host_neither_speaks_to_the_committer_nor_reads_its_state(host: Space) -> None:
+def test_another_user_of_a_host_neither_speaks_to_the_agent_nor_reads_its_state(host: Space) -> None:
     run = ENV["TESTBED_RUN"]
     doors = [f"{run}/committer.sock", run, f"{run}/generations", f"{run}/committer.lock", f"{run}/start.lock"]
     python = [sys.executable, "-S", "-E", "-c", KNOCK]
