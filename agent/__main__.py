@@ -11,7 +11,7 @@ supervises the jobs of this host.
     start|stop|status          the daemon (a watchdog and its child), idempotent
     provision < facts.json     sysctls, host0, addresses, links up; prints what changed and what it read back
     install < facts.json       provision, then start
-    stage < request.json       one request to the daemon; `call` sends any request (a list: one after the other)
+    call < request.json        one request to the daemon; of a list, one after the other
     collect JOB                one job's directory as a compressed archive
     gpus SECONDS               prints what NVML says of this host's GPUs; ends at once where there are none
     attach                     hands stdin and stdout to the daemon: the operator's persistent channel

@@ -15,24 +15,17 @@ if TYPE_CHECKING:
 
 def call(requests: list[Json], timeout: float = 60.0) -> list[Json]:
     """Send requests one after the other to the daemon and return its replies."""
-    s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    s.settimeout(timeout)
-    try:
+    replies: list[Json] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s, s.makefile("rb") as lines:
+        s.settimeout(timeout)
         s.connect(SOCKET)
-        inbox = b""
-        replies: list[Json] = []
         for n, request in enumerate(requests):
             s.sendall(json.dumps(dict(request, id=n)).encode() + b"\n")
-            while b"\n" not in inbox:
-                data = s.recv(1 << 18)
-                if not data:
-                    raise OSError(errno.ECONNRESET, "the agent closed the connection")
-                inbox += data
-            line, inbox = inbox.split(b"\n", 1)
+            line = lines.readline()
+            if not line.endswith(b"\n"):
+                raise OSError(errno.ECONNRESET, "the agent closed the connection")
             replies.append(json.loads(line))
-        return replies
-    finally:
-        s.close()
+    return replies
 
 
 def alive() -> Json | None:

@@ -17,72 +17,44 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
+COMMANDS = ("boot", "call", "collect", "install", "provision", "start", "status", "stop")
+
 
 def given(argv: list[str]) -> Any:
     """Read the subcommand's input: JSON from stdin, or gzipped and in base64 as an argument."""
-    if len(argv) > 2:
-        return unpack(argv[2])
-    return json.load(sys.stdin)
+    return unpack(argv[2]) if len(argv) > 2 else json.load(sys.stdin)
 
 
-def do_provision(argv: list[str]) -> list[Json]:
-    from agent.provision import provision
+def replies(command: str, argv: list[str]) -> list[Json]:
+    """Run one of COMMANDS."""
+    if command in ("boot", "install", "provision"):
+        from agent.provision import provision
 
-    return [provision(given(argv))]
+        facts = read_json(VAR + "/provision.json") if command == "boot" else given(argv)
+        done = [provision(facts)] if facts or command != "boot" else []
+        return done + replies("start", argv) if command == "install" else done
+    if command in ("start", "stop"):
+        from agent import watchdog
 
+        return [watchdog.start() if command == "start" else watchdog.stop()]
+    if command == "collect":
+        return [collect(argv[2] if len(argv) > 2 else "")]
+    from agent.calls import alive, call
 
-def do_boot(_: list[str]) -> list[Json]:
-    from agent.provision import provision
-
-    facts = read_json(VAR + "/provision.json")
-    return [provision(facts)] if facts else []
-
-
-def do_install(argv: list[str]) -> list[Json]:
-    return do_provision(argv) + do_start(argv)
-
-
-def do_call(argv: list[str]) -> list[Json]:
-    from agent.calls import call
-
+    if command == "status":
+        return [alive() or {"ok": False, "error": "not running"}]
     requests = given(argv)
     return call(requests if isinstance(requests, list) else [requests])
 
 
-def do_stage(argv: list[str]) -> list[Json]:
-    from agent.calls import call
-
-    requests = given(argv)
-    return call([dict(r, op="stage") for r in (requests if isinstance(requests, list) else [requests])])
-
-
-def do_start(_: list[str]) -> list[Json]:
-    from agent.watchdog import start
-
-    return [start()]
-
-
-def do_stop(_: list[str]) -> list[Json]:
-    from agent.watchdog import stop
-
-    return [stop()]
-
-
-def do_status(_: list[str]) -> list[Json]:
-    from agent.calls import alive
-
-    return [alive() or {"ok": False, "error": "not running"}]
-
-
-def do_collect(argv: list[str]) -> list[Json]:
-    """Print one job's directory as a compressed archive in base64: what `collect.yml` brings home."""
+def collect(name: str) -> Json:
+    """One job's directory as a compressed archive in base64, for `collect.yml`."""
     import base64
     import io
     import tarfile
 
     from agent.jobs import JOB_NAME
 
-    name = argv[2] if len(argv) > 2 else ""
     if not JOB_NAME.match(name):
         raise bad(f"name: {name!r} is not a job's name")
     buffer = io.BytesIO()
@@ -91,20 +63,7 @@ def do_collect(argv: list[str]) -> list[Json]:
         for ending, shown in ((".json", "/job.json"), (".exit", "/exit")):
             with contextlib.suppress(FileNotFoundError):  # a job that runs has no exit status
                 archive.add(VAR + "/started/" + name + ending, arcname=name + shown)
-    return [{"archive": base64.b64encode(buffer.getvalue()).decode()}]
-
-
-COMMANDS = {
-    "boot": do_boot,
-    "call": do_call,
-    "collect": do_collect,
-    "install": do_install,
-    "provision": do_provision,
-    "stage": do_stage,
-    "start": do_start,
-    "status": do_status,
-    "stop": do_stop,
-}
+    return {"archive": base64.b64encode(buffer.getvalue()).decode()}
 
 
 def main(argv: list[str], usage: str | None) -> int:
@@ -122,11 +81,11 @@ def main(argv: list[str], usage: str | None) -> int:
         sys.stderr.write(usage or "")
         return 2
     try:
-        replies = COMMANDS[command](argv)
+        found = replies(command, argv)
     except Failure as e:
-        replies = [{"ok": False, "code": e.code, "error": str(e)}]
+        found = [{"ok": False, "code": e.code, "error": str(e)}]
     except (OSError, ValueError) as e:
-        replies = [{"ok": False, "code": "failed", "error": f"{command}: {e}"}]
-    for reply in replies:
+        found = [{"ok": False, "code": "failed", "error": f"{command}: {e}"}]
+    for reply in found:
         print(json.dumps(reply, separators=(",", ":")))
-    return 0 if all(r.get("ok", True) for r in replies) else 1
+    return 0 if all(r.get("ok", True) for r in found) else 1

@@ -56,7 +56,7 @@ class Server:
         self.interfaces = links(self.nl)
         os.set_blocking(self.events.socket.fileno(), False)
         self.register(self.events.socket.fileno(), self.link_events)
-        self.generations = Generations(self.nl, self.interfaces, self.broadcast, self.timer, self.cancelled.add)
+        self.generations = Generations(self)
         self.generations.load()
         self.fence = Fence(self.generations.disarm)
         self.samples = Counters(self)

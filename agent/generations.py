@@ -34,27 +34,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.netlink import Rtnl
-    from agent.shapes import Armed, Json, Link, Pending
+    from agent.daemon import Server
+    from agent.shapes import Armed, Json, Pending
 
 LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
 
 
 class Generations:
-    """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history.
+    """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history."""
 
-    `events(dict)` sends an event to clients; `timer(ns, fn)` and `cancel(handle)` run the timed revert.
-    """
-
-    def __init__(
-        self,
-        nl: Rtnl,
-        interfaces: dict[str, Link],
-        events: Callable[[Json], None],
-        timer: Callable[[int, Callable[[], object]], int],
-        cancel: Callable[[int], None],
-    ) -> None:
-        self.nl, self.interfaces, self.events, self.timer, self.cancel = nl, interfaces, events, timer, cancel
+    def __init__(self, server: Server) -> None:
+        self.nl, self.interfaces, self.events, self.timer = server.nl, server.interfaces, server.broadcast, server.timer
+        self.cancel = server.cancelled.add
         self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it
         self.active: int | None = None
         self.previous: int | None = None
