@@ -82,12 +82,12 @@ def unpack(text: Any) -> Any:
 
 
 def directories() -> None:
-    """Make our directories, all of them root's: the user of jobs may pass through some of them, and write into none."""
+    """Make the agent's directories, all owned by root: the user of jobs may traverse some of them, and write into none."""
     for path, mode in (
         (VAR, 0o711),
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
         (VAR + "/checkpoints", 0o711),  # likewise
-        (VAR + "/started", 0o700),  # what we note of jobs: root signals the process that stands there
+        (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
         (RUN, 0o700),
         (RUN + "/generations", 0o700),

@@ -79,10 +79,10 @@ class FibreEnds:
         self.socket.sendto(text, (interface, ETHERTYPE, 0, 0, target))
 
     def neighbours(self, request: Json, answer: Answer) -> None:
-        """Ask at `ports` until each is answered or time is up; answer once every lit port of `hear` has heard somebody.
+        """Ask at `ports` until each is answered or time is up; reply once every lit port of `hear` has received a frame.
 
-        Without `hear`: once every lit port was answered. Asking goes on afterwards where nobody answered, because on a one-way link
-        nobody can, and the far end may still be waiting to hear us.
+        Without `hear`: once every lit port was answered. Asking goes on afterwards where no answer came, because on a one-way link
+        none can, and the far end may still be waiting for a frame.
         """
         ports = self.server.ports
         wanted = sorted(ports) if request.get("ports") is None else request["ports"]
@@ -99,7 +99,7 @@ class FibreEnds:
         nonce = binascii.hexlify(os.urandom(6)).decode()
         self.looks[nonce] = look
         end = time.monotonic_ns() + int(number(request, "timeout_s", 0.3) * 1e9)
-        told = False
+        replied = False
 
         def lit(port: int) -> bool:
             return bool(self.server.interfaces.get(ports[port], {}).get("carrier"))
@@ -109,11 +109,11 @@ class FibreEnds:
                 return all(p in look.answered for p in wanted if lit(p))
             return all(p in look.heard for p in hear if lit(p))
 
-        def tell() -> None:
-            nonlocal told
-            if told:
+        def reply() -> None:
+            nonlocal replied
+            if replied:
                 return
-            told = True
+            replied = True
             found: Json = {}
             for port in dict.fromkeys([*wanted, *(hear or [])]):
                 found[str(port)] = {"interface": ports[port], "carrier": lit(port), "answered": look.answered.get(port)}
@@ -124,18 +124,18 @@ class FibreEnds:
             now = time.monotonic_ns()
             missing = [p for p in wanted if p not in look.answered]
             if now >= end:
-                tell()
+                reply()
                 self.looks.pop(nonce, None)
                 return
             for port in missing:
                 with contextlib.suppress(OSError):  # dark
                     self.send(ports[port], b"\xff" * 6, look.sealed("q", nonce, self.server.host, port))
-            # Once everybody answered we stay only to answer others.
+            # Once all have answered, this look stays only to answer others.
             self.server.timer(min(end, now + pause) if missing else end, lambda: ask(min(2 * pause, 64_000_000)))
 
         def news() -> None:
-            if not told and known():
-                tell()
+            if not replied and known():
+                reply()
 
         look.news = news
         ask(4_000_000)

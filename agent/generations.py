@@ -283,9 +283,9 @@ class Generations:
         """Commit by ourselves as soon as every listed interface has carrier.
 
         Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
-        number of times its carrier came up tells the new from the old even when both changes arrive as one event.
+        number of times its carrier came up distinguishes the new from the old even when both changes arrive as one event.
 
-        cross: neighbours' addresses to ask as soon as it is committed; `crossed` tells when all have answered.
+        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows when all have answered.
         """
         generation = integer(request, "generation", 1)
         names = request.get("when_up")

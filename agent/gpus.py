@@ -118,12 +118,12 @@ class Gpus:
 
     def __init__(self, server: Server, client: Client, interval_s: float) -> None:
         self.server, self.client, self.rest = server, client, b""
-        self.fd, theirs = os.pipe()
+        self.fd, write_end = os.pipe()
         argv = [sys.executable, "-S", "-E", PROGRAM, "gpus", str(interval_s)]
         self.child: subprocess.Popen[bytes] | None = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL
+            argv, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.DEVNULL
         )
-        os.close(theirs)
+        os.close(write_end)
         os.set_blocking(self.fd, False)
         server.register(self.fd, self.readable)
 

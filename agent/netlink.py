@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TABLE_BASE, TABLES = 7000, 250
 RULE_PREF, FENCE_PREF = 7000, 7010
-PROTOCOL = 183  # rtnetlink protocol number of our routes and rules, given to no routing daemon: tells our routes from others
+PROTOCOL = 183  # rtnetlink protocol number of our routes and rules, given to no routing daemon: marks our routes
 
 
 NEWLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = 16, 18, 20, 22, 24, 25, 26

@@ -60,7 +60,7 @@ class Rounds:
 
 
 class Probes:
-    """Path probes: a UDP echo that tells how often the packet was forwarded, from the TTL it arrived with."""
+    """Path probes: a UDP echo that reports how often the packet was forwarded, from the TTL it arrived with."""
 
     HEAD = struct.Struct("=4sQ")
 
@@ -154,7 +154,7 @@ class Probes:
         )
 
     def cross(self, generation: int, addresses: list[str]) -> None:
-        """Tell when every neighbour behind a new link has answered over it: the first packets there and back."""
+        """Send an event when every neighbour behind a new link has answered over it: the first packets there and back."""
 
         def finish(reply: Json) -> None:
             event = {"event": "crossed", "generation": generation, "t_ns": time.monotonic_ns()}

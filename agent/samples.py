@@ -165,24 +165,24 @@ def sampled(out: int, ports: dict[int, str], step_ns: int, batch_ns: int) -> Non
     """Sample until SIGTERM, or until the reader is gone; a JSON line per batch."""
     host = Host(ports)
     samples = Samples(host)
-    told: list[bool] = []
-    signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    ending: list[bool] = []
+    signal.signal(signal.SIGTERM, lambda *_: ending.append(True))
     rows: list[bytes] = []
     numbers, missed, began = samples.numbers, 0, time.monotonic_ns()
     due = began + step_ns
     while True:
         now = time.monotonic_ns()
-        if now < due and not told:
+        if now < due and not ending:
             time.sleep((due - now) / 1e9)
         host.hear()
         there, row = samples.row()
         now = time.monotonic_ns()
-        if rows and (there is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or told):
+        if rows and (there is not numbers or now - began >= batch_ns or len(rows) >= MOST_ROWS or ending):
             packed = base64.b64encode(zlib.compress(b"".join(rows), 1)).decode()
             line = {"t_ns": now, "numbers": numbers, "rows": packed, "missed": missed}
             os.write(out, json.dumps(line, separators=(",", ":")).encode() + b"\n")
             rows, missed, began = [], 0, now
-        if told:
+        if ending:
             return
         rows.append(row)
         numbers = there
@@ -226,7 +226,7 @@ class Counters(Samples):
     def counters(self, request: Json, client: Client, answer: Answer) -> Json | None:
         """Answer with one look. With `interval_s` (s, >= 0.001) samples follow from now on; null or 0 ends them."""
         if "interval_s" not in request:
-            return self.told()
+            return self.reading()
         interval_s, batch_s = number(request, "interval_s", None) or 0, number(request, "batch_s", BATCH_S)
         if 0 < interval_s < LEAST_S:
             raise bad(f"interval_s: at least {LEAST_S} seconds are needed, got {interval_s!r}")
@@ -234,11 +234,11 @@ class Counters(Samples):
         if interval_s:
             client.counting = Series(self.server, client, int(interval_s * 1e9), int(batch_s * 1e9))
         if before is None:
-            return self.told()
-        before.stop(lambda: answer(self.told()))
+            return self.reading()
+        before.stop(lambda: answer(self.reading()))
         return None
 
-    def told(self) -> Json:
+    def reading(self) -> Json:
         self.keep()
         return {"t_ns": time.monotonic_ns(), "ports": self.look(), "downs": self.downs}
 
@@ -254,15 +254,15 @@ class Series:
         self.rest, self.held_ns = b"", 0
         self.held: list[bytes] = []
         self.then: Callable[[], None] | None = None
-        self.fd, theirs = os.pipe()
+        self.fd, write_end = os.pipe()
         self.pid: int | None = os.fork()
         if not self.pid:
             try:
-                lowly(theirs)
+                lowly(write_end)
                 sampled(1, server.ports, step_ns, min(batch_ns, LONGEST_NS))
             finally:
                 os._exit(0)
-        os.close(theirs)
+        os.close(write_end)
         os.set_blocking(self.fd, False)
         server.register(self.fd, self.readable)
 

@@ -181,12 +181,12 @@ class Traffic:
         udp = {}
         for name, size, s in opened:
             udp[name] = s.getsockname()[1]
-            self.apart(partial(receive, s, token.encode(), size, end), s, partial(self.told, token, name))
+            self.apart(partial(receive, s, token.encode(), size, end), s, partial(self.received, token, name))
         # Results that are never asked for are dropped.
         self.server.timer(time.monotonic_ns() + int((seconds + 10.0) * 1e9), lambda: self.listening.pop(token, None))
         return {"udp": udp}
 
-    def told(self, token: str, name: str, result: Json) -> None:
+    def received(self, token: str, name: str, result: Json) -> None:
         look = self.listening.get(token)
         if look is not None:
             look["heard"][name] = result

@@ -189,7 +189,7 @@ class Step:
         return begin_ns, record
 
     def _meet(self, says: float = 0.0) -> int:
-        """Wait for everybody; return when (monotonic ns) all were there. `_said` is then the sum of what they said."""
+        """Wait for all ranks; return when (monotonic ns) all were there. `_said` is then the sum of what they gave."""
         self._job.synchronize()
         self._said.fill_(says)
         self._meeting.allreduce([self._said]).wait()

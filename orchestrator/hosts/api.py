@@ -27,10 +27,10 @@ class PortState:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers on a host and what it holds. `installed` is false where no committer runs; the rest is then empty.
+    """The agent of a host and what it holds. `installed` is false where none runs; the rest is then empty.
 
     provision: digest of the facts and programs last provisioned. pending_s: seconds until it goes back to `pending_to` by itself.
-    token: the highest of a run that it has heard; it does nothing for a run with a lower one.
+    token: the highest it has seen; it refuses changes by a run with a lower one.
     """
 
     host: HostName
@@ -50,7 +50,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What provisioning changed on a host, and what its kernel could not do; `started`: the committer was (re)started."""
+    """What provisioning changed on a host, and what its kernel could not do; `started`: the agent was (re)started."""
 
     host: HostName
     changed: tuple[str, ...]
@@ -60,7 +60,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table nobody looks at yet. `congctl`: the congestion control its routes pin, None = the host's own."""
+    """A generation in a table that no rule selects yet. `congctl`: the congestion control its routes pin, None = the host's own."""
 
     generation: int
     routes: int
@@ -82,7 +82,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, or none. `hops`: links crossed on the way there, `back_hops` on the way back; `answered_by`: who said so."""
+    """One answer, or none. `hops`: links crossed on the way there, `back_hops` on the way back; `answered_by`: which host."""
 
     source: HostName
     address: str
@@ -136,9 +136,9 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """Something a host said unasked. kind: link, committed, crossed, reverted, expired, failed, counters, gpus, job, lost.
+    """An event of a host. kind: link, committed, crossed, reverted, expired, failed, counters, gpus, job, lost.
 
-    at_ns: when it happened on the host, on this machine's clock; `values` as the committer wrote them.
+    at_ns: when it happened on the host, on this machine's clock; `values` as the agent sent them.
     """
 
     host: HostName

@@ -50,17 +50,17 @@ class Channels:
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
-        """What connected hosts hold now, asked over the channels there are: a millisecond instead of a login."""
+        """What connected hosts hold now, asked over the open channels: a millisecond instead of a login."""
         answers = await self._ask({name: {} for name in self._names(names)}, "hello")
         self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
         return {name: self.hellos[name] for name in answers}
 
     def attached(self) -> tuple[HostName, ...]:
-        """Hosts whose committer can be asked now."""
+        """Hosts with an open channel."""
         return tuple(name for name, channel in self._channels.items() if channel.attached)
 
     def unprovisioned(self) -> tuple[HostName, ...]:
-        """Connected hosts whose facts, committer or workloads are not what this program would install."""
+        """Connected hosts whose facts, agent or workloads are not what this program would install."""
         return tuple(n for n, h in self.lab.hosts.items() if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"])
 
     def macs(self) -> Mapping[HostPort, Macs]:
@@ -68,13 +68,13 @@ class Channels:
         return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}
 
     async def fence(self, token: int, names: Collection[HostName]) -> None:
-        """From now on speak as the run with `token`; these hosts listen to no older run any more, and drop what one has armed.
+        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what one has armed.
 
         Raises: Locked - a newer run holds one of them.
         """
         self.token = token
-        strangers = self.unprovisioned()  # an older committer knows no fence
-        await self._all([name for name in names if name in self.hellos and name not in strangers], "fence", {})
+        unprovisioned = self.unprovisioned()  # an older agent knows no fence
+        await self._all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
         """Return a queue that gets every event from now on; give it back with `unsubscribe`."""

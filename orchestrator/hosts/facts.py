@@ -1,4 +1,4 @@
-"""What a host must be before routes make sense, as facts for the committer's `provision`, and the archive that installs it."""
+"""The facts that the agent's `provision` applies to a host, and the archive that installs the agent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def facts(host: Host) -> dict[str, Any]:
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
     kernel = host.forwarding == "kernel"
     sysctls = [list(s) for s in SYSCTLS]
-    # a dot inside an interface name (VLANs) is escaped: the committer turns the others into slashes
+    # a dot inside an interface name (VLANs) is escaped: the agent turns the others into slashes
     sysctls += [
         [f"net.ipv4.conf.{name.replace('.', chr(92) + '.')}.{key}", value, needed]
         for name in names

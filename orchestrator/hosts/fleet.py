@@ -41,7 +41,7 @@ class Hosts(Routes, Measurements):
         await self.close()
 
     async def close(self) -> None:
-        """Close every channel and Ansible's connections. Committers, routes and jobs stay."""
+        """Close every channel and Ansible's connections. Agents, routes and jobs stay."""
         ansible = asyncio.get_running_loop().run_in_executor(self._threads, self._ansible.close)
         await asyncio.gather(ansible, *(channel.close() for channel in self._channels.values()))
         self._threads.shutdown(wait=False)
@@ -49,15 +49,15 @@ class Hosts(Routes, Measurements):
     # --- through Ansible
 
     async def provision(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Provisioned]:
-        """Install and start the committer, bring the host to its facts, and attach to it. Idempotent."""
+        """Install and start the agent, apply the host's facts, and attach. Idempotent."""
         names = self._names(names)
         if not names:
             return {}
-        told = {name: render.pack(facts.facts(self.lab.hosts[name]), name) for name in names}
+        payloads = {name: render.pack(facts.facts(self.lab.hosts[name]), name) for name in names}
         play = await self._play(
             "provision.yml",
             names,
-            {"testbed_archive": facts.archive(), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": told},
+            {"testbed_archive": facts.archive(), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": payloads},
         )
         found = {}
         for name in names:
@@ -65,7 +65,7 @@ class Hosts(Routes, Measurements):
             found[name] = Provisioned(name, tuple(done["changed"]), tuple(done["notes"]), started["started"])
         failed = {name: hello for name, hello in (await self.connect(names)).items() if not isinstance(hello, Hello)}
         failed |= {
-            name: Refused(f"{name}: provisioned, but its committer does not answer")
+            name: Refused(f"{name}: provisioned, but its agent does not answer")
             for name in names
             if name not in failed and not self.hellos[name].installed
         }
@@ -74,13 +74,13 @@ class Hosts(Routes, Measurements):
         return found
 
     async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]:
-        """Put route generations into tables nobody looks at yet, all in one play."""
-        told = render.payloads(generations, self._token())
-        if not told:
+        """Put route generations into tables that no rule selects yet, all in one play."""
+        payloads = render.payloads(generations, self._token())
+        if not payloads:
             return {}
-        play = await self._play("stage_rules.yml", list(told), {"testbed_rules": told})
+        play = await self._play("stage_rules.yml", list(payloads), {"testbed_rules": payloads})
         found: dict[HostName, dict[int, Staged]] = {}
-        for name in told:
+        for name in payloads:
             wanted = [g for g, hosts in sorted(generations.items()) if name in hosts]
             lines = _lines(name, play.said[name]["stage"], len(wanted))
             found[name] = {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in lines}
@@ -89,12 +89,12 @@ class Hosts(Routes, Measurements):
     async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]:
         """Start the ranks of a job; `run` makes its name on the hosts unique."""
         wanted = launch.requests(job, self.lab, run, resume=resume)
-        told = {name: render.pack(request | self._token(), name) for name, request in wanted.items()}
-        play = await self._play("launch.yml", list(told), {"testbed_requests": told})
-        return {name: JobState(name, "running", pid=_lines(name, play.said[name]["launch"], 1)[0]["pid"]) for name in told}
+        payloads = {name: render.pack(request | self._token(), name) for name, request in wanted.items()}
+        play = await self._play("launch.yml", list(payloads), {"testbed_requests": payloads})
+        return {name: JobState(name, "running", pid=_lines(name, play.said[name]["launch"], 1)[0]["pid"]) for name in payloads}
 
     async def collect(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, Path]:
-        """Bring the job's files home, into `artefacts/HOST/`; returns each host's folder."""
+        """Copy the job's files into `artefacts/HOST/`; returns each host's folder."""
         names = self._names(names)
         play = await self._play("collect.yml", names, {"testbed_job": job})
         found = {}
@@ -132,13 +132,13 @@ class Hosts(Routes, Measurements):
         return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
 
     async def tail(self, job: str, host: HostName, file: str = "log", offset: int = 0) -> Tail:
-        """A piece of one of the job's files on a host, from byte `offset` on (negative: from the end)."""
+        """A part of one of the job's files on a host, from byte `offset` on (negative: from the end)."""
         values = (await self._ask({host: {"name": job, "file": file, "offset": offset}}, "job.tail"))[host]
         return Tail(values["data"], values["offset"], values["size"], values["state"])
 
 
 def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
-    """The JSON lines a committer printed. Raises: Garbled - not that many. Refused - one of them says no."""
+    """The JSON lines that an agent printed. Raises: Garbled - not that many. Refused - one of them is a refusal."""
     try:
         found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     except ValueError:
@@ -147,12 +147,12 @@ def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
         if not values.get("ok", True):
             raise refusal(host, values)
     if len(found) != count:
-        raise Garbled(f"{host}: its committer printed {text[:300]!r} where {count} lines of JSON were wanted")
+        raise Garbled(f"{host}: its agent printed {text[:300]!r} where {count} lines of JSON were wanted")
     return found
 
 
 def _unpack(archive: bytes, folder: Path) -> None:
-    """Write the plain files of a tar archive below `folder`, whatever their names try (Python 3.11.2 has no filter)."""
+    """Write the plain files of a tar archive below `folder`, wherever their names point (Python 3.11.2 has no filter)."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
             path = (folder / member.name).resolve()

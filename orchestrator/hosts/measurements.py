@@ -30,10 +30,10 @@ class Measurements(Channels):
     async def neighbours(
         self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
     ) -> Mapping[HostPort, FibreEnd]:
-        """Who is at the other end of each port, by its own signed word: names swapped fibres.
+        """Who is at the other end of each port, by signed frames: names swapped fibres.
 
-        hear: the ports of `ports` that must hear somebody; a host answers once its own have (None: once each port was answered).
-        Every look has a key of its own, which the hosts get over SSH and nobody else knows.
+        hear: those of `ports` that must receive a frame; a host answers once its own have (None: once each port was answered).
+        Every call has a key of its own, which only the hosts get, over SSH.
         """
         by_host: dict[HostName, list[int]] = {}
         for port in sorted(ports):
@@ -56,12 +56,12 @@ class Measurements(Channels):
         return await self._ask(requests, "traffic", timeout_s)
 
     async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
-        """From now on hear of every carrier that comes or goes, as `link` events; returns the carriers there are."""
+        """Subscribe to `link` events, one for every carrier that comes or goes; returns the present carriers."""
         answers = await self._all(names, "watch", {"links": True})
         return {HostPort(name, int(port)): up for name, values in answers.items() for port, up in values["links"].items()}
 
     async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
-        """One look at every port's counters."""
+        """One reading of every port's counters."""
         answers = await self._all(names, "counters", {})
         offsets = {name: self._channels[name].offset_ns for name in answers}
         return {port: v for name, answer in answers.items() for port, v in port_counters(name, answer, offsets[name]).items()}
@@ -76,26 +76,26 @@ class Measurements(Channels):
         await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
 
     async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None:
-        """Let hosts sample every `interval_s` (0.1 to 8, s) and keep the samples themselves, until a job of theirs ends."""
+        """Let hosts sample every `interval_s` (0.1 to 8, s) and keep the samples themselves, until their rank of the job ends."""
         await self._ask({name: {"name": job, "interval_s": interval_s} for name in names}, "counters.keep")
 
     async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]:
-        """A piece of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        """A part of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
         answers = await self._ask({name: {"name": job, "offset": at} for name, at in offsets.items()}, "counters.kept")
         return {name: Tail(v["data"], v["offset"], v["size"], "") for name, v in answers.items()}
 
     def leave_counters(self) -> None:
-        """Ask hosts to stop sampling and wait for nobody: what fails meanwhile has no second to lose."""
+        """Ask hosts to stop sampling without waiting for replies: the caller is already handling a failure."""
         for channel in self._channels.values():
             if channel.attached:
                 channel.send("counters", interval_s=None).add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def stream_gpus(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
-        """Let hosts look at their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have some send `gpus` events."""
+        """Let hosts read their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have some send `gpus` events."""
         await self._all(names, "gpus", {"interval_s": interval_s})
 
     async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
-        """Ask hosts one after the other what time it is: answers that come together would wait for each other here.
+        """Compare clocks, one host after the other: replies that arrive together would delay each other.
 
         within_s: no further host is asked after this long (s).
         """

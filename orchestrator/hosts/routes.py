@@ -19,9 +19,9 @@ class Routes(Channels):
     async def stage_warm(
         self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0
     ) -> Mapping[HostName, Mapping[int, Staged]]:
-        """As `stage`, over the channels there are: milliseconds, for changes that cannot wait for a play."""
-        told = render.payloads(generations)
-        answers = await self._ask({name: {"packed": packed} for name, packed in told.items()}, "stage", timeout_s)
+        """As `stage`, over the open channels: milliseconds, for changes that cannot wait for a play."""
+        payloads = render.payloads(generations)
+        answers = await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
         return {
             name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}
             for name, values in answers.items()
@@ -46,7 +46,7 @@ class Routes(Channels):
     ) -> None:
         """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves.
 
-        cross: addresses of neighbours that each host asks as soon as it has committed; a `crossed` event tells when all answered.
+        cross: addresses of neighbours that each host probes once it has committed; a `crossed` event follows when all answered.
         """
         requests = {
             name: {
@@ -103,7 +103,7 @@ class Routes(Channels):
             case "failed":
                 return Refused(f"{event.host}: generation {generation}: {event.values['error']}")
             case "lost":
-                return Unreachable(f"{event.host}: the channel to its committer is gone: {event.values['error']}")
+                return Unreachable(f"{event.host}: the channel to its agent is gone: {event.values['error']}")
         return None
 
     def _committed(self, name: HostName, values: Mapping[str, Any]) -> Committed:
@@ -128,5 +128,5 @@ class Routes(Channels):
         return {name: values["generation"] for name, values in answers.items()}
 
     async def clear(self, names: Collection[HostName] | None = None) -> None:
-        """Remove every generation: the hosts hold no route of ours any more."""
+        """Remove every generation; no route of this program is left on the hosts."""
         await self._all(names, "clear", {}, 30.0)

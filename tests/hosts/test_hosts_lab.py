@@ -1,4 +1,4 @@
-"""The host side against the emulated lab: real sshd, Ansible, committers, light."""
+"""The host side against the emulated lab: real sshd, Ansible, agents, light."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def test_a_host_whose_sshd_is_down_is_an_error_that_names_it_and_the_other
             assert isinstance(error, Unreachable) and str(error).startswith("gpu02: ssh root@127.0.0.1:"), error
             assert error.hint == "is gpu02 up, and its sshd? nothing was changed there"
             assert isinstance(greeted["gpu01"], Hello) and isinstance(greeted["gpu03"], Hello)
-            with pytest.raises(Unreachable, match="gpu02: no channel to its committer"):
+            with pytest.raises(Unreachable, match="gpu02: no channel to its agent"):
                 await fresh.commit(1)
             with pytest.raises(Unreachable, match="gpu02: Ansible cannot reach it"):
                 await fresh.stage({9: {name: frozenset() for name in NAMES}})
@@ -221,7 +221,7 @@ async def test_a_key_nobody_knows_does_not_get_in(emulated: Emulated, tmp_path: 
     assert isinstance(error, Unreachable) and f"no key was accepted for user root (tried {tmp_path / 'key'})" in str(error)
 
 
-async def test_a_committer_that_is_gone_is_told_and_provisioning_brings_it_back(emulated: Emulated, hosts: Hosts) -> None:
+async def test_an_agent_that_is_gone_is_reported_and_provisioning_brings_it_back(emulated: Emulated, hosts: Hosts) -> None:
     queue = hosts.subscribe()
     port, key = emulated.lab.hosts["gpu01"].ssh.port, emulated.state / "id_ed25519"
     words = ["-p", str(port), "-i", str(key), "-o", f"UserKnownHostsFile={emulated.state / 'known_hosts'}", "root@127.0.0.1"]
@@ -234,7 +234,7 @@ async def test_a_committer_that_is_gone_is_told_and_provisioning_brings_it_back(
             pass
     hosts.unsubscribe(queue)
     assert event.host == "gpu01"
-    with pytest.raises(Unreachable, match="gpu01: no channel to its committer"):
+    with pytest.raises(Unreachable, match="gpu01: no channel to its agent"):
         await hosts.counters()
     assert await hosts.connect(["gpu01"]) == {"gpu01": Hello("gpu01")}
     assert hosts.unprovisioned() == ("gpu01",)
