@@ -9,7 +9,7 @@ import contextlib
 import json
 import sys
 
-from agent.basics import VAR, Failure, bad, read_json, unpack
+from agent.basics import VAR, Failure, read_json, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def collect(name: str) -> Json:
     import io
     import tarfile
 
-    from agent.jobs import JOB_NAME
+    from agent.jobs import job_name
 
-    if not JOB_NAME.match(name):
-        raise bad(f"name: {name!r} is not a job's name")
+    job_name({"name": name})
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         archive.add(VAR + "/jobs/" + name, arcname=name)

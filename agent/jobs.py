@@ -32,6 +32,14 @@ CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
 
 
+def job_name(request: Json, key: str = "name") -> str:
+    """The field of a request that names a job. Raises: Failure - it is no such name, and might be a path."""
+    name = request.get(key)
+    if not isinstance(name, str) or not JOB_NAME.match(name):
+        raise bad(f"{key}: letters, digits, dot, dash and underscore are allowed, got {name!r}")
+    return name
+
+
 def start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
@@ -75,10 +83,7 @@ class Jobs:
             self.watch(name)
 
     def directory(self, request: Json) -> str:
-        name = request.get("name")
-        if not isinstance(name, str) or not JOB_NAME.match(name):
-            raise bad(f"name: letters, digits, dot, dash and underscore are allowed, got {name!r}")
-        return VAR + "/jobs/" + name
+        return VAR + "/jobs/" + job_name(request)
 
     def start(self, request: Json) -> Json:
         where = self.directory(request)
@@ -99,7 +104,7 @@ class Jobs:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
         environment.update(env, TESTBED_JOB_DIR=where)
         if request.get("checkpoints") is not None:
-            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(request["checkpoints"], user)
+            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
         prefix: list[str] = []
         if user:
             environment.update(HOME=where, USER=user.pw_name, LOGNAME=user.pw_name)
@@ -146,10 +151,8 @@ class Jobs:
             raise refused(f"no user {name} on this host to run jobs as; provisioning adds it") from None
         return found if found.pw_uid else None
 
-    def checkpoints(self, name: object, user: pwd.struct_passwd | None) -> str:
+    def checkpoints(self, name: str, user: pwd.struct_passwd | None) -> str:
         """The directory of a job's checkpoints, which outlives the job; those of the jobs longest gone are dropped."""
-        if not isinstance(name, str) or not JOB_NAME.match(name):
-            raise bad(f"checkpoints: letters, digits, dot, dash and underscore are allowed, got {name!r}")
         folder = VAR + "/checkpoints/"
         own(folder + name, user)
         os.utime(folder + name)

@@ -14,7 +14,7 @@ import time
 import zlib
 
 from agent.basics import VAR, bad, integer, number, refused
-from agent.jobs import JOB_NAME, start_time
+from agent.jobs import job_name, start_time
 from agent.samples import Host, Samples, lowly
 
 TYPE_CHECKING = False
@@ -31,16 +31,9 @@ SPARSER = 200  # after so many samples the time between two is doubled
 LIMIT = 128 << 10  # bytes of an answer
 
 
-def place(request: Json) -> str:
-    name = request.get("name")
-    if not isinstance(name, str) or not JOB_NAME.match(name):
-        raise bad(f"name: letters, digits, dot, dash and underscore are allowed, got {name!r}")
-    return FOLDER + "/" + name
-
-
 def keep(server: Server, request: Json) -> Json:
     """Sample this host's ports every `interval_s` (s) until the job `name` ends."""
-    path, step_ns = place(request), int(number(request, "interval_s", 1.0) * 1e9)
+    path, step_ns = f"{FOLDER}/{job_name(request)}", int(number(request, "interval_s", 1.0) * 1e9)
     if not LEAST_NS <= step_ns <= LONGEST_NS:
         raise bad(f"interval_s: 0.1 to 8 seconds are possible, got {request.get('interval_s')!r}")
     job = server.jobs.status(request)
@@ -97,7 +90,7 @@ def put(out: int, numbers: list[int], rows: list[bytes]) -> None:
 
 def fetch(request: Json) -> Json:
     """Return whole lines of what was kept of the job `name` from byte `offset` on."""
-    path, offset = place(request), integer(request, "offset", 0) if "offset" in request else 0
+    path, offset = f"{FOLDER}/{job_name(request)}", integer(request, "offset", 0) if "offset" in request else 0
     data, size = b"", 0
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -58,6 +58,7 @@ def test_every_playbook_explains_its_variables_at_its_head() -> None:
 
 
 def test_no_playbook_thinks() -> None:
+    assert [path.name for path in PLAYED] == ["collect.yml", "launch.yml", "provision.yml", "stage_rules.yml", "stop_job.yml"]
     for path in PLAYED:
         (play,) = yaml.safe_load(path.read_text())
         assert play["gather_facts"] is False and play["hosts"] == "all", path.name
@@ -111,7 +112,7 @@ class Ticking:
 
 
 def batch(host: str, ports: list[int], times: list[int]) -> HostEvent:
-    """A batch of samples as a committer sends it."""
+    """A batch of samples as an agent sends it."""
     rows = b"".join(struct.pack(f"=qQ{8 * len(ports)}Q", at, 3, *[at // 1000] * (8 * len(ports))) for at in times)
     packed = base64.b64encode(zlib.compress(rows)).decode()
     return HostEvent(host, "counters", times[-1], {"t_ns": times[-1], "numbers": ports, "rows": packed, "missed": 0})
