@@ -46,6 +46,7 @@ lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --python-version 3.10 -p agent
 	@$(BIN)/lint-imports
 
 bench: setup

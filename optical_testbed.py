@@ -16,7 +16,8 @@ from types import ModuleType
 HOME = Path(__file__).resolve().parent
 """The folder that holds the packages: the repository, or site-packages."""
 PACKAGES = (
-    "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "playbooks", "inventory", "dashboards",
+    "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
+    "dashboards",
 )  # fmt: skip
 
 

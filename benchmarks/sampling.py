@@ -2,7 +2,7 @@
 
 A private emulated lab of 12 hosts with four ports each runs an all-reduce job on the TopoOpt plan, over one ring: what bounds it
 are the links, as on real hosts, and not the cores that twelve emulated ones share. Sampling is on and off in turns, many times. The
-processor time of every committer and of the operator's process comes from the scheduler's own accounts (/proc/PID/schedstat); what
+processor time of every agent and of the operator's process comes from the scheduler's own accounts (/proc/PID/schedstat); what
 they take without sampling is taken off. The figure is the most that any one machine gives: in a real lab each host and the operator
 are machines of their own. The sum over all twelve, which only an emulated lab has on one machine, is printed too, as are 10 and
 1000 samples a second.
@@ -37,14 +37,14 @@ def network(pid: int | str) -> str:
     return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 
-def committers(lab: BenchLab) -> list[int]:
-    """The processes of all committers of this lab: watchdogs and daemons, found by their hosts' network namespaces."""
+def agents(lab: BenchLab) -> list[int]:
+    """The processes of all agents of this lab: watchdogs and daemons, found by their hosts' network namespaces."""
     hosts = {network(host["pid"]) for host in lab.ask("status")["hosts"].values()}
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if any(w.endswith(b"committer.py") for w in words) and b"attach" not in words and network(entry.name) in hosts:
+            if any(w.endswith(b"agent/__main__.py") for w in words) and b"attach" not in words and network(entry.name) in hosts:
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -78,7 +78,7 @@ class Bench:
         queue, counters = self.hosts.subscribe(), Counters(self.journal)
         await self.hosts.stream_counters(1 / hz if hz else None)
         await asyncio.sleep(0.2)
-        pids = committers(self.lab)
+        pids = agents(self.lab)
         before, here = [ran_ns(pid) for pid in pids], time.process_time_ns()
         began, wall = time.monotonic(), time.time_ns()
         rows = counters.rows

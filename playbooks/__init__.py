@@ -1,1 +1,1 @@
-"""Ansible playbooks and the program they install on the hosts; data, found through this package."""
+"""Ansible playbooks: data, found through this package."""

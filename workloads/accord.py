@@ -1,4 +1,4 @@
-"""What ranks agree on besides sums: where to stop, where to resume, that all hold the same weights, when to leave.
+"""What ranks agree on apart from sums: where to stop, where to resume, that all hold the same weights, when to leave.
 
 All of it goes through rank 0's store on the management network, a few bytes at a time, so it works while circuits move.
 """
@@ -27,17 +27,17 @@ class Accord:
     def heed_signals(self) -> None:
         """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at once.
 
-        Until then they kill it, as they should a process that is stuck in a meeting nobody comes to. They are heard by a thread:
+        Until then they kill it, as they should a process that waits in vain for its peers. A thread receives them:
         a handler in Python would only run once the main thread leaves torch, and a rank waiting for a peer does not.
         """
-        told, heard = socket.socketpair()
-        told.setblocking(False)
-        signal.set_wakeup_fd(told.fileno())
+        written, heard = socket.socketpair()
+        written.setblocking(False)
+        signal.set_wakeup_fd(written.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: None)
-        threading.Thread(target=self._hear, args=(told, heard), daemon=True).start()
+        threading.Thread(target=self._hear, args=(written, heard), daemon=True).start()
 
-    def _hear(self, _told: socket.socket, heard: socket.socket) -> None:
+    def _hear(self, _written: socket.socket, heard: socket.socket) -> None:
         while number := heard.recv(1):
             if number[0] in (signal.SIGTERM, signal.SIGINT):
                 if self._asked:
@@ -45,13 +45,13 @@ class Accord:
                 self._asked = True
 
     def ask_to_stop(self) -> None:
-        """Do as a signal would."""
+        """Ask for an agreed stop, as a signal does."""
         self._asked = True
 
     def before(self, iteration: int) -> None:
         """Announce, if this rank was asked to stop, that `iteration` shall be the last.
 
-        Nobody can finish `iteration` without this rank's part in its sums, and the announcement is in the store before that,
+        No rank can finish `iteration` without this rank's part in its sums, and the announcement is in the store before that,
         so every rank finds it there in `last()`.
         """
         if self._asked and not self._announced:

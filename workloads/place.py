@@ -1,14 +1,14 @@
-"""Where this process stands in its job, as the launcher's environment says. No torch here: bad input is told at once.
+"""This process's rank, rings and addresses, read from the launcher's environment. No torch here: bad input is reported at once.
 
 RANK, WORLD_SIZE            this rank and the number of ranks
-MASTER_ADDR, MASTER_PORT    where rank 0 keeps the ranks' small talk: an address of the management network
+MASTER_ADDR, MASTER_PORT    where rank 0 keeps the store: an address of the management network
 TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one communicator per order
                             (default: one ring, 0 1 2 ...)
 TESTBED_LANES               JSON list of this host's own addresses; ring k talks over lane k modulo their number
                             (gloo; default: the one address from which MASTER_ADDR is reached)
 TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
-TESTBED_TIMEOUT_S           how long a silent peer is waited for, seconds (default 60)
+TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 LOCAL_RANK                  which of the host's GPUs is this rank's (default 0)
 """
 
@@ -24,7 +24,7 @@ BACKENDS = ("auto", "gloo", "nccl")
 
 
 class BadPlace(ValueError):
-    """The environment does not say where this process stands. `problems` holds all that is wrong with it."""
+    """The environment does not describe a rank. `problems` has everything that is wrong with it."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

@@ -1,4 +1,4 @@
-"""What both workloads do around their loop: read the place, meet, run, leave; and say what went wrong in one line."""
+"""What every workload does around its loop: read the environment, meet, run, leave; report a failure in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
     def __init__(self, place: Place, torch: Any, rings: Any, accord: Accord, records: Records, started: dict[str, Any]) -> None:
         self.place, self.torch, self.rings, self.accord, self.records = place, torch, rings, accord, records
         self.started = started
-        self.iteration = 0  # the one under way, for the message when it fails
+        self.iteration = 0  # the current one, for the message when it fails
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given, so that host time means something."""
@@ -36,8 +36,8 @@ class Job:
 def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
     """Run `work` as this rank of the job and end the process; `work` returns what the summary shall say.
 
-    Ends by `os._exit`: communicators whose peers are gone must not be torn down in order, and a finished rank owes nobody the
-    second that unloading torch takes.
+    Ends by `os._exit`: communicators whose peers are gone must not be torn down in order, and a finished rank need not
+    spend the second that unloading torch takes.
     """
     try:
         place = read_place(os.environ)
@@ -97,7 +97,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
 
 
 def _about_a_peer(error: Exception, torch: Any) -> bool:
-    """Say whether `error` is torch's word for a peer that is gone or silent; gloo raises plain RuntimeError."""
+    """Say whether `error` is torch's error for a peer that is gone or silent; gloo raises plain RuntimeError."""
     if isinstance(error, torch.distributed.DistError):
         return True
     words = ("connection", "connect", "timed out", "timeout", "socket", "nccl", "broken pipe", "peer")

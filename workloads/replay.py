@@ -138,13 +138,13 @@ class Step:
     def __init__(self, job: Job, traffic: Traffic) -> None:
         self._job, self._traffic = job, traffic
         rank = job.place.rank
-        self._mine = [
+        self.mine = [
             (group, self._zeros(group.bytes // 4, "float32"))
             for group in traffic.groups
             if rank in group.rings[0] and group.bytes >= 4
         ]
-        self._sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
-        self._received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
+        self.sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
+        self.received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
         self._carriage: Wired | Grouped = Grouped(job, self) if job.rings.backend == "nccl" else Wired(job, self)
         self._meeting = job.rings.whole if job.rings.backend == "nccl" else job.rings.beside("meet")
         self._said = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
@@ -153,18 +153,6 @@ class Step:
         )  # RDMA goes past them
         self._counted = sent_bytes(self._ports)
         self.wrong = 0
-
-    @property
-    def mine(self) -> list[tuple[Group, Buffer]]:
-        return self._mine
-
-    @property
-    def sent(self) -> list[tuple[int, Transfer, Buffer]]:
-        return self._sent
-
-    @property
-    def received(self) -> list[tuple[int, Transfer, Buffer]]:
-        return self._received
 
     def _zeros(self, length: int, kind: str) -> Buffer:
         return Buffer.zeros(length, kind, self._job.rings.device, self._job.torch)
@@ -177,9 +165,9 @@ class Step:
     def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
         """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
         if checked:
-            for _, _, buffer in self._received:
+            for _, _, buffer in self.received:
                 buffer.tensor.zero_()
-            for _, buffer in self._mine:
+            for _, buffer in self.mine:
                 buffer.tensor.fill_(self._job.place.rank + 1)
         self._meet()
         begin_ns, worked = time.monotonic_ns(), processors()
@@ -201,7 +189,7 @@ class Step:
         return begin_ns, record
 
     def _meet(self, says: float = 0.0) -> int:
-        """Wait for everybody; return when (monotonic ns) all were there. `_said` is then the sum of what they said."""
+        """Wait for all ranks; return when (monotonic ns) all were there. `_said` is then the sum of what they gave."""
         self._job.synchronize()
         self._said.fill_(says)
         self._meeting.allreduce([self._said]).wait()
@@ -209,8 +197,8 @@ class Step:
         return time.monotonic_ns()
 
     def _wrongs(self) -> int:
-        found = sum(int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self._received)
-        for group, buffer in self._mine:
+        found = sum(int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self.received)
+        for group, buffer in self.mine:
             found += int((buffer.tensor != sum(rank + 1 for rank in group.rings[0])).sum())
             buffer.tensor.zero_()  # zeros stay zeros, however often they are summed
         return found
@@ -219,9 +207,9 @@ class Step:
         took = {"iter": summed_ns - begin_ns, "comm": summed_ns - computed_ns}
         took |= {"transfers": moved_ns - computed_ns, "allreduce": summed_ns - moved_ns}
         record: dict[str, Any] = {f"{name}_ms": round(ns / 1e6, 3) for name, ns in took.items()}
-        record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self._mine)
-        if self._mine and took["allreduce"]:
-            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self._mine]) * 8 / took["allreduce"], 6)
+        record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self.mine)
+        if self.mine and took["allreduce"]:
+            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self.mine]) * 8 / took["allreduce"], 6)
         return record
 
 

@@ -1,6 +1,6 @@
 """All-reduce over several rings at once, one communicator per rank order.
 
-A ring collective sends one way round, from each rank to the next of its order, so one communicator fills one fibre of each host,
+A ring collective sends in one direction, from each rank to the next of its order, so one communicator fills one fibre of each host,
 whatever the topology. Several communicators with different orders, each over its own lane, fill several. `dist.new_group` sorts
 its ranks and cannot do this; the process-group objects below it can, and everything that leans on them is in this file:
 `ProcessGroupGloo(store, position, size, options)` with a device per lane, and `ProcessGroupNCCL(store, position, size, options)`.
@@ -68,7 +68,7 @@ class Rings:
         return self._gloo(store, position, len(order), self.place.lane(ring))
 
     def beside(self, name: str) -> Any:
-        """Meet all ranks as a gloo communicator on the management network: what is said there waits behind nobody's bulk."""
+        """Meet all ranks as a gloo communicator on the management network: what is sent there waits behind no bulk transfer."""
         store = self._dist.PrefixStore(name, self.store)
         return self._gloo(store, self.place.rank, self.place.world, own_address(self.place.master_address))
 
@@ -144,6 +144,6 @@ def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
 
         return torch.futures.collect_all([work.get_future() for work in works]).then(summed)
 
-    # torch checks the annotations against its own types, which this file must not import before it is told to
+    # torch checks the annotations against its own types, which this file must not import at its head
     hook.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return hook

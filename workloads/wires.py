@@ -20,13 +20,13 @@ from workloads.place import Place
 from workloads.rings import pieces
 
 SLICE = 65536
-"""A receiver is woken for so many bytes, or for the last that are due."""
+"""A receiver is woken for this many bytes, or for the last that are due."""
 SCRATCH = 4 * SLICE
 GREETING_S = 5.0
-"""A peer says who it is within so long (s)."""
+"""A peer must identify itself within this time (s)."""
 QUEUE, LEAST_WINDOW = 448 << 10, 36000
-"""Bytes that may be on their way to one rank by all its streams at once, and by each at least: more would wait in the queues of
-links they share, where some would be lost."""
+"""Bytes in flight to one rank over all its streams at once, and over each at least: more would wait in the queues of links they
+share, where some would be lost."""
 
 Ends = Mapping[str, tuple[int, int]]
 """Connections by name: the other rank, and the lane."""
@@ -73,7 +73,7 @@ class Wire:
         self._link.close()
 
     def bound(self, window: int) -> None:
-        """Let no more than `window` bytes be on their way."""
+        """Limit the bytes in flight to `window`."""
         self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)  # else the kernel lets the window grow with its buffer
         self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
 
@@ -237,7 +237,7 @@ class Wires:
                 while missing:
                     link = door.accept()[0]
                     key = _greeting(link, min(GREETING_S, self._timeout_s))
-                    if key in missing:  # a stranger at the door is none of ours
+                    if key in missing:  # not a peer of this job
                         missing.remove(key)
                         link.settimeout(self._timeout_s)
                         self.into[key] = Wire(link, into[key][0])
@@ -264,7 +264,7 @@ class Wires:
             wire.close()
 
     def share(self, names: Sequence[str]) -> int:
-        """Bound what is on its way by these, which all bring something at once; return what a receiver is to be woken for."""
+        """Limit the bytes in flight over these, which all receive at once; return the bytes for which to wake a receiver."""
         window = max(LEAST_WINDOW, QUEUE // max(1, len(names)))
         for name in names:
             self.into[name].bound(window)
@@ -313,7 +313,7 @@ class Wires:
 
 
 def _greeting(link: socket.socket, timeout_s: float) -> str:
-    """The name of the wire that a peer says first; empty from whoever is no peer."""
+    """The name of the wire that a peer says first; empty where it is no peer."""
     link.settimeout(timeout_s)
     try:
         (length,) = struct.unpack("!H", _exactly(link, 2))

@@ -1,16 +1,12 @@
-"""What the engine asks of the hosts, and the values that come back. All times are monotonic nanoseconds of this machine."""
+"""The values that hosts give. All times are monotonic nanoseconds of this machine."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from optics import HostName, HostPort, TestbedError
-from optics.plan import Job
-from orchestrator.fabric.rules import Macs, Rules
+from optics import HostName, HostPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +27,10 @@ class PortState:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who answers on a host and what it holds. `installed` is false where no committer runs; the rest is then empty.
+    """The agent of a host and what it holds. `installed` is false where none runs; the rest is then empty.
 
     provision: digest of the facts and programs last provisioned. pending_s: seconds until it goes back to `pending_to` by itself.
-    token: the highest of a run that it has heard; it does nothing for a run with a lower one.
+    token: the highest it has seen; it refuses changes by a run with a lower one.
     """
 
     host: HostName
@@ -54,7 +50,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Provisioned:
-    """What provisioning changed on a host, and what its kernel could not do; `started`: the committer was (re)started."""
+    """What provisioning changed on a host, and what its kernel could not do; `started`: the agent was (re)started."""
 
     host: HostName
     changed: tuple[str, ...]
@@ -64,7 +60,7 @@ class Provisioned:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A generation in a table nobody looks at yet. `congctl`: the congestion control its routes pin, None = the host's own."""
+    """A generation in a table that no rule selects yet. `congctl`: the congestion control its routes pin, None = the host's own."""
 
     generation: int
     routes: int
@@ -86,7 +82,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, or none. `hops`: links crossed on the way there, `back_hops` on the way back; `answered_by`: who said so."""
+    """One answer, or none. `hops`: links crossed on the way there, `back_hops` on the way back; `answered_by`: which host."""
 
     source: HostName
     address: str
@@ -140,9 +136,9 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """Something a host said unasked. kind: link, committed, crossed, reverted, expired, failed, counters, gpus, job, lost.
+    """An event of a host. kind: link, committed, crossed, reverted, expired, failed, counters, gpus, job, lost.
 
-    at_ns: when it happened on the host, on this machine's clock; `values` as the committer wrote them.
+    at_ns: when it happened on the host, on this machine's clock; `values` as the agent sent them.
     """
 
     host: HostName
@@ -169,60 +165,3 @@ class Tail:
     offset: int
     size: int
     state: str
-
-
-class HostSide(Protocol):
-    """The hosts as the engine knows them. `names` None means all; failures of several hosts are raised as one error naming each.
-
-    Raises, everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a host said no.
-    """
-
-    async def connect(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello | TestbedError]: ...
-    async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]: ...
-    async def provision(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Provisioned]: ...
-    async def stage(self, generations: Mapping[int, Mapping[HostName, Rules]]) -> Mapping[HostName, Mapping[int, Staged]]: ...
-    async def commit(
-        self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
-    ) -> Mapping[HostName, Committed]: ...
-    async def arm(
-        self,
-        generation: int,
-        when_up: Mapping[HostName, Collection[int]],
-        *,
-        revert_after_s: float | None,
-        deadline_s: float,
-        cross: Mapping[HostName, Collection[str]] | None = None,
-    ) -> None: ...
-    async def wait_committed(
-        self, generation: int, names: Collection[HostName], deadline_s: float
-    ) -> Mapping[HostName, Committed | TestbedError]: ...
-    async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None: ...
-    async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]: ...
-    async def clear(self, names: Collection[HostName] | None = None) -> None: ...
-    async def probe(
-        self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
-    ) -> Mapping[HostName, Mapping[str, Probe]]: ...
-    async def neighbours(
-        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
-    ) -> Mapping[HostPort, FibreEnd]: ...
-    async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]: ...
-    async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]: ...
-    def subscribe(self) -> asyncio.Queue[HostEvent]: ...
-    def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None: ...
-    async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]: ...
-    async def stream_counters(
-        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 1.0
-    ) -> None: ...
-    async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None: ...
-    async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]: ...
-    def leave_counters(self) -> None: ...
-    async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]: ...
-    async def launch(self, job: Job, run: str, *, resume: bool = False) -> Mapping[HostName, JobState]: ...
-    async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]: ...
-    async def stop_job(
-        self, job: str, grace_s: float = 10.0, names: Collection[HostName] | None = None
-    ) -> Mapping[HostName, JobState]: ...
-    async def tail(self, job: str, host: HostName, file: str = "log", offset: int = 0) -> Tail: ...
-    async def collect(self, job: str) -> Mapping[HostName, Path]: ...
-    def macs(self) -> Mapping[HostPort, Macs]: ...
-    async def close(self) -> None: ...

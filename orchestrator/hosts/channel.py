@@ -1,4 +1,4 @@
-"""The persistent channel to one host's committer: JSON lines over SSH, requests matched to answers, events passed on.
+"""The persistent channel to one host's agent: JSON lines over SSH, replies matched to requests, events passed on.
 
 paramiko decodes in one thread per connection and wakes the event loop from there; nothing polls and no further thread reads.
 """
@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.basics import VERSION
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
@@ -21,8 +22,7 @@ from orchestrator.inventory.lab import Host
 if TYPE_CHECKING:
     import paramiko
 
-ATTACH = "exec python3 -S -E /var/lib/testbed/committer.py attach"
-VERSION = 1
+ATTACH = "exec python3 -S -E /var/lib/testbed/agent/__main__.py attach"
 OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 
 
@@ -36,7 +36,7 @@ class _Wake:
         self._set = True
         try:
             self._loop.call_soon_threadsafe(self._ready)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: nothing waits any more
             pass
 
     def clear(self) -> None:
@@ -58,14 +58,14 @@ class Channel:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_id = 0
         self._rest = b""
-        self.offset_ns = 0  # host clock minus ours
+        self.offset_ns = 0  # the host's clock minus this machine's
 
     @property
     def attached(self) -> bool:
         return self._channel is not None and not self._channel.closed
 
     async def connect(self, timeout_s: float) -> Hello:
-        """Log in (unless still logged in), attach to the committer and hear what it holds; `installed` is false where none runs."""
+        """Log in (unless still logged in), attach to the agent and read what it holds; `installed` is false where none runs."""
         if self._transport is None or not self._transport.is_active():
             await self.close()
             self._transport = await asyncio.get_running_loop().run_in_executor(
@@ -74,7 +74,7 @@ class Channel:
         return await self.attach(timeout_s)
 
     async def attach(self, timeout_s: float) -> Hello:
-        """Attach to the committer over the connection there is."""
+        """Attach to the agent over the existing connection."""
         self._detach("a new one was opened")
         loop = asyncio.get_running_loop()
         assert self._transport is not None
@@ -89,7 +89,7 @@ class Channel:
         except Unreachable:
             return Hello(self.host.name)
         if values.get("version") != VERSION:
-            return Hello(self.host.name)  # another release's: provisioning replaces it
+            return Hello(self.host.name)  # of another release: provisioning replaces it
         same = values.get("boot_id") == _boot_id()
         self.offset_ns = 0 if same else values["t_ns"] - (before + after) // 2
         await self.ask("watch", timeout_s=timeout_s)
@@ -98,7 +98,7 @@ class Channel:
     async def ask(self, op: str, *, timeout_s: float = 5.0, **fields: Any) -> dict[str, Any]:
         """Send one request and return the answer.
 
-        Raises: Unreachable, TimedOut; Refused - the committer said no, in its own words.
+        Raises: Unreachable, TimedOut; Refused - the agent refused, in its own words.
         """
         answer = self.send(op, **fields)
         try:
@@ -112,7 +112,7 @@ class Channel:
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         channel = self._channel
         if channel is None or channel.closed:
-            future.set_exception(Unreachable(f"{self.host.name}: no channel to its committer", hint="connect first"))
+            future.set_exception(Unreachable(f"{self.host.name}: no channel to its agent", hint="connect first"))
             return future
         self._last_id += 1
         self._waiting[self._last_id] = future
@@ -147,7 +147,7 @@ class Channel:
             else:
                 future.set_exception(refusal(self.host.name, message))
         except (ValueError, KeyError, TypeError):
-            self._lost("garbled", Garbled(f"{self.host.name}: its committer wrote {line[:200]!r}"))
+            self._lost("garbled", Garbled(f"{self.host.name}: its agent wrote {line[:200]!r}"))
 
     def _last_words(self, channel: paramiko.Channel) -> str:
         said = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
@@ -164,13 +164,13 @@ class Channel:
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(error or Unreachable(f"{self.host.name}: the channel to its committer is gone: {why}"))
-                future.exception()  # whoever awaits it still gets it; nobody awaiting is no reason for a warning
+                future.set_exception(error or Unreachable(f"{self.host.name}: the channel to its agent is gone: {why}"))
+                future.exception()  # an awaiting task still gets it; without one asyncio must not warn
         if channel is not None:
             channel.close()
 
     async def close(self) -> None:
-        """Close the channel and the connection; the committer, its routes and its jobs stay."""
+        """Close the channel and the connection; the agent, its routes and its jobs stay."""
         self._detach("closed here")
         transport, self._transport = self._transport, None
         if transport is not None:
@@ -178,13 +178,11 @@ class Channel:
 
 
 def refusal(host: HostName, answer: Mapping[str, Any]) -> TestbedError:
-    """The error of a committer that says no, in its own words: Locked where it listens to a newer run only."""
+    """The error for a reply that refuses, in the agent's own words: Locked where a newer run holds the host."""
     words = f"{host}: {answer.get('error')}"
     if answer.get("code") == "overtaken":
-        hint = (
-            "testbed lock says who holds the lab, testbed status what is done and what is not; if nobody does, the newer run was "
-        )
-        hint += "of another store or had a clock ahead of ours: testbed doctor"
+        hint = "testbed lock shows who holds the lab, testbed status what is done; if no run does, the newer one used "
+        hint += "another store or had a clock ahead of this one: testbed doctor"
         return Locked(words, hint=hint)
     return Refused(words)
 
@@ -214,7 +212,7 @@ def _open(transport: paramiko.Transport, host: HostName, timeout_s: float) -> pa
 
 
 def hello_of(values: Mapping[str, Any], same_clock: bool) -> Hello:
-    """Read a committer's answer to `hello`."""
+    """Read the reply to `hello`."""
     pending = values.get("pending") or {}
     ports = {
         int(n): PortState(

@@ -1,4 +1,4 @@
-"""Port counters as a host's committer gives them: one look, and batches of samples it took by itself."""
+"""Port counters as an agent sends them: one reading, and batches of samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGEST = 16 << 20
 
 
 def port_counters(host: HostName, answer: Mapping[str, Any], offset_ns: int) -> dict[HostPort, PortCounters]:
-    """Read the answer to `counters`. offset_ns: the host's clock minus ours."""
+    """Read the answer to `counters`. offset_ns: the host's clock minus this machine's."""
     downs = answer.get("downs", {})
     return {
         HostPort(host, int(n)): PortCounters(
@@ -44,7 +44,7 @@ def _at_down(values: Mapping[str, int] | None, offset_ns: int) -> AtDown | None:
 def samples(event: HostEvent) -> Samples:
     """Read a `counters` event: per port its samples, oldest first, as `SAMPLE` has them and then their time.
 
-    Raises: Garbled - it is not what a committer sends.
+    Raises: Garbled - it is not what an agent sends.
     """
     try:
         ports = [HostPort(event.host, int(n)) for n in event.values["numbers"]]

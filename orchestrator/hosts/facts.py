@@ -1,4 +1,4 @@
-"""What a host must be before routes make sense, as facts for the committer's `provision`, and the archive that installs it."""
+"""The facts that the agent's `provision` applies to a host, and the archive that installs the agent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import agent
 import playbooks
 import workloads
 from orchestrator.inventory.lab import Host
 
 PLAYBOOKS = Path(playbooks.__path__[0])
-FILES = PLAYBOOKS / "files"
+AGENT = Path(agent.__path__[0])
 # A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
 MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left as it is
@@ -49,7 +50,7 @@ def facts(host: Host) -> dict[str, Any]:
     names += [port.eth for _, port in sorted(host.ports.items()) if port.eth]
     kernel = host.forwarding == "kernel"
     sysctls = [list(s) for s in SYSCTLS]
-    # a dot inside an interface name (VLANs) is escaped: the committer turns the others into slashes
+    # a dot inside an interface name (VLANs) is escaped: the agent turns the others into slashes
     sysctls += [
         [f"net.ipv4.conf.{name.replace('.', chr(92) + '.')}.{key}", value, needed]
         for name in names
@@ -85,8 +86,8 @@ def digest(paths: Iterable[tuple[str, bytes]]) -> str:
 
 @lru_cache(maxsize=1)
 def programs() -> tuple[tuple[str, bytes], ...]:
-    """The committer's files by their names on the host."""
-    return tuple((p.relative_to(FILES).as_posix(), p.read_bytes()) for p in sorted(FILES.rglob("*.py")))
+    """The agent's files by their names on the host."""
+    return tuple((f"agent/{p.name}", p.read_bytes()) for p in sorted(AGENT.glob("*.py")))
 
 
 @lru_cache(maxsize=1)

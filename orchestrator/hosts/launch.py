@@ -21,7 +21,7 @@ ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
 
 def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[HostName, dict[str, Any]]:
-    """The committer's `job.start` request for each rank's host. `run` makes the job's name on the hosts unique: `{job}.{run}`.
+    """The `job.start` request for each rank's host. `run` makes the job's name on the hosts unique: `{job}.{run}`.
 
     Raises: Infeasible - nccl on a host without GPU.
     """
@@ -51,7 +51,7 @@ def rehearse(job: Job, lab: Lab) -> None:
 
 
 def job_name(job: str, run: str) -> str:
-    """The job's name on the hosts, in the characters a committer takes."""
+    """The job's name on the hosts, in the characters an agent accepts."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in f"{job}.{run}").lstrip("._-")[:100]
 
 

@@ -1,4 +1,4 @@
-"""OpenSSH's own client with the parameters of the inventory, for operators who want to be on a host. Commands go there as typed."""
+"""OpenSSH's own client with the inventory's parameters, for a shell or a command on a host. Commands are passed on as typed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.hosts import ssh
 from orchestrator.inventory.lab import Host
 
 CONNECT_S = 10.0
-"""How long the host may take to take the connection."""
+"""How long the host may take to accept the connection (s)."""
 FAILED = 255
 """What ssh(1) ends with when it, and not the remote command, failed; a remote command may end with it as well."""
 
 
 def arguments(host: Host) -> list[str]:
-    """The words that reach the host as Ansible does: its address, port, user, key, and the `-o` options of its SSH arguments."""
+    """The command that reaches the host as Ansible does: address, port, user, key, and the `-o` options of its SSH arguments."""
     target = host.ssh
     options = {"BatchMode": "yes", "ConnectTimeout": f"{CONNECT_S:.0f}", "StrictHostKeyChecking": "yes", **target.options}
     if target.known_hosts:
@@ -60,7 +60,7 @@ def run(host: Host, command: Sequence[str], *, capture: bool = False, timeout_s:
 
 
 def reach(host: Host) -> None:
-    """Log in and out. Raises: Unreachable - why that cannot be, and what to do."""
+    """Log in and out. Raises: Unreachable - why that fails, and what to do."""
     transport = ssh.connect(host.name, host.ssh, CONNECT_S)
     transport.close()
     transport.join(1.0)

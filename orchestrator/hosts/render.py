@@ -1,4 +1,4 @@
-"""Rules as the committer takes them: routes and neighbours for `kernel` hosts, commands with their undo for `npar-rdma`. Pure."""
+"""Rules as requests to agents: routes and neighbours for `kernel` hosts, commands with their undo for `npar-rdma`. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ COMMAND_LIMIT = 100_000  # Linux takes no single argument beyond 128 KiB (MAX_AR
 
 
 def generation(number: int, rules: Rules, *, rto_min_ms: int = RTO_MIN_MS, congctl: str = CONGCTL) -> dict[str, Any]:
-    """One generation as the committer's `stage` takes it. Sorted, so that equal rules give equal requests."""
+    """One generation as a `stage` request. Sorted, so that equal rules give equal requests."""
     routes = sorted(r for r in rules if isinstance(r, Route))
     neighbours = sorted(r for r in rules if isinstance(r, Neighbour))
     request: dict[str, Any] = {
+        "op": "stage",
         "generation": number,
         "routes": [[r.destination, r.via, r.interface, r.source] for r in routes],
         "neighbours": [[n.address, n.mac, n.interface] for n in neighbours],

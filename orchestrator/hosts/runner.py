@@ -30,7 +30,7 @@ class Play:
 class Ansible:
     """Runs the project's playbooks with the user's own inventory. SSH connections stay open between plays, until `close`.
 
-    `withheld`: environment variables that are none of Ansible's business, because they hold passwords of devices.
+    `withheld`: environment variables that Ansible must not get, because they hold passwords of devices.
     """
 
     def __init__(self, inventory: Path, artefacts: Path, withheld: Collection[str] = ()) -> None:
@@ -133,12 +133,12 @@ def _ending(status: str, code: int | None, timeout_s: float) -> str:
     if status == "timeout":
         return f"was stopped, as it had not ended after {timeout_s:g} s"
     if code is None:
-        return "was killed before it ended (by hand, or for want of memory: dmesg tells)"
+        return "was killed before it ended (by hand, or for lack of memory: see dmesg)"
     return f"ended with exit code {code}"
 
 
 def _forget_environment(record: Path) -> None:
-    """ansible-runner keeps the command of a play with the operator's whole environment; what that holds is not ours to keep."""
+    """ansible-runner keeps the command of a play with the operator's whole environment; secrets in it must not be kept."""
     try:
         kept = json.loads(record.read_text(encoding="utf-8")) | {"env": {}}
         record.write_text(json.dumps(kept), encoding="utf-8")

@@ -113,7 +113,8 @@ def _check(where: str, target: SshTarget, known: dict[str, paramiko.PKey], key: 
     if have is None:
         raise Unreachable(f"{where}: host key {said} is not in {file}", hint=scan)
     raise Unreachable(
-        f"{where}: host key {said} differs from the one in {file}", hint="somebody else answers, or the host was reinstalled"
+        f"{where}: host key {said} differs from the one in {file}",
+        hint="another machine answers there, or the host was reinstalled",
     )
 
 

@@ -1,4 +1,4 @@
-"""A short-lived folder with a short path for what Ansible keeps while it runs; one whose command was killed goes with the next."""
+"""A short-lived folder with a short path for what Ansible keeps while it runs; one left by a killed command goes with the next."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Workplace:
         self._fd = -1
         found = home.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            self.path = Path(tempfile.mkdtemp(prefix="testbed-", dir=base))  # somebody else took the name
+            self.path = Path(tempfile.mkdtemp(prefix="testbed-", dir=base))  # another user took the name
             return
         at_home = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(at_home, fcntl.LOCK_EX)  # nobody takes a new folder for one that was left before it is locked
+            fcntl.flock(at_home, fcntl.LOCK_EX)  # no other process may take a new folder for an abandoned one before it is locked
             for left in home.iterdir():
                 _remove_if_left(left)
             self.path = Path(tempfile.mkdtemp(prefix="", dir=home))

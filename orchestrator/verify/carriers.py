@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from optics import HostName, HostPort, Link
-from orchestrator.hosts import Hello, HostSide
+from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.power import Reading
 
@@ -17,7 +17,7 @@ def has_carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
     return state is not None and state.carrier
 
 
-async def carriers(hosts: HostSide, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
+async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
     """The carriers of the hosts of these ports; hears of those still to come, until all of `wanted` are there or time is up."""
     queue = hosts.subscribe()
     names = sorted({port.host for port in wanted})

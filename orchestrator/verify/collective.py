@@ -12,7 +12,7 @@ from optics import Garbled, HostName, Link, NotVerified
 from optics.plain import natural
 from optics.plan import Job, Plan, ring_steps
 from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
-from orchestrator.hosts import HostSide, job_name
+from orchestrator.hosts import Hosts, job_name
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import CollectiveFigures
 from orchestrator.verify.qualification import Direction, rates
@@ -98,7 +98,7 @@ def size(limit: Expected, ranks: int) -> int:
 
 
 async def all_reduce(
-    hosts: HostSide, lab: Lab, plan: Plan, links: Sequence[Link], measured: Mapping[Direction, float | None] | None = None
+    hosts: Hosts, lab: Lab, plan: Plan, links: Sequence[Link], measured: Mapping[Direction, float | None] | None = None
 ) -> CollectiveFigures:
     """Run it and return its figures. measured: rates of the links, if they are known already (Mb/s).
 
@@ -141,7 +141,7 @@ async def all_reduce(
     )
 
 
-async def _end(hosts: HostSide, name: str, ranks: Sequence[HostName]) -> None:
+async def _end(hosts: Hosts, name: str, ranks: Sequence[HostName]) -> None:
     """Wait until every rank ended well. Raises: NotVerified - one did not, in its last words."""
     async with asyncio.timeout(DEADLINE_S):
         while True:

@@ -33,8 +33,8 @@ FREE_MB = 200
 FENCE = "hosts ahead"
 _ASK = (
     "date +%s.%N; df -Pk /var/lib | tail -n 1; cd /var/lib/testbed 2>/dev/null && {"
-    """ grep -oE '"sha": ?"[0-9a-f]+"' provision.json; cat fence.json; echo; python3 -S -E committer.py status | cut -c 1-80;"""
-    " } 2>/dev/null"
+    """ grep -oE '"sha": ?"[0-9a-f]+"' provision.json; cat fence.json; echo;"""
+    " python3 -S -E agent/__main__.py status | cut -c 1-80; } 2>/dev/null"
 )
 
 

@@ -21,7 +21,7 @@ from orchestrator.fabric.circuits import receivers, settings
 from orchestrator.fabric.lightpath import among, route, routes
 from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
 from orchestrator.fabric.transition import Held
-from orchestrator.hosts import Hello, HostSide
+from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import Rung
 from orchestrator.session import Session
@@ -120,7 +120,7 @@ async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) ->
 
 
 async def check_identity(
-    hosts: HostSide, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
+    hosts: Hosts, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
 ) -> Finding:
     """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named. At a segment, any other
     port of it does: a packet switch brings everybody's frames to everybody.
@@ -155,9 +155,7 @@ async def check_identity(
     return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *astray, *unasked))
 
 
-async def check_forwarding(
-    hosts: HostSide, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()
-) -> Finding:
+async def check_forwarding(hosts: Hosts, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()) -> Finding:
     """Every ordered pair that the links join answers on every lane, at the planned number of hops.
 
     mute: hosts that do not answer us: they ask nobody, and their pairs count as wrong.

@@ -16,7 +16,7 @@ from typing import Any
 from optics import HostName, HostPort, Link, LinkKind
 from optics.plain import counted
 from optics.plan import Acceptance
-from orchestrator.hosts import HostSide
+from orchestrator.hosts import Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import LinkQuality
 
@@ -90,7 +90,7 @@ def batches(links: Iterable[Link], at_once: int = AT_ONCE) -> list[list[Link]]:
 
 
 async def flow(
-    hosts: HostSide, lab: Lab, wanted: Mapping[Direction, Mapping[str, Any]], seconds: float
+    hosts: Hosts, lab: Lab, wanted: Mapping[Direction, Mapping[str, Any]], seconds: float
 ) -> Mapping[Direction, tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Send on all these directions at once, each as its request says; return what was sent and what was heard of each.
 
@@ -124,7 +124,7 @@ async def flow(
     return {d: (sent[d.sender.host]["sent"][name], heard[d.receiver.host]["heard"][name]) for name, d in named.items()}
 
 
-async def rates(hosts: HostSide, lab: Lab, links: Iterable[Link]) -> dict[Direction, float | None]:
+async def rates(hosts: Hosts, lab: Lab, links: Iterable[Link]) -> dict[Direction, float | None]:
     """The rate (Mb/s) that a burst comes through with, for every direction of these links; None where nothing arrives."""
     found: dict[Direction, float | None] = {}
     for batch in batches(links):
@@ -134,7 +134,7 @@ async def rates(hosts: HostSide, lab: Lab, links: Iterable[Link]) -> dict[Direct
     return found
 
 
-async def qualify(hosts: HostSide, lab: Lab, links: Sequence[Link], accept: Acceptance) -> Quality:
+async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Acceptance) -> Quality:
     """Load every link and compare. A link that is not good enough is loaded again, alone: its best counts, a fault stays a fault.
 
     Raises: Refused, Unreachable, TimedOut - a host could not do its part.
@@ -166,7 +166,7 @@ def better(one: LinkQuality, other: LinkQuality) -> LinkQuality:
     return one if worth[0] >= worth[1] else other
 
 
-async def load(hosts: HostSide, lab: Lab, groups: Iterable[Sequence[Link]]) -> dict[Direction, LinkQuality]:
+async def load(hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]]) -> dict[Direction, LinkQuality]:
     """Measure every direction, one group of links after the other."""
     measured: dict[Direction, LinkQuality] = {}
     for batch in groups:

@@ -32,10 +32,10 @@ def shared_host(spaces: Callable[[str], Space]) -> Space:
     here, there = spaces("gpu01"), spaces("far")
     for port in (1, 2):
         here.fibre(port, there, port)
-    [made] = here.committer("provision", facts("gpu01", 1, 2))
+    [made] = here.agent("provision", facts("gpu01", 1, 2))
     assert made.get("changed"), made
     here.far = there  # type: ignore[attr-defined]
-    assert here.committer("start")[0].get("started") is True
+    assert here.agent("start")[0].get("started") is True
     return here
 
 
@@ -44,8 +44,8 @@ def host(shared_host: Space) -> Space:
     """The same host as every test of the file finds it: committer running, both ports lit, no generation."""
     for port in ("opt1", "opt2"):
         shared_host.far.ip("link", "set", port, "up")  # type: ignore[attr-defined]
-    shared_host.committer("start")
-    shared_host.committer("call", {"op": "clear"})
+    shared_host.agent("start")
+    shared_host.agent("call", {"op": "clear"})
     return shared_host
 
 

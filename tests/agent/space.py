@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-COMMITTER = Path(__file__).parents[2] / "playbooks" / "files" / "committer.py"
+AGENT = Path(__file__).parents[2] / "agent" / "__main__.py"
 SETUP = "mount -t tmpfs run /run && mount -t sysfs sys /sys && ip link set lo up && echo ready && exec sleep infinity"
 ENV = {**os.environ, "TESTBED_VAR": "/run/var", "TESTBED_RUN": "/run/testbed", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -41,9 +41,9 @@ class Space:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def committer(self, command: str, given: Any = None) -> list[dict[str, Any]]:
+    def agent(self, command: str, given: Any = None) -> list[dict[str, Any]]:
         """Run one subcommand; return the JSON lines it printed."""
-        done = self.run(sys.executable, "-S", "-E", str(COMMITTER), command, stdin="" if given is None else json.dumps(given))
+        done = self.run(sys.executable, "-S", "-E", str(AGENT), command, stdin="" if given is None else json.dumps(given))
         assert not done.stderr, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -63,12 +63,12 @@ class Space:
 
     def attach(self) -> Peer:
         """A channel to the committer of this host; closed with the host at the latest."""
-        self._peers.append(Peer(self.argv(sys.executable, "-S", "-E", str(COMMITTER), "attach")))
+        self._peers.append(Peer(self.argv(sys.executable, "-S", "-E", str(AGENT), "attach")))
         return self._peers[-1]
 
     def daemon_pids(self) -> list[int]:
         """The machine's pids of the committer's processes in this space: the watchdog, then its child."""
-        done = self.run("pgrep", "-f", "committer.py (start|install)")
+        done = self.run("pgrep", "-f", "agent/__main__.py (start|install)")
         return [int(pid) for pid in done.stdout.split()]
 
     def end(self) -> None:

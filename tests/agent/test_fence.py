@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.hosts import fleet
+from agent import fence
 from tests.agent.space import Peer, Space
 
 STAGE = {"generation": 1, "routes": [["10.255.0.2/32", "10.1.0.2", "opt1", "10.255.0.1"]], "neighbours": []}
@@ -24,8 +24,8 @@ FENCED = [
 ]
 
 
-def test_the_operators_side_sends_its_token_with_exactly_these() -> None:
-    assert {op for op, _ in FENCED} == fleet.FENCED
+def test_exactly_these_operations_are_fenced() -> None:
+    assert {op for op, _ in FENCED} == fence.FENCED
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def test_the_newest_run_works_and_everybody_may_look(peer: Peer, token: int) -> 
 
 def test_a_hand_at_the_host_has_no_token_and_is_not_refused(host: Space, peer: Peer, token: int) -> None:
     peer.ask("fence", token=token)
-    assert host.committer("call", {"op": "clear"})[0]["ok"]
+    assert host.agent("call", {"op": "clear"})[0]["ok"]
 
 
 def test_the_fence_outlives_the_committer(host: Space, peer: Peer, token: int) -> None:
     peer.ask("fence", token=token)
-    host.committer("stop")
-    host.committer("start")
+    host.agent("stop")
+    host.agent("start")
     again = host.attach()
     assert again.ask("clear", token=token - 1)["code"] == "overtaken"
     assert json.loads(host.run("cat", "/run/var/fence.json").stdout) == {"token": token}

@@ -130,31 +130,31 @@ def test_a_killed_committer_comes_back_and_still_owes_its_revert(host: Space, pe
     peer.ask("commit", generation=2, revert_after_s=3)
     before = peer.ask("hello")["pid"]
     host.run("kill", "-9", str(before))
-    assert wait_for(lambda: host.committer("status")[0].get("pid", before) != before)
-    state = host.committer("status")[0]
+    assert wait_for(lambda: host.agent("status")[0].get("pid", before) != before)
+    state = host.agent("status")[0]
     assert (state["active"], state["previous"], state["pending"]["to"]) == (2, 1, 1)
     assert way(host) == "opt2"
     assert wait_for(lambda: way(host) == "opt1", 8)
-    assert host.committer("status")[0]["active"] == 1
+    assert host.agent("status")[0]["active"] == 1
 
 
 def test_a_revert_that_fell_due_while_nobody_ran_is_done_at_start(host: Space) -> None:
     requests = [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}]
-    host.committer("call", [*requests, {"op": "commit", "generation": 2, "revert_after_s": 60}])
-    assert host.committer("stop")[0]["stopped"] is True
+    host.agent("call", [*requests, {"op": "commit", "generation": 2, "revert_after_s": 60}])
+    assert host.agent("stop")[0]["stopped"] is True
     host.run("sed", "-i", 's/"at_ns": [0-9]*/"at_ns": 1/', "/run/testbed/state.json")  # time passes
     assert way(host) == "opt2"
-    host.committer("start")
+    host.agent("start")
     assert wait_for(lambda: way(host) == "opt1")
-    assert host.committer("status")[0]["active"] == 1
+    assert host.agent("status")[0]["active"] == 1
 
 
 def test_the_kernel_is_believed_where_the_state_file_disagrees(host: Space) -> None:
-    host.committer("call", [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}])
-    host.committer("stop")
+    host.agent("call", [dict(rules(1), op="stage"), dict(rules(2, port=2), op="stage"), {"op": "commit", "generation": 1}])
+    host.agent("stop")
     host.run("sh", "-c", 'echo \'{"active": 2, "previous": 1, "pending": null}\' >/run/testbed/state.json')  # died before the flip
-    host.committer("start")
-    state = host.committer("status")[0]
+    host.agent("start")
+    state = host.agent("status")[0]
     assert (state["active"], state["previous"], way(host)) == (1, None, "opt1")
 
 
@@ -251,23 +251,22 @@ def test_fabric_addresses_never_leave_by_another_network(host: Space) -> None:
 
 
 def test_provisioning_twice_changes_nothing_the_second_time(host: Space) -> None:
-    assert host.committer("provision", facts("gpu01", 1, 2))[0]["changed"] == []
+    assert host.agent("provision", facts("gpu01", 1, 2))[0]["changed"] == []
     assert "10.255.1.1/32" in host.ip("addr", "show", "host0")
 
 
 def test_provisioning_says_what_the_host_lacks(host: Space) -> None:
-    [answer] = host.committer("provision", facts("gpu01", 1, 3))
+    [answer] = host.agent("provision", facts("gpu01", 1, 3))
     assert answer == {"ok": False, "code": "refused", "error": "no interface opt3 on this host (it has host0, lo, opt1, opt2)"}
     given = dict(facts("gpu01", 1, 2), sysctls=[["net.ipv4.no_such_thing", "1", True]])
     assert (
-        host.committer("provision", given)[0]["error"]
-        == "sysctl net.ipv4.no_such_thing = 1: this kernel has no net.ipv4.no_such_thing"
+        host.agent("provision", given)[0]["error"] == "sysctl net.ipv4.no_such_thing = 1: this kernel has no net.ipv4.no_such_thing"
     )
 
 
 def test_starting_twice_runs_one_committer(host: Space) -> None:
-    pid = host.committer("status")[0]["pid"]
-    assert host.committer("start")[0] == {"pid": pid, "started": False}
+    pid = host.agent("status")[0]["pid"]
+    assert host.agent("start")[0] == {"pid": pid, "started": False}
     assert len(host.daemon_pids()) == 2
 
 

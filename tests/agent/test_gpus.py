@@ -18,7 +18,7 @@ import pytest
 from orchestrator.engine.change.port_counters import record_gpus
 from orchestrator.hosts import HostEvent
 from orchestrator.telemetry import MEASUREMENTS, Journal, read
-from tests.agent.space import COMMITTER, ENV, Peer, Space, facts
+from tests.agent.space import AGENT, ENV, Peer, Space, facts
 
 LIBRARY = """
 #include <stdint.h>
@@ -64,7 +64,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def look(env: dict[str, str]) -> str:
     """The first line that the process prints; empty where it ends without one."""
-    command = [sys.executable, "-S", "-E", str(COMMITTER), "gpus", "0.1"]
+    command = [sys.executable, "-S", "-E", str(AGENT), "gpus", "0.1"]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -97,8 +97,8 @@ def test_a_host_without_gpus_stays_silent(tmp_path: Path) -> None:
 def test_readings_come_over_the_channel_until_stopped(library: Path, spaces: Callable[[str], Space]) -> None:
     here = spaces("gpu07")
     here.fibre(1, spaces("far"), 1)
-    here.committer("provision", facts("gpu07", 1, 1))
-    words = ["env", f"LD_LIBRARY_PATH={library}", sys.executable, "-S", "-E", str(COMMITTER), "start"]
+    here.agent("provision", facts("gpu07", 1, 1))
+    words = ["env", f"LD_LIBRARY_PATH={library}", sys.executable, "-S", "-E", str(AGENT), "start"]
     assert json.loads(here.run(*words).stdout)["started"]
     peer: Peer = here.attach()
     assert "at least 0.1" in peer.ask("gpus", interval_s=0.01)["error"]
@@ -108,4 +108,4 @@ def test_readings_come_over_the_channel_until_stopped(library: Path, spaces: Cal
     assert peer.ask("gpus", interval_s=None) == {"watching": False, "id": 3, "ok": True}
     peer.events.clear()
     assert peer.line(0.3) is None
-    assert not here.run("pgrep", "-f", "committer.py gpus").stdout, "the process is gone, too"
+    assert not here.run("pgrep", "-f", "agent/__main__.py gpus").stdout, "the process is gone, too"

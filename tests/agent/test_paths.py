@@ -23,7 +23,7 @@ class Line:
         near = {1: (a.mac("opt1"), b.mac("opt1")), 2: (b.mac("opt2"), c.mac("opt1"))}
         self.peers: list[Peer] = []
         for n, host in enumerate(self.hosts, 1):
-            host.committer("install", facts(host.name, n, 2 if n == 2 else 1))
+            host.agent("install", facts(host.name, n, 2 if n == 2 else 1))
             peer = host.attach()
             peer.ask("watch", links=True)
             self.peers.append(peer)

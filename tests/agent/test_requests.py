@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import pwd
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optics import HostPort
 from orchestrator.hosts import HostEvent, samples
-from tests.agent.space import COMMITTER, Peer, Space, facts
+from tests.agent.space import AGENT, Peer, Space, facts
 
 pytestmark = pytest.mark.lab
 
@@ -30,7 +33,7 @@ def ended(peer: Peer, name: str, limit_s: float = 5.0) -> dict[str, Any]:
     [
         (b"what?", "bad-request", "not a JSON line"),
         (b"[1]", "bad-request", "a request is a JSON object"),
-        (b'{"id":1,"op":"fly"}', "unknown-op", "unknown op 'fly'; this committer knows adopt, arm"),
+        (b'{"id":1,"op":"fly"}', "unknown-op", "unknown op 'fly'; this agent knows adopt, arm"),
         (b'{"id":1,"op":["hello"]}', "unknown-op", "unknown op ['hello']"),
         (b'{"id":1,"op":"commit"}', "bad-request", "generation: a whole number >= 1 is needed, got None"),
         (b'{"id":1,"op":"commit","generation":true}', "bad-request", "got True"),
@@ -88,7 +91,7 @@ def test_an_attach_that_is_killed_leaves_the_committer_well(host: Space) -> None
         other.ask("watch")
         other._process.kill()
         other.close()
-    assert host.committer("status")[0]["host"] == "gpu01"
+    assert host.agent("status")[0]["host"] == "gpu01"
 
 
 def test_a_job_runs_in_its_directory_and_its_end_is_told(peer: Peer) -> None:
@@ -170,8 +173,8 @@ def test_a_job_outlives_the_committer_and_is_found_again(host: Space, peer: Peer
     started = peer.ask("job.start", name="long", argv=["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 5"])
     pid = started["pid"]
     assert peer.ask("job.start", name="long", argv=["true"])["error"] == f"job long is already running (pid {pid})"
-    host.committer("stop")
-    host.committer("start")
+    host.agent("stop")
+    host.agent("start")
     again = host.attach()
     again.ask("watch")
     state = again.ask("job.status", name="long")
@@ -197,7 +200,7 @@ def test_jobs_are_collected_as_an_archive(host: Space, peer: Peer) -> None:
         'python3 -S -E "$0" collect j | python3 -c \'import sys,json,base64,io,tarfile;'
         't=tarfile.open(fileobj=io.BytesIO(base64.b64decode(json.load(sys.stdin)["archive"])));'
         "print(json.dumps(sorted(t.getnames())))'",
-        str(COMMITTER),
+        str(AGENT),
     )
     assert json.loads(done.stdout) == ["j", "j/exit", "j/job.json", "j/log"], done.stderr
 
@@ -206,14 +209,14 @@ def test_jobs_are_collected_as_an_archive(host: Space, peer: Peer) -> None:
 def as_nobody(host: Space) -> Iterator[Peer]:
     """A channel to a committer whose jobs run as a user that every machine has."""
     plain = facts("gpu01", 1, 2)
-    assert host.committer("provision", plain | {"job_user": "nobody"})[0]["notes"] == []
+    assert host.agent("provision", plain | {"job_user": "nobody"})[0]["notes"] == []
     made = host.attach()
     made.ask("reload")
     made.ask("watch")
     yield made
     made.close()
-    host.committer("provision", plain)
-    host.committer("call", {"op": "reload"})
+    host.agent("provision", plain)
+    host.agent("call", {"op": "reload"})
 
 
 def test_a_job_runs_as_the_user_that_provisioning_names(as_nobody: Peer) -> None:
@@ -262,7 +265,7 @@ def test_checkpoints_outlive_the_job_and_change_hands_with_the_user(host: Space,
         as_nobody.ask("job.start", name=f"j{rank}", argv=save, env={"RANK": rank}, checkpoints="ours")
         assert ended(as_nobody, f"j{rank}")["code"] == 0
     assert as_nobody.ask("job.tail", name="j2")["data"] == "1\n2\n"
-    host.committer("provision", facts("gpu01", 1, 2) | {"job_user": "daemon"})
+    host.agent("provision", facts("gpu01", 1, 2) | {"job_user": "daemon"})
     as_nobody.ask("reload")
     as_nobody.ask("job.start", name="j3", argv=save, env={"RANK": "3"}, checkpoints="ours")
     assert ended(as_nobody, "j3")["code"] == 0 and as_nobody.ask("job.tail", name="j3")["data"] == "1\n2\n3\n"
@@ -285,3 +288,12 @@ def test_a_plans_word_for_the_jobs_directory_does_not_count(peer: Peer) -> None:
     started = peer.ask("job.start", name="j", argv=argv, env={"TESTBED_JOB_DIR": "/etc"})
     assert ended(peer, "j")["code"] == 0
     assert peer.ask("job.tail", name="j")["data"] == started["directory"] + "\n"
+
+
+def test_attaching_imports_only_what_is_built_into_the_interpreter(tmp_path: Path) -> None:
+    def imported(*words: str) -> set[str]:
+        argv = [sys.executable, "-S", "-E", "-X", "importtime", *words]
+        done = subprocess.run(argv, env={"TESTBED_RUN": str(tmp_path)}, capture_output=True, text=True, timeout=20)
+        return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+    assert imported(str(AGENT), "attach") - imported("-c", "pass") == {"_socket"}

@@ -23,7 +23,7 @@ class Pair:
         self.hosts[0].fibre(1, self.hosts[1], 1)
         self.peers: list[Peer] = []
         for n, host in enumerate(self.hosts, 1):
-            host.committer("install", facts(host.name, n, 1))
+            host.agent("install", facts(host.name, n, 1))
             self.peers.append(host.attach())
 
     def together(self, **fields: Any) -> list[dict[str, Any]]:

@@ -135,7 +135,7 @@ class Switch(Device):
 
 
 class Fleet:
-    """`HostSide` as far as a change uses it."""
+    """`Hosts` as far as a change uses it."""
 
     def __init__(self, glass: Glass, points: Points) -> None:
         self.glass, self.lab, self.points = glass, glass.lab, points

@@ -22,7 +22,7 @@ YEAR_S = 365 * 86_400
 
 
 class Fences:
-    """What committers do with tokens (`playbooks/files/resident/fence.py`)."""
+    """What committers do with tokens (`agent/fence.py`)."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.highest = dict.fromkeys(bench.fleet.all, 0)

@@ -1,4 +1,4 @@
-"""The host side against the emulated lab: real sshd, Ansible, committers, light."""
+"""The host side against the emulated lab: real sshd, Ansible, agents, light."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from drivers.registry import open_device
-from optics import Change, HostPort, Link, Refused, TestbedError, Unreachable
+from optics import Change, HostPort, Link, Refused, Unreachable
 from optics.plan import Job
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.fabric.rules import Rules, hops, rules
-from orchestrator.hosts import Committed, Hello, Hosts, HostSide, Probe, job_name
-from orchestrator.inventory.lab import Lab, read_lab
+from orchestrator.hosts import Committed, Hello, Hosts, job_name
+from orchestrator.inventory.lab import read_lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -190,7 +190,7 @@ async def test_a_host_whose_sshd_is_down_is_an_error_that_names_it_and_the_other
             assert isinstance(error, Unreachable) and str(error).startswith("gpu02: ssh root@127.0.0.1:"), error
             assert error.hint == "is gpu02 up, and its sshd? nothing was changed there"
             assert isinstance(greeted["gpu01"], Hello) and isinstance(greeted["gpu03"], Hello)
-            with pytest.raises(Unreachable, match="gpu02: no channel to its committer"):
+            with pytest.raises(Unreachable, match="gpu02: no channel to its agent"):
                 await fresh.commit(1)
             with pytest.raises(Unreachable, match="gpu02: Ansible cannot reach it"):
                 await fresh.stage({9: {name: frozenset() for name in NAMES}})
@@ -221,12 +221,12 @@ async def test_a_key_nobody_knows_does_not_get_in(emulated: Emulated, tmp_path: 
     assert isinstance(error, Unreachable) and f"no key was accepted for user root (tried {tmp_path / 'key'})" in str(error)
 
 
-async def test_a_committer_that_is_gone_is_told_and_provisioning_brings_it_back(emulated: Emulated, hosts: Hosts) -> None:
+async def test_an_agent_that_is_gone_is_reported_and_provisioning_brings_it_back(emulated: Emulated, hosts: Hosts) -> None:
     queue = hosts.subscribe()
     port, key = emulated.lab.hosts["gpu01"].ssh.port, emulated.state / "id_ed25519"
     words = ["-p", str(port), "-i", str(key), "-o", f"UserKnownHostsFile={emulated.state / 'known_hosts'}", "root@127.0.0.1"]
     stop = await asyncio.create_subprocess_exec(
-        "ssh", *words, "python3 /var/lib/testbed/committer.py stop", stdout=asyncio.subprocess.DEVNULL
+        "ssh", *words, "python3 /var/lib/testbed/agent/__main__.py stop", stdout=asyncio.subprocess.DEVNULL
     )
     assert await stop.wait() == 0
     async with asyncio.timeout(5):
@@ -234,7 +234,7 @@ async def test_a_committer_that_is_gone_is_told_and_provisioning_brings_it_back(
             pass
     hosts.unsubscribe(queue)
     assert event.host == "gpu01"
-    with pytest.raises(Unreachable, match="gpu01: no channel to its committer"):
+    with pytest.raises(Unreachable, match="gpu01: no channel to its agent"):
         await hosts.counters()
     assert await hosts.connect(["gpu01"]) == {"gpu01": Hello("gpu01")}
     assert hosts.unprovisioned() == ("gpu01",)
@@ -276,9 +276,3 @@ async def test_what_ansible_said_is_kept(hosts: Hosts, tmp_path: Path) -> None:
     await hosts.stage({1: {"gpu01": frozenset()}})
     [output] = [p for p in tmp_path.glob("ansible/*-stage_rules/artifacts/*/stdout") if "gpu01" in p.read_text()]
     assert "Stage route generations" in output.read_text()
-
-
-def test_the_real_hosts_are_what_the_engine_asks_for(tmp_path: Path, emulated: Emulated) -> None:
-    side: HostSide = Hosts(emulated.lab, emulated.inventory, tmp_path)
-    assert side.macs() == {} and isinstance(Probe("a", "b", False), Probe) and issubclass(Unreachable, TestbedError)
-    assert isinstance(emulated.lab, Lab)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import gzip
 import io
 import json
-import re
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +135,7 @@ def test_facts_change_their_digest_with_anything_that_is_installed(monkeypatch: 
     assert before == facts.facts(host)
     assert facts.facts(replace(host, lanes=2))["sha"] != before["sha"]
     assert facts.facts(replace(host, job_user="ml"))["sha"] != before["sha"] and before["job_user"] == "testbed-job"
-    monkeypatch.setattr(facts, "program_digest", lambda: "another committer")
+    monkeypatch.setattr(facts, "program_digest", lambda: "another agent")
     assert facts.facts(host)["sha"] != before["sha"]
 
 
@@ -155,7 +152,7 @@ def test_the_archive_is_the_same_bytes_each_time_and_holds_what_runs_on_hosts() 
     assert facts.archive() == facts.archive.__wrapped__()
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(facts.archive()))) as tar:
         names = tar.getnames()
-    assert "committer.py" in names and "resident/daemon.py" in names
+    assert "agent/__main__.py" in names and "agent/daemon.py" in names
     assert f"workloads/{facts.workload_digest()}/workloads/train.py" in names
     assert len(facts.archive()) < render.COMMAND_LIMIT
 
@@ -170,39 +167,6 @@ def test_failures_of_several_hosts_are_one_error_of_the_gravest_kind_naming_each
     assert isinstance(error, Unreachable) and str(error) == "a: dark\nb: no\nc: silent\n(9 other hosts did it)"
     assert error.hint == "look"
     assert isinstance(one_error({"b": Refused("b: no")}), Refused)
-
-
-def test_every_variable_a_playbook_reads_is_provided_and_the_reverse() -> None:
-    provided = set(re.findall(r'"(testbed_[a-z_]+)":', Path(fleet.__file__).read_text()))
-    documented, read = set(), set()
-    for playbook in facts.PLAYBOOKS.glob("*.yml"):
-        text = playbook.read_text()
-        documented |= set(re.findall(r"^#   (testbed_[a-z_]+) ", text, re.MULTILINE))
-        read |= {name for expression in re.findall(r"{{(.*?)}}", text) for name in re.findall(r"testbed_[a-z_]+", expression)}
-    assert provided == read == documented
-
-
-def test_playbooks_decide_nothing_about_topology() -> None:
-    playbooks = sorted(p.name for p in facts.PLAYBOOKS.glob("*.yml"))
-    assert playbooks == ["collect.yml", "launch.yml", "provision.yml", "stage_rules.yml", "stop_job.yml"]
-    for name in playbooks:
-        text = (facts.PLAYBOOKS / name).read_text()
-        assert "set_fact" not in text and "when:" not in text.replace("changed_when:", "") and "gather_facts: false" in text
-
-
-def test_the_committer_needs_nothing_but_the_standard_library() -> None:
-    allowed = set(sys.stdlib_module_names) | {"resident"}
-    for path in facts.FILES.rglob("*.py"):
-        tree = ast.parse(path.read_text(), feature_version=(3, 9))
-        for node in ast.walk(tree):
-            names = (
-                [a.name for a in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-            assert {name.split(".")[0] for name in names} <= allowed, path
 
 
 def test_of_what_a_host_sends_home_only_plain_files_below_its_folder_are_kept(tmp_path: Path) -> None:

@@ -102,13 +102,37 @@ def imports(file: Path) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
-@pytest.mark.parametrize(("folder", "own"), [("playbooks/files", {"resident"}), ("workloads", {"workloads", "torch", "numpy"})])
+@pytest.mark.parametrize(("folder", "own"), [("agent", {"agent"}), ("workloads", {"workloads", "torch", "numpy"})])
 def test_what_is_copied_to_hosts_needs_nothing_but_python_there(folder: str, own: set[str], tmp_path: Path) -> None:
     known = sys.stdlib_module_names | own
     foreign = {f"{file.relative_to(ROOT)}: {name}" for file in (ROOT / folder).rglob("*.py") for name in imports(file)}
     assert not {line for line in foreign if line.rpartition(" ")[2] not in known}
     (tmp_path / "planted.py").write_text("def late():\n    import yaml\n    from os import path\n")
     assert [name for name in imports(tmp_path / "planted.py") if name not in known] == ["yaml"]
+
+
+def newer_than_hosts_promise(folder: Path) -> list[str]:
+    """Files that Python 3.9 cannot parse."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        try:
+            ast.parse(file.read_text(), feature_version=(3, 9))
+        except SyntaxError:
+            found.append(file.name)
+    return found
+
+
+def test_the_agent_is_written_in_the_python_that_hosts_promise(tmp_path: Path) -> None:
+    assert not newer_than_hosts_promise(ROOT / "agent")
+    (tmp_path / "planted.py").write_text("match 1:\n    case 1:\n        pass\n")
+    assert newer_than_hosts_promise(tmp_path) == ["planted.py"]
+
+
+def test_the_agent_imports_no_types_at_run_time() -> None:
+    modules = ", ".join(f"agent.{file.stem}" for file in (ROOT / "agent").glob("*.py") if file.stem not in ("__main__", "shapes"))
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {modules}; print('agent.shapes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-S", "-E", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("module", ["orchestrator.cli.main", "orchestrator.cli.change", "orchestrator.results"])

@@ -29,7 +29,7 @@ from optics import (
 )
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.port_counters import sampled_ports
-from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, HostSide, PortCounters, samples
+from orchestrator.hosts import SAMPLE, AtDown, ClockReading, HostEvent, Hosts, PortCounters, samples
 from orchestrator.settings import load
 from orchestrator.telemetry import Journal, Point, read
 
@@ -103,7 +103,7 @@ async def test_samples_reach_the_journal_with_clocks_and_the_rate_over_each_circ
     way = Circuit(ONE, TWO, (CrossConnect(Port("ocs1", "1"), Port("ocs1", "9")),), 1.5)
     hosts = FakeHosts()
     with Journal(tmp_path, "r", "lab") as journal:
-        async with sampled_ports(cast(HostSide, hosts), journal, 100, [way]):
+        async with sampled_ports(cast(Hosts, hosts), journal, 100, [way]):
             for host in ("gpu01", "gpu02"):
                 hosts.queue.put_nowait(batch(host, [(10**9, 1, 0), (3 * 10**9, host == "gpu01", 50_000_000)]))
                 hosts.queue.put_nowait(batch(host, [], rows="torn"))
@@ -119,10 +119,10 @@ async def test_hosts_that_cannot_sample_and_a_change_that_fails_are_left_to_the_
     hosts = FakeHosts()
     hosts.error = TimedOut("gpu01: no answer to counters")
     with Journal(tmp_path, "r", "lab") as journal:
-        async with sampled_ports(cast(HostSide, hosts), journal):
+        async with sampled_ports(cast(Hosts, hosts), journal):
             pass
         with pytest.raises(Unreachable):
-            async with sampled_ports(cast(HostSide, hosts), journal):
+            async with sampled_ports(cast(Hosts, hosts), journal):
                 raise Unreachable("the change itself")
     assert hosts.asked == ["stream 0.1", "stream None", "unsubscribe", "stream 0.1", "leave", "unsubscribe"]
     assert not told(tmp_path, "port")
@@ -130,10 +130,10 @@ async def test_hosts_that_cannot_sample_and_a_change_that_fails_are_left_to_the_
 
 async def test_nothing_is_asked_where_no_samples_are_wanted(tmp_path: Path) -> None:
     hosts = FakeHosts()
-    async with sampled_ports(cast(HostSide, hosts), None):
+    async with sampled_ports(cast(Hosts, hosts), None):
         pass
     with Journal(tmp_path, "r", "lab") as journal:
-        async with sampled_ports(cast(HostSide, hosts), journal, 0):
+        async with sampled_ports(cast(Hosts, hosts), journal, 0):
             pass
     assert not hosts.asked
 
@@ -174,7 +174,7 @@ CHANGES = {"ocs1": Change("ocs1", add=frozenset({MADE}))}
 @pytest.mark.parametrize(("lit_at", "seen"), [(1, True), (4, True), (10**6, False), (-1, False)])
 async def test_light_is_seen_when_every_new_port_has_it_and_never_made_up(lit_at: int, seen: bool) -> None:
     meter = Meter(lit_at)
-    async with Impact(cast(HostSide, FakeHosts()), {"ocs1": cast(Any, meter)}) as aftermath:
+    async with Impact(cast(Hosts, FakeHosts()), {"ocs1": cast(Any, meter)}) as aftermath:
         aftermath.moved(CHANGES, {MADE.egress})
         assert aftermath._asking is not None
         await asyncio.wait([aftermath._asking], timeout=5 if seen else 0.01)
@@ -184,7 +184,7 @@ async def test_light_is_seen_when_every_new_port_has_it_and_never_made_up(lit_at
 
 async def test_packets_crossed_when_every_host_says_so_of_this_generation() -> None:
     hosts = FakeHosts()
-    async with Impact(cast(HostSide, hosts), {}) as aftermath:
+    async with Impact(cast(Hosts, hosts), {}) as aftermath:
         aftermath._neighbours = {"gpu01": ("a",), "gpu02": ("b", "c")}
         early = HostEvent("gpu02", "crossed", 4, {"generation": 6, "answered": 2, "asked": 2})
         late = HostEvent("gpu02", "crossed", 9, {"generation": 7, "answered": 2, "asked": 2})
@@ -208,7 +208,7 @@ async def test_lost_is_what_one_end_sent_and_the_other_did_not_hear_before_both_
             {ONE: counters(1000, 500), TWO: counters(200, 3000)},
             {ONE: counters(0, 0, AtDown(later, 1100, 600)), TWO: counters(0, 0, AtDown(later, 270, 3100))},
         ]
-        async with Impact(cast(HostSide, hosts), {}) as aftermath:
+        async with Impact(cast(Hosts, hosts), {}) as aftermath:
             broken = [Link(ONE, TWO, kind)]
             await aftermath.before(broken)
             assert await aftermath.lost_bytes(broken) == wanted
@@ -221,7 +221,7 @@ async def test_a_port_that_noticed_no_darkness_leaves_the_loss_unknown(down: AtD
         dict.fromkeys((ONE, TWO), counters(1, 1)),
         {ONE: counters(2, 2, down), TWO: counters(2, 2, AtDown(1 << 62, 2, 2))},
     ]
-    async with Impact(cast(HostSide, hosts), {}) as aftermath:
+    async with Impact(cast(Hosts, hosts), {}) as aftermath:
         assert await aftermath.lost_bytes([]) == 0, "nothing broken, nothing lost"
         await aftermath.before([LINK])
         assert await aftermath.lost_bytes([LINK]) is None
@@ -230,6 +230,6 @@ async def test_a_port_that_noticed_no_darkness_leaves_the_loss_unknown(down: AtD
 async def test_hosts_that_do_not_answer_leave_the_loss_unknown() -> None:
     hosts = FakeHosts()
     hosts.error = Unreachable("gpu01: gone")
-    async with Impact(cast(HostSide, hosts), {}) as aftermath:
+    async with Impact(cast(Hosts, hosts), {}) as aftermath:
         await aftermath.before([LINK])
         assert await aftermath.lost_bytes([LINK]) is None

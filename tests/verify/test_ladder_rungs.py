@@ -15,7 +15,7 @@ from optics import CrossConnect, HostPort, Link, LinkKind, Port
 from optics.plan import Acceptance, Job, Plan
 from orchestrator.fabric.cabling import Swap, explained, predicted, senders, swaps
 from orchestrator.fabric.circuits import circuits, settings
-from orchestrator.hosts import Hello, HostEvent, HostSide, PortState
+from orchestrator.hosts import Hello, HostEvent, Hosts, PortState
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import LinkQuality
 from orchestrator.verify.carriers import carriers, speeds
@@ -183,13 +183,13 @@ async def test_a_carrier_that_comes_late_is_heard_of_and_nobody_polls() -> None:
     ears = Ears({port(1): True, port(2): False})
     asyncio.get_running_loop().call_later(0.05, ears.queue.put_nowait, HostEvent("gpu02", "link", 0, {"port": 1, "carrier": True}))
     begin = asyncio.get_running_loop().time()
-    assert (await carriers(cast(HostSide, ears), [port(1), port(2)], 5.0))[port(2)]
+    assert (await carriers(cast(Hosts, ears), [port(1), port(2)], 5.0))[port(2)]
     assert asyncio.get_running_loop().time() - begin < 1.0 and not ears.subscribed
 
 
 async def test_a_carrier_that_never_comes_is_waited_for_only_so_long() -> None:
     ears = Ears({port(1): True, port(2): False})
-    assert not (await carriers(cast(HostSide, ears), [port(1), port(2)], 0.05))[port(2)]
+    assert not (await carriers(cast(Hosts, ears), [port(1), port(2)], 0.05))[port(2)]
     assert not ears.subscribed
 
 

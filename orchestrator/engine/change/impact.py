@@ -11,7 +11,7 @@ from drivers.api import CircuitSwitch, PowerMeter
 from optics import Change, DeviceName, HostName, HostPort, Link, LinkKind, Port, TestbedError
 from optics.plan import FixedRoute, Ring
 from orchestrator.fabric.next_hops import lanes_of, next_hops
-from orchestrator.hosts import HostEvent, HostSide, PortCounters
+from orchestrator.hosts import HostEvent, Hosts, PortCounters
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.power import LOS_DBM
 
@@ -24,7 +24,7 @@ GRACE_S = 0.2
 class Impact:
     """Use as a context around the change; `power` and `crossed` fill while it goes on."""
 
-    def __init__(self, hosts: HostSide, devices: Mapping[DeviceName, CircuitSwitch]) -> None:
+    def __init__(self, hosts: Hosts, devices: Mapping[DeviceName, CircuitSwitch]) -> None:
         self._hosts, self._devices = hosts, devices
         self._queue = hosts.subscribe()
         self._asking: asyncio.Future[list[None]] | None = None

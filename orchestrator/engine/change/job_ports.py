@@ -15,7 +15,7 @@ from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
 EVERY_S = 1.0
-"""Hosts sample this often at first (s), and more sparsely the longer a job runs (`resident/keeping.py`)."""
+"""Hosts sample this often at first (s), and more sparsely the longer a job runs (`agent/keeping.py`)."""
 AGAIN_S = 5.0
 """Hosts are not asked more often than this (s)."""
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 from optics import Circuit, HostPort, TestbedError
 from optics.words import setting_id
-from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, HostSide, samples
+from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, samples
 from orchestrator.telemetry.journal import Journal
 
 USUAL_HZ = 10.0
@@ -78,7 +78,7 @@ class Counters:
 
 @asynccontextmanager
 async def sampled_ports(
-    hosts: HostSide, journal: Journal | None, hz: float = USUAL_HZ, circuits: Iterable[Circuit] = ()
+    hosts: Hosts, journal: Journal | None, hz: float = USUAL_HZ, circuits: Iterable[Circuit] = ()
 ) -> AsyncIterator[None]:
     """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and what they send goes to the journal.
 
@@ -148,7 +148,7 @@ def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:
         journal.point("clock", {"host": host}, fields)
 
 
-async def quiet(hosts: HostSide, ports: Collection[HostPort]) -> float:
+async def quiet(hosts: Hosts, ports: Collection[HostPort]) -> float:
     """Wait until what was queued for these ports has arrived; return the seconds it took, at most `PATIENCE_S`.
 
     Receivers are watched: a sender's counter says nothing about the queue behind it.

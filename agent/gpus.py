@@ -1,7 +1,9 @@
-"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the committer. A PCIe reading takes 20 ms.
+"""GPU counters by NVML, read in a process of its own: a driver that hangs must not hang the agent. A PCIe reading takes 20 ms.
 
-`committer.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where there is no NVML or no GPU.
+`agent/__main__.py gpus SECONDS` prints one JSON line per look; it ends at once, and quietly, where there is no NVML or no GPU.
 """
+
+from __future__ import annotations
 
 import ctypes
 import json
@@ -11,7 +13,17 @@ import subprocess
 import sys
 import time
 
-from resident.basics import PROGRAM, bad, number
+from agent.basics import PROGRAM, bad, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from agent.client import Client
+    from agent.daemon import Server
+    from agent.shapes import Json
+
+    V = TypeVar("V", bound="ctypes._CData")
 
 LIBRARY = "libnvidia-ml.so.1"
 # nvml.h: identifiers of fields; KiB over all links of a GPU, counted since the driver was loaded
@@ -43,50 +55,50 @@ class FieldValue(ctypes.Structure):
 class Nvml:
     """The few calls of NVML that are needed. Raises: OSError - it is not there, or finds no GPU."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lib = ctypes.CDLL(LIBRARY)
         count = ctypes.c_uint()
         if self.lib.nvmlInit_v2() or self.lib.nvmlDeviceGetCount_v2(ctypes.byref(count)) or not count.value:
             raise OSError("NVML finds no GPU")
-        self.gpus = []
+        self.gpus: list[tuple[int, ctypes.c_void_p]] = []
         for index in range(count.value):
             handle = ctypes.c_void_p()
             if not self.lib.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
                 self.gpus.append((index, handle))
 
-    def ask(self, name, handle, kind, *arguments):
+    def ask(self, name: str, handle: ctypes.c_void_p, kind: type[V], *arguments: int) -> V | None:
         """One reading of type `kind`, or None where this GPU does not give it."""
         value = kind()
         return None if getattr(self.lib, name)(handle, *arguments, ctypes.byref(value)) else value
 
-    def look(self):
+    def look(self) -> list[Json]:
         """Every GPU's readings; what one does not give is left out."""
         return [self.of(index, handle) for index, handle in self.gpus]
 
-    def of(self, index, handle):
-        found = {"gpu": index}
+    def of(self, index: int, handle: ctypes.c_void_p) -> Json:
+        found: Json = {"gpu": index}
         busy, power = (
             self.ask("nvmlDeviceGetUtilizationRates", handle, Utilization),
             self.ask("nvmlDeviceGetPowerUsage", handle, ctypes.c_uint),
         )
         memory = self.ask("nvmlDeviceGetMemoryInfo", handle, Memory)
-        pcie = [self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, way) for way in (PCIE_TX, PCIE_RX)]
+        sent, received = (self.ask("nvmlDeviceGetPcieThroughput", handle, ctypes.c_uint, way) for way in (PCIE_TX, PCIE_RX))
         if busy is not None:
             found["util"] = busy.gpu
         if power is not None:
             found["power_w"] = power.value / 1e3
         if memory is not None:
             found["mem_bytes"] = memory.used
-        if None not in pcie:
-            found["pcie_bytes_per_s"] = sum(value.value for value in pcie) * 1000
+        if sent is not None and received is not None:
+            found["pcie_bytes_per_s"] = (sent.value + received.value) * 1000
         fields = (FieldValue * 2)(FieldValue(NVLINK_DATA_TX, ALL_LINKS), FieldValue(NVLINK_DATA_RX, ALL_LINKS))
         if not self.lib.nvmlDeviceGetFieldValues(handle, 2, fields) and not any(f.result for f in fields):
             found["nvlink_tx_bytes"], found["nvlink_rx_bytes"] = (f.value * 1024 for f in fields)
         return found
 
 
-def watch(seconds):
-    """Print a line per look until nobody reads any more."""
+def watch(seconds: float) -> int:
+    """Print a line per look until the reader is gone."""
     try:
         nvml = Nvml()
     except (OSError, AttributeError):
@@ -102,21 +114,20 @@ def watch(seconds):
 
 
 class Gpus:
-    """The process that watches the GPUs for one client; its lines become `gpus` events."""
+    """The process that reads the GPUs for one client; its lines become `gpus` events."""
 
-    def __init__(self, server, client, interval_s):
+    def __init__(self, server: Server, client: Client, interval_s: float) -> None:
         self.server, self.client, self.rest = server, client, b""
-        self.child = subprocess.Popen(
-            [sys.executable, "-S", "-E", PROGRAM, "gpus", str(interval_s)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+        self.fd, write_end = os.pipe()
+        argv = [sys.executable, "-S", "-E", PROGRAM, "gpus", str(interval_s)]
+        self.child: subprocess.Popen[bytes] | None = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.DEVNULL
         )
-        self.fd = self.child.stdout.fileno()
+        os.close(write_end)
         os.set_blocking(self.fd, False)
         server.register(self.fd, self.readable)
 
-    def readable(self, _):
+    def readable(self, _: int) -> None:
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -128,17 +139,17 @@ class Gpus:
         for line in lines:
             self.client.send(dict(json.loads(line), event="gpus"))
 
-    def stop(self):
+    def stop(self) -> None:
         if self.child is None:
             return
         self.server.unregister(self.fd)
+        os.close(self.fd)
         self.child.kill()
         self.child.wait()
-        self.child.stdout.close()
         self.child = None
 
 
-def gpus(server, request, client):
+def gpus(server: Server, request: Json, client: Client) -> Json:
     """With `interval_s` (s, >= 0.1) look at this host's GPUs from now on; null or 0 ends it. A host without GPUs stays silent."""
     interval_s = number(request, "interval_s", None) or 0
     if 0 < interval_s < LEAST_S:

@@ -1,5 +1,7 @@
 """The daemon: one thread, one epoll, timers in a heap, operations by name."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import heapq
@@ -11,34 +13,41 @@ import struct
 import sys
 import time
 
-from resident import keeping
-from resident.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
-from resident.client import Client
-from resident.ends import FibreEnds
-from resident.fence import Fence
-from resident.generations import Generations
-from resident.gpus import gpus
-from resident.jobs import Jobs
-from resident.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
-from resident.probes import Probes
-from resident.samples import Samples
-from resident.traffic import Traffic
+from agent import keeping
+from agent.basics import SOCKET, VAR, VERSION, Failure, bad, directories, integer, number, own_sha, read, read_json, unpack
+from agent.client import Client
+from agent.ends import FibreEnds
+from agent.fence import Fence
+from agent.generations import Generations
+from agent.gpus import gpus
+from agent.jobs import Jobs
+from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
+from agent.probes import Probes
+from agent.samples import Counters
+from agent.traffic import Traffic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.shapes import Answer, Json, Link
 
 
 class Server:
     """The daemon: one thread, one epoll, timers in a heap."""
 
-    def __init__(self, heartbeat=None):
+    def __init__(self, heartbeat: int | None = None) -> None:
         directories()
         self.epoll = select.epoll()
-        self.handlers = {}
-        self.timers = []
-        self.cancelled = set()
+        self.handlers: dict[int, Callable[[int], object]] = {}
+        self.timers: list[tuple[int, int, Callable[[], object]]] = []
+        self.cancelled: set[int] = set()
         self.order = 0
-        self.clients = set()
-        self.interfaces = {}
-        self.facts = {}
-        self.ports, self.numbers, self.host = {}, {}, socket.gethostname()
+        self.clients: set[Client] = set()
+        self.facts: Json = {}
+        self.ports: dict[int, str] = {}
+        self.numbers: dict[str, int] = {}
+        self.host = socket.gethostname()
         self.running = True
         self.sha = own_sha()
         self.heartbeat = heartbeat
@@ -47,36 +56,37 @@ class Server:
         self.interfaces = links(self.nl)
         os.set_blocking(self.events.socket.fileno(), False)
         self.register(self.events.socket.fileno(), self.link_events)
-        self.generations = Generations(self.nl, self.interfaces, self.broadcast, self.timer, self.cancelled.add)
+        self.generations = Generations(self)
         self.generations.load()
         self.fence = Fence(self.generations.disarm)
-        self.samples = Samples(self)
+        self.samples = Counters(self)
         self.probes = Probes(self)
         self.generations.crossed = self.probes.cross
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
         self.jobs = Jobs(self)
-        self.reload({})
+        self.reload()
 
     # -- loop
 
-    def register(self, fd, handler, mask=select.EPOLLIN):
+    def register(self, fd: int, handler: Callable[[int], object], mask: int = select.EPOLLIN) -> None:
         self.handlers[fd] = handler
         self.epoll.register(fd, mask)
 
-    def unregister(self, fd):
+    def unregister(self, fd: int) -> None:
         self.handlers.pop(fd, None)
         with contextlib.suppress(OSError, ValueError):
             self.epoll.unregister(fd)
 
-    def timer(self, at_ns, function):
+    def timer(self, at_ns: int, function: Callable[[], object]) -> int:
+        """Call `function` at `at_ns` (CLOCK_MONOTONIC); returns what `cancelled` takes."""
         self.order += 1
         heapq.heappush(self.timers, (at_ns, self.order, function))
         return self.order
 
-    def run(self):
+    def run(self) -> None:
         while self.running:
-            wait = -1
+            wait = -1.0
             while self.timers:
                 at, handle, function = self.timers[0]
                 if handle not in self.cancelled and at > time.monotonic_ns():
@@ -92,8 +102,8 @@ class Server:
                 if handler:
                     self.guard(handler, mask)
 
-    def guard(self, function, *arguments):
-        """A surprise in one handler is logged and must not cost the others their committer."""
+    def guard(self, function: Callable[..., object], *arguments: int) -> None:
+        """An unexpected error in one handler is logged and must not end the daemon."""
         try:
             function(*arguments)
         except Exception:
@@ -102,11 +112,12 @@ class Server:
             sys.stderr.write(traceback.format_exc())
             sys.stderr.flush()
 
-    def beat(self):
+    def beat(self) -> None:
+        assert self.heartbeat is not None
         os.write(self.heartbeat, b".")
         self.timer(time.monotonic_ns() + 1_000_000_000, self.beat)
 
-    def listen(self):
+    def listen(self) -> None:
         """Serve the Unix socket; only root may open it."""
         if os.path.exists(SOCKET):
             os.unlink(SOCKET)
@@ -119,7 +130,7 @@ class Server:
         if self.heartbeat is not None:
             self.beat()
 
-    def accept(self, _):
+    def accept(self, _: int) -> None:
         try:
             s, _ = self.listener.accept()
         except OSError:
@@ -127,14 +138,14 @@ class Server:
         fd = s.detach()
         self.clients.add(Client(self, fd, os.dup(fd)))
 
-    def broadcast(self, event):
+    def broadcast(self, event: Json) -> None:
         for client in list(self.clients):
             if client.watching:
                 client.send(event)
 
     # -- links
 
-    def link_events(self, _):
+    def link_events(self, _: int) -> None:
         try:
             for _ in range(64):
                 for kind, _, _, data in self.events.receive():
@@ -149,7 +160,7 @@ class Server:
             ):  # events were lost: look at everything again
                 self.link(NEWLINK, data, time.monotonic_ns())
 
-    def link(self, kind, data, now):
+    def link(self, kind: int, data: bytes, now: int) -> None:
         value = link_values(data)
         if kind == 17 or (kind == NEWLINK and data[0]):  # deleted; or a bridge port's note, which carries no carrier
             if kind == 17 and not data[0]:
@@ -170,7 +181,7 @@ class Server:
 
     # -- requests
 
-    def handle(self, client, line):
+    def handle(self, client: Client, line: bytes) -> None:
         identity = None
         try:
             try:
@@ -181,13 +192,10 @@ class Server:
                 raise bad("a request is a JSON object")
             identity = request.get("id")
             operation = request.get("op")
-            method = OPERATIONS.get(operation) if isinstance(operation, str) else None
-            if method is None:
-                raise Failure(
-                    "unknown-op", "unknown op {!r}; this committer knows {}".format(operation, ", ".join(sorted(OPERATIONS)))
-                )
+            if not isinstance(operation, str) or operation not in OPERATIONS:
+                raise Failure("unknown-op", "unknown op {!r}; this agent knows {}".format(operation, ", ".join(sorted(OPERATIONS))))
             self.fence.check(operation, request)
-            reply = method(self, request, client, lambda r: client.send(dict(r, id=identity, ok=True)))
+            reply = OPERATIONS[operation](self, request, client, lambda r: client.send(dict(r, id=identity, ok=True)))
             if reply is not None:
                 client.send(dict(reply, id=identity, ok=True))
         except Failure as e:
@@ -199,7 +207,7 @@ class Server:
             sys.stderr.flush()
             client.send({"id": identity, "ok": False, "code": "failed", "error": f"{type(e).__name__}: {e}"})
 
-    def adopt(self, _request, client, _answer):
+    def adopt(self, client: Client) -> None:
         """Go on with the descriptors an attaching process handed over; its own connection only shows that it lives."""
         if len(client.files) != 2:
             raise bad("adopt: two descriptors are needed")
@@ -213,33 +221,39 @@ class Server:
             os.close(wfd)
             hold.close()
 
-    def hello(self, *_):
-        ports = {}
-        for number_, name in sorted(self.ports.items()):
-            v = self.interfaces.get(name, {})
-            eth = next((p.get("eth") for p in self.facts["ports"] if p["number"] == number_), None)
-            ports[str(number_)] = {k: v.get(k) for k in ("mac", "carrier", "ups", "downs", "mtu")}
-            ports[str(number_)].update(interface=name, eth=eth, eth_mac=self.interfaces.get(eth, {}).get("mac"))
+    def hello(self) -> Json:
+        ports: Json = {}
+        absent: Link = {}
+        for port in self.facts.get("ports", ()):
+            name, eth = port["interface"], port.get("eth")
+            link = self.interfaces.get(name, absent)
             speed = read(f"/sys/class/net/{name}/speed").strip()  # Mb/s; nothing or -1 where dark, or where the driver does not say
-            ports[str(number_)]["speed"] = int(speed) if speed.isdigit() else None
-        reply = {
+            ports[str(port["number"])] = {
+                "interface": name,
+                "mac": link.get("mac"),
+                "carrier": link.get("carrier"),
+                "ups": link.get("ups"),
+                "downs": link.get("downs"),
+                "mtu": link.get("mtu"),
+                "speed": int(speed) if speed.isdigit() else None,
+                "eth": eth,
+                "eth_mac": self.interfaces.get(eth, absent).get("mac"),
+            }
+        return {
             "version": VERSION,
             "host": self.host,
             "pid": os.getpid(),
             "committer": self.sha,
             "provision": self.facts.get("sha"),
-        }
-        reply.update(
-            boot_id=read("/proc/sys/kernel/random/boot_id").strip(),
-            t_ns=time.monotonic_ns(),
-            ports=ports,
+            "boot_id": read("/proc/sys/kernel/random/boot_id").strip(),
+            "t_ns": time.monotonic_ns(),
+            "ports": ports,
+            "token": self.fence.highest,
+            "congctl": read("/proc/sys/net/ipv4/tcp_available_congestion_control").split(),
             **self.generations.summary(),
-        )
-        reply["token"] = self.fence.highest
-        reply["congctl"] = read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
-        return reply
+        }
 
-    def reload(self, *_):
+    def reload(self) -> Json:
         self.facts = read_json(VAR + "/provision.json") or {}
         self.host = self.facts.get("host") or socket.gethostname()
         self.ports = {p["number"]: p["interface"] for p in self.facts.get("ports", ())}
@@ -248,25 +262,17 @@ class Server:
         self.probes.listen(self.facts.get("echo", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
-    def watch(self, request, client, _answer):
+    def watch(self, request: Json, client: Client) -> Json:
         """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
         client.watching, client.links = True, bool(request.get("links"))
         return {"links": {str(n): bool(self.interfaces.get(i, {}).get("carrier")) for n, i in self.ports.items()}}
 
-    def counters(self, request, client, answer):
-        return self.samples.counters(request, client, answer)
 
-    def job(self, request, _client, answer):
-        if request["op"] == "job.stop":
-            return self.jobs.stop(request, answer)
-        return {"job.start": self.jobs.start, "job.status": self.jobs.status, "job.tail": self.jobs.tail}[request["op"]](request)
-
-
-def _commit(server, request, *_):
+def _commit(server: Server, request: Json, *_: object) -> Json:
     return server.generations.commit(integer(request, "generation", 1), number(request, "revert_after_s", None))
 
 
-def _stage(server, request, *_):
+def _stage(server: Server, request: Json, *_: object) -> Json:
     """Stage one generation, or all those of a packed list: what the playbook hands over, given over the channel."""
     if "packed" not in request:
         return server.generations.stage(request)
@@ -277,11 +283,11 @@ def _stage(server, request, *_):
     return {"staged": [server.generations.stage(dict(rest, **r)) for r in wanted]}
 
 
-OPERATIONS = {
-    "hello": Server.hello,
-    "adopt": Server.adopt,
-    "reload": Server.reload,
-    "watch": Server.watch,
+OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
+    "hello": lambda server, *_: server.hello(),
+    "adopt": lambda server, _, client, __: server.adopt(client),
+    "reload": lambda server, *_: server.reload(),
+    "watch": lambda server, request, client, _: server.watch(request, client),
     "clock": lambda *_: {"t_ns": time.monotonic_ns(), "wall_ns": time.time_ns()},
     "fence": lambda server, *_: {"token": server.fence.highest},
     "stage": _stage,
@@ -294,12 +300,12 @@ OPERATIONS = {
     "probe": lambda server, request, _, answer: server.probes.probe(request, answer),
     "neighbours": lambda server, request, _, answer: server.ends.neighbours(request, answer),
     "traffic": lambda server, request, _, answer: server.traffic.operate(request, answer),
-    "counters": Server.counters,
+    "counters": lambda server, request, client, answer: server.samples.counters(request, client, answer),
     "counters.keep": lambda server, request, *_: keeping.keep(server, request),
     "counters.kept": lambda _, request, *__: keeping.fetch(request),
     "gpus": lambda server, request, client, _: gpus(server, request, client),
-    "job.start": Server.job,
-    "job.status": Server.job,
-    "job.stop": Server.job,
-    "job.tail": Server.job,
+    "job.start": lambda server, request, *_: server.jobs.start(request),
+    "job.status": lambda server, request, *_: server.jobs.status(request),
+    "job.stop": lambda server, request, _, answer: server.jobs.stop(request, answer),
+    "job.tail": lambda server, request, *_: server.jobs.tail(request),
 }

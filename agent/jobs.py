@@ -1,8 +1,10 @@
 """Programs run for the operator: started, watched, stopped, read.
 
-They run as the user that provisioning names, `job_user`, and own their directory and nothing else. The shell around them and what
-we note of them stay root's, so that a job cannot name another process to be stopped, nor another exit status.
+They run as the user that provisioning names, `job_user`, and own their directory and nothing else. The shell around them and the
+records of them belong to root, so that a job cannot name another process to be stopped, nor another exit status.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -16,23 +18,36 @@ import stat
 import subprocess
 import time
 
-from resident.basics import VAR, bad, integer, number, read, read_json, refused, write
+from agent.basics import VAR, bad, integer, number, read, read_json, refused, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.daemon import Server
+    from agent.shapes import Answer, Json
 
 TAIL_LIMIT = 256 << 10
 JOB_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
 CHECKPOINTS_KEPT = 8  # jobs whose checkpoints a host keeps, the latest
-# The shell stays between us and the job so that its exit status is written down even when no committer runs at that moment.
+# The shell stays between us and the job so that its exit status is written down even when no daemon runs at that moment.
 JOB_SHELL = 'trap : TERM INT HUP; "$@"; echo $? >"$0.new" && mv "$0.new" "$0"'
 
 
-def start_time(pid):
+def job_name(request: Json, key: str = "name") -> str:
+    """The field of a request that names a job. Raises: Failure - it is no such name, and might be a path."""
+    name = request.get(key)
+    if not isinstance(name, str) or not JOB_NAME.match(name):
+        raise bad(f"{key}: letters, digits, dot, dash and underscore are allowed, got {name!r}")
+    return name
+
+
+def start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat, unique per process of this boot; None for a dead process or a zombie."""
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return None if len(fields) < 20 or fields[0] in ("Z", "X") else int(fields[19])
 
 
-def prepare():
-    """In the child: leave the committer's priority, and lift what root is not held to and a user would be.
+def prepare() -> None:
+    """In the child: leave the daemon's priority, and lift what root is not held to and a user would be.
 
     That is memory pinned for RDMA, and threads, which are counted over all jobs of a user.
     """
@@ -43,7 +58,7 @@ def prepare():
             resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def own(path, user):
+def own(path: str, user: pwd.struct_passwd | None) -> None:
     """Make a directory in one of root's that belongs to `user` (None: root) with all plain files in it."""
     os.makedirs(path, mode=0o700, exist_ok=True)
     uid, gid = (user.pw_uid, user.pw_gid) if user else (0, 0)
@@ -52,28 +67,25 @@ def own(path, user):
     for name in os.listdir(path):
         file = os.path.join(path, name)
         found = os.lstat(file)
-        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # another name of a file may be a file of somebody else
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # a hard link may name a file of another user
             os.chown(file, uid, gid, follow_symlinks=False)
     os.chown(path, uid, gid)
 
 
 class Jobs:
-    """Programs started for the operator, each in a session of its own; they outlive the committer and are found again by it."""
+    """Programs started for the operator, each in a session of its own; they outlive the daemon and the next one finds them."""
 
-    def __init__(self, server):
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.children = {}
-        self.watched = {}
+        self.children: dict[str, subprocess.Popen[bytes]] = {}
+        self.watched: dict[str, int] = {}
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
 
-    def directory(self, request):
-        name = request.get("name")
-        if not isinstance(name, str) or not JOB_NAME.match(name):
-            raise bad(f"name: letters, digits, dot, dash and underscore are allowed, got {name!r}")
-        return VAR + "/jobs/" + name
+    def directory(self, request: Json) -> str:
+        return VAR + "/jobs/" + job_name(request)
 
-    def start(self, request):
+    def start(self, request: Json) -> Json:
         where = self.directory(request)
         argv, env = request.get("argv"), request.get("env", {})
         if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
@@ -92,8 +104,8 @@ class Jobs:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
         environment.update(env, TESTBED_JOB_DIR=where)
         if request.get("checkpoints") is not None:
-            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(request["checkpoints"], user)
-        prefix = []
+            environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
+        prefix: list[str] = []
         if user:
             environment.update(HOME=where, USER=user.pw_name, LOGNAME=user.pw_name)
             ids = ["--reuid", str(user.pw_uid), "--regid", str(user.pw_gid)]
@@ -130,8 +142,8 @@ class Jobs:
         self.watch(request["name"])
         return {"name": request["name"], "pid": child.pid, "directory": where}
 
-    def user(self):
-        """Whom jobs run as; None is root. Raises: Failure - there is no such user."""
+    def user(self) -> pwd.struct_passwd | None:
+        """The user that jobs run as; None is root. Raises: Failure - there is no such user."""
         name = self.server.facts.get("job_user") or "root"
         try:
             found = pwd.getpwnam(name)
@@ -139,10 +151,8 @@ class Jobs:
             raise refused(f"no user {name} on this host to run jobs as; provisioning adds it") from None
         return found if found.pw_uid else None
 
-    def checkpoints(self, name, user):
+    def checkpoints(self, name: str, user: pwd.struct_passwd | None) -> str:
         """The directory of a job's checkpoints, which outlives the job; those of the jobs longest gone are dropped."""
-        if not isinstance(name, str) or not JOB_NAME.match(name):
-            raise bad(f"checkpoints: letters, digits, dot, dash and underscore are allowed, got {name!r}")
         folder = VAR + "/checkpoints/"
         own(folder + name, user)
         os.utime(folder + name)
@@ -151,11 +161,11 @@ class Jobs:
             shutil.rmtree(folder + old, ignore_errors=True)
         return folder + name
 
-    def noted(self, where):
-        """Where the job's process and its exit status stand, less the ending."""
+    def noted(self, where: str) -> str:
+        """The path, without suffix, of the records of the job's process and exit status."""
         return VAR + "/started/" + os.path.basename(where)
 
-    def state(self, where):
+    def state(self, where: str) -> Json:
         spec = read_json(self.noted(where) + ".json")
         if spec is None:
             return {"state": "absent"}
@@ -165,13 +175,13 @@ class Jobs:
             return dict(found, state="running")
         return dict(found, state="exited", code=int(code)) if code.isdigit() else dict(found, state="killed")
 
-    def status(self, request):
+    def status(self, request: Json) -> Json:
         if request.get("name") is None:
             return {"jobs": {n: self.state(VAR + "/jobs/" + n) for n in sorted(os.listdir(VAR + "/jobs"))}}
         return dict(self.state(self.directory(request)), name=request["name"])
 
-    def watch(self, name):
-        """Hear of the end of a job through a pidfd, which works for processes that are not our children too."""
+    def watch(self, name: str) -> None:
+        """Get notified of the end of a job through a pidfd, which works for processes that are not our children too."""
         state = self.state(VAR + "/jobs/" + name)
         if state["state"] != "running" or name in self.watched:
             return
@@ -182,7 +192,7 @@ class Jobs:
         self.watched[name] = fd
         self.server.register(fd, lambda _: self.ended(name))
 
-    def ended(self, name):
+    def ended(self, name: str) -> None:
         fd = self.watched.pop(name)
         self.server.unregister(fd)
         os.close(fd)
@@ -191,34 +201,35 @@ class Jobs:
             child.wait()
         self.server.broadcast(dict(self.state(VAR + "/jobs/" + name), event="job", name=name, t_ns=time.monotonic_ns()))
 
-    def stop(self, request, answer):
+    def stop(self, request: Json, answer: Answer) -> None:
         """SIGTERM to the job's session, SIGKILL after `grace_s`; answers when it is gone."""
         where = self.directory(request)
         state = self.state(where)
         if state["state"] != "running":
-            return answer(dict(state, name=request["name"]))
+            answer(dict(state, name=request["name"]))
+            return
         give_up = time.monotonic_ns() + int(number(request, "grace_s", 5.0) * 1e9)
         pid, born = state["pid"], start_time(state["pid"])
 
-        def signal_group(number):
+        def signal_group(number: int) -> None:
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
 
-        def look(killed=False):
+        def look(killed: bool = False) -> None:
             if start_time(pid) != born:
                 signal_group(signal.SIGKILL)  # what the job left behind in its session
-                return answer(dict(self.state(where), name=request["name"], killed=killed))
+                answer(dict(self.state(where), name=request["name"], killed=killed))
+                return
             now = time.monotonic_ns()
             if now >= give_up and not killed:
                 signal_group(signal.SIGKILL)
                 killed = True
             self.server.timer(now + 5_000_000, lambda: look(killed))
-            return None
 
         signal_group(signal.SIGTERM)
-        return look()
+        look()
 
-    def tail(self, request):
+    def tail(self, request: Json) -> Json:
         """Return at most `limit` bytes of one of the job's files from byte `offset` on; a negative offset counts from the end."""
         where = self.directory(request)
         state = self.state(where)

@@ -1,5 +1,7 @@
 """Who is at the other end of each fibre."""
 
+from __future__ import annotations
+
 import binascii
 import contextlib
 import json
@@ -7,37 +9,46 @@ import os
 import socket
 import time
 
-from resident.basics import bad, number
+from agent.basics import bad, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon import Server
+    from agent.shapes import Answer, Json
 
 ETHERTYPE = 0x88B5  # IEEE 802 local experimental ethertype 1
 SIGNATURE = 32  # hexadecimal digits: 128 bits of HMAC-SHA256 (RFC 2104 section 5 allows half)
 
 
 class Look:
-    """One look at the fibre ends: whom each port was answered by and hears, by frames of this look alone.
+    """One look at the fibre ends: who answered each port and whom it hears, by frames of this look alone.
 
-    `key`: what frames of this look are signed with; whoever does not know it can neither ask nor answer. None: unsigned.
+    key: signs the frames of this look; without it a sender can neither ask nor answer. None: unsigned.
     """
 
-    def __init__(self, key, wanted, hear):
-        self.key, self.wanted, self.hear = key, wanted, hear
-        self.answered, self.heard = {}, {}
-        self.news = lambda: None
+    def __init__(self, key: bytes | None) -> None:
+        self.key = key
+        self.answered: dict[int, Json] = {}
+        self.heard: dict[int, Json] = {}
+        self.news: Callable[[], None] = lambda: None
 
-    def signature(self, kind, nonce, host, port):
+    def signature(self, kind: str, nonce: str, host: str, port: int) -> str:
         import hashlib
         import hmac
 
+        assert self.key is not None
         text = json.dumps([kind, nonce, host, port]).encode()
         return hmac.new(self.key, text, hashlib.sha256).hexdigest()[:SIGNATURE]
 
-    def sealed(self, kind, nonce, host, port):
-        message = {kind: nonce, "h": host, "p": port}
+    def sealed(self, kind: str, nonce: str, host: str, port: int) -> Json:
+        message: Json = {kind: nonce, "h": host, "p": port}
         if self.key is not None:
             message["s"] = self.signature(kind, nonce, host, port)
         return message
 
-    def opens(self, kind, message):
+    def opens(self, kind: str, message: Json) -> bool:
         """Whether the message is of this look: signed with its key, or unsigned where it has none."""
         if self.key is None:
             return "s" not in message
@@ -48,30 +59,30 @@ class Look:
 
 
 class FibreEnds:
-    """Who is at the other end of each fibre: small frames that no router passes on, answered by the committer over there.
+    """Who is at the other end of each fibre: small frames that no router forwards, answered by the agent there.
 
-    `answered` is who received our light and said so; `heard` is whose light we receive. On a duplex link both are the same. Frames
-    of a look with a key are signed with HMAC-SHA256 over what they say; the operator gives every host the key over SSH, a new one
-    for every look, so that nobody else can pretend to be a port, nor repeat what was said before.
+    `answered`: who received our light and said so; `heard`: whose light we receive. On a duplex link both are the same. Frames of a
+    look with a key are signed with HMAC-SHA256 over their content; the operator gives every host the key over SSH, a new one for
+    every look, so that no other sender can claim to be a port or replay an earlier frame.
     """
 
-    def __init__(self, server):
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.looks = {}
+        self.looks: dict[str, Look] = {}
         self.socket = socket.socket(
             socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, socket.htons(ETHERTYPE)
         )
         server.register(self.socket.fileno(), self.receive)
 
-    def send(self, interface, target, message):
+    def send(self, interface: str, target: bytes, message: Json) -> None:
         text = json.dumps(message, separators=(",", ":")).encode().ljust(46, b" ")
         self.socket.sendto(text, (interface, ETHERTYPE, 0, 0, target))
 
-    def neighbours(self, request, answer):
-        """Ask at `ports` until each is answered or time is up; answer once every lit port of `hear` has heard somebody.
+    def neighbours(self, request: Json, answer: Answer) -> None:
+        """Ask at `ports` until each is answered or time is up; reply once every lit port of `hear` has received a frame.
 
-        Without `hear`: once every lit port was answered. Asking goes on afterwards where nobody answered, because on a one-way link
-        nobody can, and the far end may still be waiting to hear us.
+        Without `hear`: once every lit port was answered. Asking goes on afterwards where no answer came, because on a one-way link
+        none can, and the far end may still be waiting for a frame.
         """
         ports = self.server.ports
         wanted = sorted(ports) if request.get("ports") is None else request["ports"]
@@ -84,53 +95,53 @@ class FibreEnds:
         key = request.get("key")
         if key is not None and not (isinstance(key, str) and len(key) >= 32):
             raise bad("key: 32 characters or more are needed")
-        look = Look(None if key is None else key.encode(), wanted, hear)
+        look = Look(None if key is None else key.encode())
         nonce = binascii.hexlify(os.urandom(6)).decode()
         self.looks[nonce] = look
         end = time.monotonic_ns() + int(number(request, "timeout_s", 0.3) * 1e9)
-        told = False
+        replied = False
 
-        def lit(port):
+        def lit(port: int) -> bool:
             return bool(self.server.interfaces.get(ports[port], {}).get("carrier"))
 
-        def known():
+        def known() -> bool:
             if hear is None:
                 return all(p in look.answered for p in wanted if lit(p))
             return all(p in look.heard for p in hear if lit(p))
 
-        def tell():
-            nonlocal told
-            if told:
+        def reply() -> None:
+            nonlocal replied
+            if replied:
                 return
-            told = True
-            found = {}
+            replied = True
+            found: Json = {}
             for port in dict.fromkeys([*wanted, *(hear or [])]):
                 found[str(port)] = {"interface": ports[port], "carrier": lit(port), "answered": look.answered.get(port)}
                 found[str(port)]["heard"] = look.heard.get(port)
             answer({"ports": found})
 
-        def ask(pause):
+        def ask(pause: int) -> None:
             now = time.monotonic_ns()
             missing = [p for p in wanted if p not in look.answered]
             if now >= end:
-                tell()
+                reply()
                 self.looks.pop(nonce, None)
                 return
             for port in missing:
                 with contextlib.suppress(OSError):  # dark
                     self.send(ports[port], b"\xff" * 6, look.sealed("q", nonce, self.server.host, port))
-            # Once everybody answered we stay only to answer others.
+            # Once all have answered, this look stays only to answer others.
             self.server.timer(min(end, now + pause) if missing else end, lambda: ask(min(2 * pause, 64_000_000)))
 
-        def news():
-            if not told and known():
-                tell()
+        def news() -> None:
+            if not replied and known():
+                reply()
 
         look.news = news
         ask(4_000_000)
         news()
 
-    def receive(self, _):
+    def receive(self, _: int) -> None:
         for _ in range(64):
             try:
                 data, (interface, _, kind, _, sender) = self.socket.recvfrom(512)
@@ -146,7 +157,7 @@ class FibreEnds:
             except (ValueError, KeyError, TypeError, OSError):
                 continue
 
-    def understand(self, message, port, interface, sender):
+    def understand(self, message: Json, port: int, interface: str, sender: bytes) -> None:
         peer = {"host": str(message["h"]), "port": int(message["p"])}
         kind = "q" if "q" in message else "a"
         looks = [look for look in self.looks.values() if look.opens(kind, message)]
@@ -154,7 +165,7 @@ class FibreEnds:
             look.heard[port] = peer
         if kind == "q":
             # An unsigned question is answered without a look of our own: it says no more than it shows.
-            reply = looks[0] if looks else Look(None, (), None) if "s" not in message else None
+            reply = looks[0] if looks else Look(None) if "s" not in message else None
             if reply is not None:
                 self.send(interface, sender, reply.sealed("a", message["q"], self.server.host, port))
         elif message["a"] in self.looks and self.looks[message["a"]] in looks:

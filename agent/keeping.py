@@ -4,6 +4,8 @@ Once a second at first, then more sparsely, down to a sample every 8 s: about a 
 moment of the second, as far as their clocks agree, so that their rates can be added up.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import json
@@ -11,9 +13,14 @@ import os
 import time
 import zlib
 
-from resident.basics import VAR, bad, integer, number, refused
-from resident.jobs import JOB_NAME, start_time
-from resident.samples import Host, Samples, lowly
+from agent.basics import VAR, bad, integer, number, refused
+from agent.jobs import job_name, start_time
+from agent.samples import Host, Samples, lowly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.daemon import Server
+    from agent.shapes import Json
 
 FOLDER = VAR + "/ports"
 FILES = 4  # of so many jobs
@@ -24,16 +31,9 @@ SPARSER = 200  # after so many samples the time between two is doubled
 LIMIT = 128 << 10  # bytes of an answer
 
 
-def place(request):
-    name = request.get("name")
-    if not isinstance(name, str) or not JOB_NAME.match(name):
-        raise bad(f"name: letters, digits, dot, dash and underscore are allowed, got {name!r}")
-    return FOLDER + "/" + name
-
-
-def keep(server, request):
+def keep(server: Server, request: Json) -> Json:
     """Sample this host's ports every `interval_s` (s) until the job `name` ends."""
-    path, step_ns = place(request), int(number(request, "interval_s", 1.0) * 1e9)
+    path, step_ns = f"{FOLDER}/{job_name(request)}", int(number(request, "interval_s", 1.0) * 1e9)
     if not LEAST_NS <= step_ns <= LONGEST_NS:
         raise bad(f"interval_s: 0.1 to 8 seconds are possible, got {request.get('interval_s')!r}")
     job = server.jobs.status(request)
@@ -45,7 +45,7 @@ def keep(server, request):
         os.unlink(entry.path)
     out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     child = os.fork()
-    if not child:  # its own child is nobody's to wait for
+    if not child:  # the grandchild is adopted by init: nothing here has to wait for it
         try:
             if not os.fork():
                 lowly(out)
@@ -57,11 +57,12 @@ def keep(server, request):
     return {"name": request["name"]}
 
 
-def kept(out, ports, pid, born, step_ns):
+def kept(out: int, ports: dict[int, str], pid: int, born: int | None, step_ns: int) -> None:
     """Sample until the process `pid` that was born then is gone; a JSON line for every few samples."""
     host = Host(ports)
     samples = Samples(host)
-    rows, numbers, count = [], samples.numbers, 0
+    rows: list[bytes] = []
+    numbers, count = samples.numbers, 0
     while born is not None and start_time(pid) == born:
         time.sleep((step_ns - (time.time_ns() - MOMENT_NS) % step_ns) / 1e9)
         host.hear()
@@ -81,15 +82,15 @@ def kept(out, ports, pid, born, step_ns):
         put(out, numbers, rows)
 
 
-def put(out, numbers, rows):
+def put(out: int, numbers: list[int], rows: list[bytes]) -> None:
     packed = base64.b64encode(zlib.compress(b"".join(rows), 6)).decode()
     line = {"t_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "numbers": numbers, "rows": packed}
     os.write(out, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
-def fetch(request):
+def fetch(request: Json) -> Json:
     """Return whole lines of what was kept of the job `name` from byte `offset` on."""
-    path, offset = place(request), integer(request, "offset", 0) if "offset" in request else 0
+    path, offset = f"{FOLDER}/{job_name(request)}", integer(request, "offset", 0) if "offset" in request else 0
     data, size = b"", 0
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tests.agent.space import COMMITTER, ENV, Space
+from tests.agent.space import AGENT, ENV, Space
 
 KNOCK = """
 import os, socket, sys
@@ -20,12 +20,12 @@ for path in sys.argv[1:]:
 """
 
 
-def test_another_user_of_a_host_neither_speaks_to_the_committer_nor_reads_its_state(host: Space) -> None:
+def test_another_user_of_a_host_neither_speaks_to_the_agent_nor_reads_its_state(host: Space) -> None:
     run = ENV["TESTBED_RUN"]
     doors = [f"{run}/committer.sock", run, f"{run}/generations", f"{run}/committer.lock", f"{run}/start.lock"]
     python = [sys.executable, "-S", "-E", "-c", KNOCK]
     assert host.run(*python, *doors).stdout.splitlines() == [f"open {door}" for door in doors]
     stranger = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/env", "python3", "-S", "-E"]
     assert host.run(*stranger, "-c", KNOCK, *doors).stdout.splitlines() == [f"closed {door}" for door in doors]
-    said = host.run(*stranger, str(COMMITTER), "call", stdin='{"op": "clear"}')
+    said = host.run(*stranger, str(AGENT), "call", stdin='{"op": "clear"}')
     assert said.returncode != 0 and '"cleared": true' not in said.stdout

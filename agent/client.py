@@ -1,10 +1,19 @@
 """One peer of the daemon: lines in, lines out."""
 
+from __future__ import annotations
+
 import array
 import json
 import os
 import select
 import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.daemon import Server
+    from agent.gpus import Gpus
+    from agent.samples import Series
+    from agent.shapes import Json
 
 LINE_LIMIT = 1 << 20
 BACKLOG_LIMIT = 8 << 20
@@ -13,39 +22,40 @@ BACKLOG_LIMIT = 8 << 20
 class Client:
     """One peer: lines in, lines out, through one or two descriptors."""
 
-    def __init__(self, server, rfd, wfd, hold=None):
+    def __init__(self, server: Server, rfd: int, wfd: int, hold: socket.socket | None = None) -> None:
         self.server, self.rfd, self.wfd, self.hold = server, rfd, wfd, hold
         self.inbox, self.outbox = b"", b""
         self.watching = self.links = self.closed = self.blocked = False
-        self.counting = self.gpus = None
-        self.files = []
+        self.counting: Series | None = None
+        self.gpus: Gpus | None = None
+        self.files: list[int] = []
         for fd in (rfd, wfd):
             os.set_blocking(fd, False)
         server.register(rfd, self.readable)
         if hold is not None:
             server.register(hold.fileno(), lambda _: self.close())
 
-    def readable(self, _):
+    def readable(self, _: int) -> None:
         try:
             data = self.first_read() if self.hold is None and not self.inbox else os.read(self.rfd, 1 << 18)
         except BlockingIOError:
-            return None
+            return
         except OSError:
             data = b""
         if not data:
             self.close()
-            return None
+            return
         *lines, self.inbox = (self.inbox + data).split(b"\n")
         for line in lines:
             if len(line) > LINE_LIMIT:
-                return self.overlong()
+                self.overlong()
+                return
             if line.strip() and not self.closed:
                 self.server.handle(self, line)
         if len(self.inbox) > LINE_LIMIT:
             self.overlong()
-        return None
 
-    def first_read(self):
+    def first_read(self) -> bytes:
         """A line on the Unix socket may carry the descriptors of an attaching process."""
         s = socket.socket(fileno=os.dup(self.rfd))
         try:
@@ -59,11 +69,11 @@ class Client:
                 self.files += fds
         return data
 
-    def overlong(self):
+    def overlong(self) -> None:
         self.send({"id": None, "ok": False, "code": "bad-request", "error": f"a line is longer than {LINE_LIMIT} bytes"})
         self.close()
 
-    def send(self, message):
+    def send(self, message: Json) -> None:
         if self.closed:
             return
         self.outbox += json.dumps(message, separators=(",", ":")).encode() + b"\n"
@@ -72,7 +82,7 @@ class Client:
         elif not self.blocked:
             self.flush(0)
 
-    def flush(self, _):
+    def flush(self, _: int) -> None:
         try:
             while self.outbox:
                 self.outbox = self.outbox[os.write(self.wfd, self.outbox) :]
@@ -88,7 +98,7 @@ class Client:
             self.blocked = False
             self.server.unregister(self.wfd)
 
-    def close(self):
+    def close(self) -> None:
         if self.closed:
             return
         self.closed = True

@@ -1,5 +1,7 @@
 """Starting, watching and stopping the daemon."""
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
@@ -9,17 +11,21 @@ import signal
 import sys
 import time
 
-from resident.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
-from resident.calls import alive, call
-from resident.daemon import Server
-from resident.jobs import start_time
+from agent.basics import PROGRAM, RUN, SOCKET, VAR, Failure, directories, execute, own_sha, read, write
+from agent.calls import alive, call
+from agent.daemon import Server
+from agent.jobs import start_time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.shapes import Json
 
 
-def child(heartbeat):
-    """Serve until told to stop."""
+def child(heartbeat: int) -> None:
+    """Serve until SIGTERM."""
     import gc
 
-    try:  # a commit must not queue behind the job's computing, nor behind sshd telling of another commit; jobs do not inherit it
+    try:  # a commit must not wait for a job's computing, nor for sshd; jobs do not inherit it
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
         with contextlib.suppress(OSError):
@@ -31,17 +37,17 @@ def child(heartbeat):
     server.run()
 
 
-def serve():
-    """Be the watchdog: run the daemon in a child and start another when it dies or shows no sign of life for 15 s."""
+def serve() -> int:
+    """Be the watchdog: run the daemon in a child and start another when it dies or gives no sign of life for 15 s."""
     directories()
     lock = os.open(RUN + "/committer.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        sys.stderr.write("committer: another one runs here\n")
+        sys.stderr.write("agent: another one runs here\n")
         return 75
     write(RUN + "/committer.pid", f"{os.getpid()}\n")
-    stopping = []
+    stopping: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignoring it is inherited, and would hide the exit status of every child
     pause = 0.02
@@ -63,7 +69,7 @@ def serve():
                 os._exit(1)
         os.close(w)
 
-        def stop(*_, pid=pid):
+        def stop(*_: object, pid: int = pid) -> None:
             stopping.append(1)
             os.kill(pid, signal.SIGTERM)
 
@@ -81,7 +87,7 @@ def serve():
         os.waitpid(pid, 0)
         if not stopping:
             pause = 0.02 if time.monotonic() - began > 10 else min(2 * pause, 2.0)
-            sys.stderr.write(f"committer: the daemon ended, starting it again in {pause:.2f} s\n")
+            sys.stderr.write(f"agent: the daemon ended, starting it again in {pause:.2f} s\n")
             sys.stderr.flush()
             time.sleep(pause)
     for name in (SOCKET, RUN + "/committer.pid"):
@@ -90,13 +96,13 @@ def serve():
     return 0
 
 
-def watchdog_pid():
+def watchdog_pid() -> int | None:
     pid = int(read(RUN + "/committer.pid").strip() or 0)
     return pid if pid and start_time(pid) is not None else None
 
 
 UNIT = """[Unit]
-Description=Route committer of the optical testbed
+Description=Agent of the optical testbed
 After=network-online.target
 
 [Service]
@@ -110,7 +116,7 @@ WantedBy=multi-user.target
 """
 
 
-def start():
+def start() -> Json:
     """Make sure that the daemon of this very file runs; an older one is replaced, and the new one takes up its state."""
     directories()
     gate = os.open(RUN + "/start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -138,7 +144,7 @@ def start():
     )
 
 
-def daemonise():
+def daemonise() -> None:
     if os.fork():
         os.wait()
         return
@@ -156,7 +162,7 @@ def daemonise():
     os._exit(serve())
 
 
-def stop():
+def stop() -> Json:
     """Stop the daemon; routes, rule and jobs stay as they are."""
     pid = watchdog_pid()
     if pid is None:

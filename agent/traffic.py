@@ -1,7 +1,9 @@
 """Measured traffic on one fibre: datagrams from port to port, bound to the interface, so that no route takes them elsewhere.
 
-A short-lived process per flow and end: the committer itself never waits for traffic.
+A short-lived process per flow and end: the daemon itself never waits for traffic.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -11,8 +13,16 @@ import signal
 import socket
 import struct
 import time
+from functools import partial
 
-from resident.basics import bad, integer, number
+from agent.basics import bad, integer, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon import Server
+    from agent.shapes import Answer, Json, Listening
 
 TOKEN = re.compile(r"^[0-9a-f]{16}$")
 FLOWS, BYTES, SECONDS, MBPS = 64, 64 << 20, 10.0, 1_000_000
@@ -22,13 +32,13 @@ CATCH_UP = 4  # chunks that a sender held up sends at once; the rest of its dela
 END = b"end"
 
 
-def datagram(mtu):
+def datagram(mtu: int) -> tuple[int, int]:
     """Payload (bytes) of the largest datagram, and how many of them one call hands to the kernel."""
     size = max(min(mtu, 9000) - 28, 512)
     return size, max(60_000 // size, 1)
 
 
-def bound(interface, address):
+def bound(interface: str, address: str) -> socket.socket:
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     try:
         s.setsockopt(socket.SOL_SOCKET, SO_BINDTODEVICE, interface.encode())
@@ -39,7 +49,7 @@ def bound(interface, address):
     return s
 
 
-def receive(s, token, size, end):
+def receive(s: socket.socket, token: bytes, size: int, end: float) -> Json:
     """Count what arrives with this token until the sender says that it is done, or `end` (monotonic s)."""
     with contextlib.suppress(OSError):
         s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM)
@@ -73,7 +83,7 @@ def receive(s, token, size, end):
     return {"datagrams": datagrams, "bytes": total, "mbps": round((total - opening) * 8e3 / span, 3) if span > 0 else None}
 
 
-def send(s, token, size, count, limit, rate_mbps, seconds):
+def send(s: socket.socket, token: bytes, size: int, count: int, limit: int, rate_mbps: float | None, seconds: float) -> Json:
     """Send `limit` bytes as fast as they go, or at `rate_mbps` for `seconds`; return what was handed to the kernel."""
     segmented = True
     try:
@@ -85,7 +95,8 @@ def send(s, token, size, count, limit, rate_mbps, seconds):
     each = count if segmented else 1
     sent = 0
     step = len(chunk) * 8e3 / rate_mbps if rate_mbps else 0.0  # ns between two chunks
-    begin = due = time.monotonic_ns()
+    begin = time.monotonic_ns()
+    due = float(begin)
     until = begin + int(seconds * 1e9)
     while (time.monotonic_ns() < until) if rate_mbps else (sent * size < limit):
         late = time.monotonic_ns() - due
@@ -116,22 +127,28 @@ def send(s, token, size, count, limit, rate_mbps, seconds):
 
 
 class Traffic:
-    """Flows by token: `listen` opens their far ends, `send` drives them, `heard` tells what arrived."""
+    """Flows by token: `listen` opens their far ends, `send` drives them, `heard` reports what arrived."""
 
-    def __init__(self, server):
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.listening = {}  # token -> what its flows said so far; "missing": those still under way; "answer": who waits
+        self.listening: dict[str, Listening] = {}
 
-    def operate(self, request, answer):
+    def operate(self, request: Json, answer: Answer) -> Json | None:
         token = request.get("token")
         if not isinstance(token, str) or not TOKEN.match(token):
             raise bad("token: 16 hexadecimal digits are needed")
-        what = {"listen": self.listen, "send": self.send, "heard": self.heard}.get(request.get("do"))
-        if what is None:
+        what = request.get("do")
+        if what == "listen":
+            return self.listen(token, request)
+        if what == "send":
+            self.send(token, request, answer)
+        elif what == "heard":
+            self.heard(token, answer)
+        else:
             raise bad("do: listen, send or heard is needed")
-        return what(token, request, answer)
+        return None
 
-    def flows(self, request):
+    def flows(self, request: Json) -> list[tuple[Json, str, int, int]]:
         flows = request.get("flows")
         if not isinstance(flows, list) or not 0 < len(flows) <= FLOWS or not all(isinstance(f, dict) for f in flows):
             raise bad(f"flows: a list of 1 to {FLOWS} flows is needed")
@@ -147,11 +164,11 @@ class Traffic:
             found.append((flow, interface, *datagram(mtu)))
         return found
 
-    def listen(self, token, request, _answer):
+    def listen(self, token: str, request: Json) -> Json:
         seconds = min(number(request, "seconds", 2.0), SECONDS)
         if token in self.listening:
             raise bad("token: in use")
-        opened = []
+        opened: list[tuple[str, int, socket.socket]] = []
         try:
             for flow, interface, size, _ in self.flows(request):
                 opened.append((flow["flow"], size, bound(interface, flow["address"])))
@@ -164,37 +181,35 @@ class Traffic:
         udp = {}
         for name, size, s in opened:
             udp[name] = s.getsockname()[1]
-            self.apart(
-                lambda s=s, size=size: receive(s, token.encode(), size, end), s, lambda r, name=name: self.told(token, name, r)
-            )
-        # Nobody may ever ask: then what was heard is forgotten.
+            self.apart(partial(receive, s, token.encode(), size, end), s, partial(self.received, token, name))
+        # Results that are never asked for are dropped.
         self.server.timer(time.monotonic_ns() + int((seconds + 10.0) * 1e9), lambda: self.listening.pop(token, None))
         return {"udp": udp}
 
-    def told(self, token, name, result):
+    def received(self, token: str, name: str, result: Json) -> None:
         look = self.listening.get(token)
         if look is not None:
             look["heard"][name] = result
             look["missing"] -= 1
             self.finish(token)
 
-    def finish(self, token):
+    def finish(self, token: str) -> None:
         look = self.listening[token]
         if look["answer"] is not None and look["missing"] <= 0:
             del self.listening[token]
             look["answer"]({"heard": look["heard"]})
 
-    def heard(self, token, _request, answer):
+    def heard(self, token: str, answer: Answer) -> None:
         if token not in self.listening:
             raise bad("token: nothing listens for it")
         self.listening[token]["answer"] = answer
         self.finish(token)
 
-    def send(self, token, request, answer):
+    def send(self, token: str, request: Json, answer: Answer) -> None:
         flows = self.flows(request)
-        sent = {}
+        sent: Json = {}
 
-        def done(name, result):
+        def done(name: str, result: Json) -> None:
             sent[name] = result
             if len(sent) == len(flows):
                 answer({"sent": sent})
@@ -212,14 +227,12 @@ class Traffic:
                 done(flow["flow"], {"datagrams": 0, "bytes": 0, "error": str(getattr(e, "strerror", None) or e)})
                 continue
             self.apart(
-                lambda s=s, size=size, count=count, limit=limit, rate=rate, seconds=seconds: send(
-                    s, token.encode(), size, count, limit, rate, seconds
-                ),
+                partial(send, s, token.encode(), size, count, limit, rate, seconds),
                 s,
-                lambda r, name=flow["flow"]: done(name, r),
+                partial(done, flow["flow"]),
             )
 
-    def apart(self, work, s, done):
+    def apart(self, work: Callable[[], Json], s: socket.socket, done: Callable[[Json], None]) -> None:
         """Do `work` with the socket `s` in a process of its own; `done` gets its result."""
         out, into = os.pipe()
         pid = os.fork()
@@ -236,9 +249,9 @@ class Traffic:
                 os._exit(1)
         os.close(into)
         s.close()
-        said = []
+        said: list[bytes] = []
 
-        def hear(_):
+        def hear(_: int) -> None:
             data = os.read(out, 65536)
             if data:
                 said.append(data)

@@ -1,11 +1,21 @@
 """Path probes: is every lane address reachable, and over how many links."""
 
+from __future__ import annotations
+
 import os
 import socket
 import struct
 import time
+from functools import partial
 
-from resident.basics import bad, integer, number
+from agent.basics import bad, integer, number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon import Server
+    from agent.shapes import Ancillary, Answer, Json
 
 PROBE_PORT = 7187
 CROSS_S = 2.0
@@ -14,14 +24,22 @@ CROSS_S = 2.0
 class Rounds:
     """Ask many at once, ask again those that stay silent after 4, 8, 16... ms, answer when all are known or time is up."""
 
-    def __init__(self, server, timeout_s, ask, missing, finish, pause_ns=4_000_000):
+    def __init__(
+        self,
+        server: Server,
+        timeout_s: float,
+        ask: Callable[[list[int]], None],
+        missing: Callable[[], list[int]],
+        finish: Callable[[], None],
+        pause_ns: int,
+    ) -> None:
         self.server, self.ask, self.missing, self.finish = server, ask, missing, finish
         self.end = time.monotonic_ns() + int(timeout_s * 1e9)
         self.pause = pause_ns
         self.over = False
         self.round()
 
-    def round(self):
+    def round(self) -> None:
         if self.over:
             return
         now = time.monotonic_ns()
@@ -32,30 +50,30 @@ class Rounds:
         self.server.timer(min(self.end, now + self.pause), self.round)
         self.pause = min(2 * self.pause, 64_000_000)
 
-    def heard(self):
+    def heard(self) -> None:
         if not self.over and not self.missing():
             self.close()
 
-    def close(self):
+    def close(self) -> None:
         self.over = True
         self.finish()
 
 
 class Probes:
-    """Path probes: a UDP echo that tells how often the packet was forwarded, from the TTL it arrived with."""
+    """Path probes: a UDP echo that reports how often the packet was forwarded, from the TTL it arrived with."""
 
     HEAD = struct.Struct("=4sQ")
 
-    def __init__(self, server):
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.echoes = []
-        self.addresses = []
-        self.asked = {}
+        self.echoes: list[socket.socket] = []
+        self.addresses: list[str] = []
+        self.asked: dict[int, tuple[Callable[[int, int, int, int, str], None], int, int, int]] = {}
         self.nonce = int.from_bytes(os.urandom(4), "big") << 32
         self.socket = self.udp("0.0.0.0", 0)
         server.register(self.socket.fileno(), self.answers)
 
-    def udp(self, address, port):
+    def udp(self, address: str, port: int) -> socket.socket:
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         s.setsockopt(socket.SOL_IP, 15, 1)  # IP_FREEBIND: the address may come later
         s.setsockopt(socket.SOL_IP, 12, 1)  # IP_RECVTTL
@@ -63,7 +81,7 @@ class Probes:
         s.bind((address, port))
         return s
 
-    def listen(self, addresses):
+    def listen(self, addresses: list[str]) -> None:
         """Answer probes on these addresses and nowhere else."""
         if addresses == self.addresses:
             return
@@ -72,16 +90,16 @@ class Probes:
             s.close()
         self.addresses, self.echoes = addresses, [self.udp(a, PROBE_PORT) for a in addresses]
         for s in self.echoes:
-            self.server.register(s.fileno(), lambda _, s=s: self.echo(s))
+            self.server.register(s.fileno(), partial(self.echo, s))
 
     @staticmethod
-    def ttl(ancillary):
+    def ttl(ancillary: Ancillary) -> int:
         for level, kind, data in ancillary:
             if level == socket.SOL_IP and kind == socket.IP_TTL:
-                return struct.unpack_from("=i", data)[0]
+                return int(struct.unpack_from("=i", data)[0])
         return 0
 
-    def echo(self, s):
+    def echo(self, s: socket.socket, _: int) -> None:
         name = self.server.host.encode()[:40]
         for _ in range(64):
             try:
@@ -93,16 +111,16 @@ class Probes:
             except OSError:
                 continue
 
-    def probe(self, request, answer, pause_ns=4_000_000):
+    def probe(self, request: Json, answer: Answer, pause_ns: int = 4_000_000) -> None:
         targets = request.get("targets")
         if not isinstance(targets, list) or not all(isinstance(t, dict) and isinstance(t.get("address"), str) for t in targets):
             raise bad("targets: a list of {address, hops} is needed")
         ttl = min(integer(dict({"ttl": 64}, **request), "ttl", 1), 255)
-        results = [{"address": t["address"], "ok": False} for t in targets]
+        results: list[Json] = [{"address": t["address"], "ok": False} for t in targets]
         right = [False] * len(targets)
-        mine = []
+        mine: list[int] = []
 
-        def ask(missing):
+        def ask(missing: list[int]) -> None:
             self.socket.setsockopt(socket.SOL_IP, socket.IP_TTL, ttl)
             for i in missing:
                 self.nonce += 1
@@ -113,7 +131,7 @@ class Probes:
                 except OSError as e:
                     results[i]["error"] = e.strerror
 
-        def heard(i, rtt_ns, hops, back, name):
+        def heard(i: int, rtt_ns: int, hops: int, back: int, name: str) -> None:
             wanted = targets[i].get("hops")
             results[i] = {
                 "address": targets[i]["address"],
@@ -126,7 +144,7 @@ class Probes:
             right[i] = wanted is None or wanted == hops
             rounds.heard()
 
-        def finish():
+        def finish() -> None:
             for nonce in mine:
                 self.asked.pop(nonce, None)
             answer({"results": results, "ok_count": sum(r["ok"] for r in results)})
@@ -135,17 +153,17 @@ class Probes:
             self.server, number(request, "timeout_s", 0.5), ask, lambda: [i for i, r in enumerate(right) if not r], finish, pause_ns
         )
 
-    def cross(self, generation, addresses):
-        """Tell when every neighbour behind a new link has answered over it: the first packets there and back."""
+    def cross(self, generation: int, addresses: list[str]) -> None:
+        """Send an event when every neighbour behind a new link has answered over it: the first packets there and back."""
 
-        def finish(reply):
+        def finish(reply: Json) -> None:
             event = {"event": "crossed", "generation": generation, "t_ns": time.monotonic_ns()}
             self.server.broadcast(dict(event, answered=reply["ok_count"], asked=len(addresses)))
 
         targets = [{"address": address, "hops": 1} for address in addresses]
         self.probe({"targets": targets, "timeout_s": CROSS_S}, finish, 1_000_000)
 
-    def answers(self, _):
+    def answers(self, _: int) -> None:
         for _ in range(128):
             try:
                 data, ancillary, _, _ = self.socket.recvmsg(256, 64)

@@ -1,5 +1,7 @@
 """Raw rtnetlink: messages built with struct, batches acknowledged by the kernel, dumps, multicast link events."""
 
+from __future__ import annotations
+
 import binascii
 import contextlib
 import errno
@@ -7,11 +9,17 @@ import os
 import socket
 import struct
 
-from resident.basics import Failure
+from agent.basics import Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agent.shapes import Link, Message
 
 TABLE_BASE, TABLES = 7000, 250
 RULE_PREF, FENCE_PREF = 7000, 7010
-PROTOCOL = 183  # rtnetlink protocol number of our routes and rules, given to no routing daemon: how we know ours from theirs
+PROTOCOL = 183  # rtnetlink protocol number of our routes and rules, given to no routing daemon: marks our routes
 
 
 NEWLINK, GETLINK, NEWADDR, GETADDR, NEWROUTE, DELROUTE, GETROUTE = 16, 18, 20, 22, 24, 25, 26
@@ -23,11 +31,11 @@ IF_UP, LOWER_UP = 0x1, 0x10000
 PERMANENT = 0x80
 
 
-def attr(kind, data):
+def attr(kind: int, data: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(data), kind) + data + b"\0" * (-len(data) % 4)
 
 
-def attrs(data, offset):
+def attrs(data: bytes, offset: int) -> dict[int, bytes]:
     found = {}
     end = len(data)
     while offset + 4 <= end:
@@ -39,22 +47,22 @@ def attrs(data, offset):
     return found
 
 
-def u32(value):
+def u32(value: int) -> bytes:
     return U32.pack(value)
 
 
-def mac_bytes(text):
+def mac_bytes(text: str) -> bytes:
     return binascii.unhexlify(text.replace(":", ""))
 
 
-def mac_text(data):
+def mac_text(data: bytes) -> str:
     return ":".join(f"{b:02x}" for b in data)
 
 
 class Rtnl:
     """A route netlink socket: batches of requests, each acknowledged by the kernel; dumps; multicast events."""
 
-    def __init__(self, groups=0):
+    def __init__(self, groups: int = 0) -> None:
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
         for option in (10, 11, 12):  # NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK
             with contextlib.suppress(OSError):
@@ -63,7 +71,7 @@ class Rtnl:
         self.socket.bind((0, groups))
         self.sequence = 0
 
-    def send(self, messages):
+    def send(self, messages: list[Message]) -> dict[int, tuple[int, str]]:
         """Send (type, flags, body) messages, 64 per system call; return (errno, kernel words) by index for those that failed."""
         failed = {}
         for start in range(0, len(messages), 64):
@@ -85,12 +93,12 @@ class Rtnl:
                         failed[start + sequence - first] = (code, words)
         return failed
 
-    def dump(self, kind, body):
+    def dump(self, kind: int, body: bytes) -> list[bytes]:
         """Return the bodies of a whole dump."""
         self.sequence += 1
         wanted = self.sequence
         self.socket.send(HEADER.pack(16 + len(body), kind, REQUEST | DUMP, wanted, 0) + body)
-        found = []
+        found: list[bytes] = []
         while True:
             for answer, _, sequence, data in self.receive():
                 if sequence != wanted:
@@ -99,12 +107,12 @@ class Rtnl:
                     return found
                 if answer == 2:
                     code = -struct.unpack_from("=i", data)[0]
-                    if code == errno.ENOENT:  # a table nobody has used yet
+                    if code == errno.ENOENT:  # a table that was never used
                         return found
                     raise OSError(code, os.strerror(code))
                 found.append(data)
 
-    def receive(self):
+    def receive(self) -> Iterator[tuple[int, int, int, bytes]]:
         data = self.socket.recv(1 << 18)
         offset = 0
         while offset + 16 <= len(data):
@@ -115,21 +123,21 @@ class Rtnl:
             offset += (length + 3) & ~3
 
 
-def rule_message(table, pref=RULE_PREF):
+def rule_message(table: int) -> bytes:
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 1, 0)
-    return body + attr(6, u32(pref)) + attr(15, u32(table)) + attr(21, bytes([PROTOCOL]))
+    return body + attr(6, u32(RULE_PREF)) + attr(15, u32(table)) + attr(21, bytes([PROTOCOL]))
 
 
-def fence_message(prefix):
+def fence_message(prefix: str) -> bytes:
     """A rule that answers `unreachable` for fabric addresses no generation knows, so that they never leak to management."""
     address, bits = prefix.split("/")
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits), 0, 0, 0, 0, 0, 7, 0)
     return body + attr(1, socket.inet_aton(address)) + attr(6, u32(FENCE_PREF)) + attr(21, bytes([PROTOCOL]))
 
 
-def route_message(table, destination, via, ifindex, source, metrics):
+def route_message(table: int, destination: str, via: str, ifindex: int, source: str, metrics: bytes) -> bytes:
     address, _, bits = destination.partition("/")
-    flags = 4 if via else 0  # RTNH_F_ONLINK: next hops are the far ends of fibres, in nobody's subnet
+    flags = 4 if via else 0  # RTNH_F_ONLINK: next hops are the far ends of fibres, in no subnet of ours
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(bits or 32), 0, 0, 0, PROTOCOL, 0 if via else 253, 1, flags)
     body += attr(1, socket.inet_aton(address)) + attr(4, u32(ifindex)) + attr(15, u32(table))
     if via:
@@ -139,7 +147,7 @@ def route_message(table, destination, via, ifindex, source, metrics):
     return body + metrics
 
 
-def metrics_attribute(rto_min_ms, congctl):
+def metrics_attribute(rto_min_ms: int | None, congctl: str | None) -> bytes:
     """RTA_METRICS; without the lock bit the kernel ignores rto_min."""
     inner = b""
     if rto_min_ms:
@@ -149,12 +157,14 @@ def metrics_attribute(rto_min_ms, congctl):
     return attr(8, inner) if inner else b""
 
 
-def neighbour_message(address, mac, ifindex):
+def neighbour_message(address: str, mac: str | None, ifindex: int) -> bytes:
     body = struct.pack("=BBHiHBB", socket.AF_INET, 0, 0, ifindex, PERMANENT, 0, 0) + attr(1, socket.inet_aton(address))
     return body + attr(2, mac_bytes(mac)) if mac else body
 
 
-def link_message(ifindex=0, up=False, mtu=None, name=None, kind=None):
+def link_message(
+    ifindex: int = 0, up: bool = False, mtu: int | None = None, name: str | None = None, kind: str | None = None
+) -> bytes:
     body = struct.pack("=BBHiII", 0, 0, 0, ifindex, IF_UP if up else 0, IF_UP if up else 0)
     if mtu:
         body += attr(4, u32(mtu))
@@ -165,12 +175,12 @@ def link_message(ifindex=0, up=False, mtu=None, name=None, kind=None):
     return body
 
 
-def address_message(ifindex, address):
+def address_message(ifindex: int, address: str) -> bytes:
     packed = socket.inet_aton(address)
     return struct.pack("=BBBBI", socket.AF_INET, 32, 0, 0, ifindex) + attr(2, packed) + attr(1, packed) + attr(8, u32(0x200))
 
 
-def link_values(data):
+def link_values(data: bytes) -> Link:
     """Read one RTM_NEWLINK body."""
     ifindex, flags = struct.unpack_from("=iI", data, 4)
     a = attrs(data, 16)
@@ -187,11 +197,11 @@ def link_values(data):
     }
 
 
-def links(nl):
+def links(nl: Rtnl) -> dict[str, Link]:
     return {v["name"]: v for v in map(link_values, nl.dump(GETLINK, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)))}
 
 
-def routes_of(nl, table):
+def routes_of(nl: Rtnl, table: int) -> dict[tuple[str, str, int], bytes]:
     """Read back (destination, via, ifindex) of one table, and the bodies that delete them."""
     found = {}
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0) + attr(15, u32(table))
@@ -207,7 +217,7 @@ def routes_of(nl, table):
     return found
 
 
-def rule_tables(nl):
+def rule_tables(nl: Rtnl) -> list[int]:
     """Return the tables our selecting rules point at, first match first."""
     tables = []
     for data in nl.dump(GETRULE, struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)):
@@ -217,7 +227,7 @@ def rule_tables(nl):
     return tables
 
 
-def must(failed, names):
+def must(failed: dict[int, tuple[int, str]], names: Callable[[int], str]) -> None:
     """Raise with the kernel's own words for the first of `failed`, naming what it was."""
     if failed:
         i = min(failed)

@@ -1,66 +1,72 @@
-"""What every part of the committer needs: places, refusals, small files, checked numbers."""
+"""What every part of the agent needs: paths, refusals, small files, checked numbers."""
+
+from __future__ import annotations
 
 import json
 import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from agent.shapes import Json, T
 
 VERSION = 1
 VAR = os.environ.get("TESTBED_VAR", "/var/lib/testbed")  # survives a reboot: facts, workloads, jobs
 RUN = os.environ.get("TESTBED_RUN", "/run/testbed")  # does not: what the kernel holds would be gone as well
 SOCKET = RUN + "/committer.sock"
-PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "committer.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = FOLDER + "/__main__.py"  # run by its path: `python3 -m` would import runpy, and an attach cannot afford it
 
 
 class Failure(Exception):
     """A request that cannot be done; `code` is one of bad-request, unknown-op, refused, overtaken, failed."""
 
-    def __init__(self, code, message):
+    def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-def refused(message):
+def refused(message: str) -> Failure:
     return Failure("refused", message)
 
 
-def bad(message):
+def bad(message: str) -> Failure:
     return Failure("bad-request", message)
 
 
-def read(path, default=""):
+def read(path: str) -> str:
+    """The text of a file; empty where it cannot be read."""
     try:
         with open(path) as f:
             return f.read()
     except OSError:
-        return default
+        return ""
 
 
-def read_json(path):
+def read_json(path: str) -> Any:
     try:
-        return json.loads(read(path, "null"))
+        return json.loads(read(path))
     except ValueError:
         return None
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """Replace a file in one step, readable by root only: a reader sees the old content or the new, never half."""
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(fd, text.encode()) if len(text) < 65536 else write_all(fd, text.encode())
+        view = memoryview(text.encode())
+        while view:
+            view = view[os.write(fd, view) :]
     finally:
         os.close(fd)
     os.rename(path + ".new", path)
 
 
-def write_all(fd, data):
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 UNPACKED_LIMIT = 16 << 20
 
 
-def unpack(text):
+def unpack(text: Any) -> Any:
     """Read JSON that was gzipped and put into base64. Nothing grows beyond UNPACKED_LIMIT, whatever was packed."""
     import binascii
     import zlib
@@ -75,13 +81,13 @@ def unpack(text):
         raise bad(f"packed: not JSON, gzipped, in base64: {e}") from None
 
 
-def directories():
-    """Make our directories, all of them root's: the user of jobs may pass through some of them, and write into none."""
+def directories() -> None:
+    """Make the agent's directories, all owned by root: the user of jobs may traverse some of them, and write into none."""
     for path, mode in (
         (VAR, 0o711),
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
         (VAR + "/checkpoints", 0o711),  # likewise
-        (VAR + "/started", 0o700),  # what we note of jobs: root signals the process that stands there
+        (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
         (RUN, 0o700),
         (RUN + "/generations", 0o700),
@@ -91,35 +97,35 @@ def directories():
             os.chmod(path, mode)
 
 
-def own_sha():
-    """Return what identifies this very committer: a digest of its files, by name."""
+def own_sha() -> str:
+    """Return what identifies this very agent: a digest of its files, by name."""
     import hashlib
 
     digest = hashlib.sha256()
-    folder = os.path.dirname(os.path.abspath(__file__))
-    for path in [PROGRAM, *sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".py"))]:
-        with open(path, "rb") as f:
-            digest.update(os.path.basename(path).encode() + b"\0" + f.read())
+    for name in sorted(n for n in os.listdir(FOLDER) if n.endswith(".py")):
+        with open(f"{FOLDER}/{name}", "rb") as f:
+            digest.update(name.encode() + b"\0" + f.read())
     return digest.hexdigest()
 
 
-def integer(request, key, least):
+def integer(request: Json, key: str, least: int) -> int:
     value = request.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise bad(f"{key}: a whole number >= {least} is needed, got {value!r}")
     return value
 
 
-def number(request, key, default):
-    value = request.get(key, default)
+def number(request: Json, key: str, default: T) -> float | T:
+    """A time in seconds; `default` where the request has none."""
+    value = request.get(key)
     if value is None:
-        return None
+        return default
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= 86400:
         raise bad(f"{key}: seconds from 0 to 86400 are needed, got {value!r}")
-    return value
+    return float(value)
 
 
-def execute(argv, tolerate=False):
+def execute(argv: list[str] | None, tolerate: bool = False) -> None:
     """Run a command; `tolerate`: its failure is no failure, as with removing what is not there."""
     import subprocess
 

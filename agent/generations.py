@@ -1,4 +1,6 @@
-"""Route generations: staged in tables nobody looks at, made active by one rule."""
+"""Route generations: staged in tables that no rule selects, made active by one rule."""
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -6,8 +8,8 @@ import os
 import struct
 import time
 
-from resident.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
-from resident.netlink import (
+from agent.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
+from agent.netlink import (
     CREATE,
     DELNEIGH,
     DELROUTE,
@@ -28,34 +30,40 @@ from resident.netlink import (
     rule_tables,
 )
 
-LATER_NS = 2_000_000  # telling of a commit, and asking over it, waits for so long: hosts that share a machine all commit first
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.daemon import Server
+    from agent.shapes import Armed, Json, Pending
+
+LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
 
 
 class Generations:
-    """Route generations in kernel tables; the kernel's rule is the truth about which one is active, the state file is the story.
+    """Route generations in kernel tables; the kernel's rule decides which one is active, the state file adds the history."""
 
-    `events(dict)` is called for what clients should hear; `timer(ns, fn)` and `cancel(handle)` run the timed revert.
-    """
-
-    def __init__(self, nl, interfaces, events, timer, cancel):
-        self.nl, self.interfaces, self.events, self.timer, self.cancel = nl, interfaces, events, timer, cancel
-        self.staged = {}  # generation -> request, with "order" = how many were staged before it
-        self.active = self.previous = None
-        self.pending = None  # {"to": generation or None, "at_ns": monotonic}
-        self.handle = None
-        self.armed = None
-        self.crossed = lambda generation, addresses: None
+    def __init__(self, server: Server) -> None:
+        self.nl, self.interfaces, self.events, self.timer = server.nl, server.interfaces, server.broadcast, server.timer
+        self.cancel = server.cancelled.add
+        self.staged: dict[int, Json] = {}  # generation -> request, with "order" = how many were staged before it
+        self.active: int | None = None
+        self.previous: int | None = None
+        self.pending: Pending | None = None
+        self.handle: int | None = None
+        self.armed: Armed | None = None
+        self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
 
     # -- state
 
-    def path(self, generation):
+    def path(self, generation: int) -> str:
         return f"{RUN}/generations/{generation}.json"
 
-    def save(self):
+    def save(self) -> None:
         write(RUN + "/state.json", json.dumps({"active": self.active, "previous": self.previous, "pending": self.pending}))
 
-    def load(self):
-        """Take up what an earlier committer of this boot left, trusting the kernel over the file; a revert that is due is done."""
+    def load(self) -> None:
+        """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a revert that is due is done."""
         for name in os.listdir(RUN + "/generations"):
             request = read_json(RUN + "/generations/" + name) if name.endswith(".json") else None
             if request:
@@ -74,29 +82,32 @@ class Generations:
             self.schedule()
         self.save()
 
-    def schedule(self):
+    def schedule(self) -> None:
         if self.handle is not None:
             self.cancel(self.handle)
             self.handle = None
         if self.pending:
             self.handle = self.timer(self.pending["at_ns"], lambda: self.revert("nobody confirmed in time"))
 
-    def table(self, generation):
+    def table(self, generation: int) -> int:
         return TABLE_BASE + generation % TABLES
 
-    def summary(self):
-        left = None if not self.pending else max(0.0, (self.pending["at_ns"] - time.monotonic_ns()) / 1e9)
+    def summary(self) -> Json:
+        pending: Json | None = None
+        if self.pending:
+            left = max(0.0, (self.pending["at_ns"] - time.monotonic_ns()) / 1e9)
+            pending = {"generation": self.active, "to": self.pending["to"], "in_s": round(left, 3)}
         return {
             "active": self.active,
             "previous": self.previous,
-            "pending": None if left is None else {"generation": self.active, "to": self.pending["to"], "in_s": round(left, 3)},
+            "pending": pending,
             "staged": sorted(self.staged),
             "armed": None if not self.armed else self.armed["generation"],
         }
 
     # -- staging
 
-    def stage(self, request):
+    def stage(self, request: Json) -> Json:
         generation = integer(request, "generation", 1)
         routes, neighbours = rows(request, "routes", 4), rows(request, "neighbours", 3)
         commands = request.get("commands", [])
@@ -109,8 +120,8 @@ class Generations:
             if {k: v for k, v in self.staged[generation].items() if k != "order"} == kept:
                 return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
             raise refused(f"generation {generation} is active; stage other rules under another number")
-        for other in {self.active, self.previous, self.armed and self.armed["generation"]} - {None, generation}:
-            if self.table(other) == table:
+        for other in (self.active, self.previous, self.armed and self.armed["generation"]):
+            if other not in (None, generation) and self.table(other) == table:
                 raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
         unknown = sorted(
             {r[2] for r in routes if r[2] not in self.interfaces} | {n[2] for n in neighbours if n[2] not in self.interfaces}
@@ -143,7 +154,7 @@ class Generations:
         self.collect()
         return {"generation": generation, "table": table, "routes": len(routes), "neighbours": len(neighbours), "congctl": chosen}
 
-    def drop(self, generation):
+    def drop(self, generation: int) -> None:
         """Remove a generation from the kernel: its table, and the neighbours no other generation uses."""
         gone = self.staged.pop(generation)
         kept = {(n[0], n[2]) for r in self.staged.values() for n in r["neighbours"]}
@@ -154,17 +165,16 @@ class Generations:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(generation))
 
-    def collect(self):
-        """Drop what nobody can return to: keep the active, the previous, the armed, and what was staged after the active one."""
-        armed, owed = self.armed or {}, self.pending or {}
-        kept = {self.active, self.previous, armed.get("generation"), owed.get("to")}
+    def collect(self) -> None:
+        """Drop what can no longer become active: all but the active, the previous, the armed, and those staged after the active."""
+        kept = {self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]}
         floor = self.staged[self.active]["order"] if self.active in self.staged else 0
         for generation in [g for g, r in self.staged.items() if g not in kept and r["order"] < floor]:
             self.drop(generation)
 
     # -- committing
 
-    def commit(self, generation, revert_after_s=None, t_link_ns=None):
+    def commit(self, generation: int, revert_after_s: float | None = None, t_link_ns: int | None = None) -> Json:
         """Make a staged generation active; go back by itself after `revert_after_s` unless confirmed."""
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
@@ -177,7 +187,7 @@ class Generations:
             self.pending = {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
         elif generation != before:
             self.pending = None
-        self.save()  # before the kernel hears of it: a revert that is owed must be known to whoever comes after us
+        self.save()  # before the kernel changes: a daemon that takes over must know of a revert that is pending
         if generation != before:
             try:
                 self.flip(before, generation)
@@ -196,7 +206,7 @@ class Generations:
             self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
         return event
 
-    def flip(self, old, new):
+    def flip(self, old: int | None, new: int | None) -> None:
         """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
         leave = self.staged[old]["commands"] if old in self.staged else []
         enter = self.staged[new]["commands"] if new is not None else []
@@ -222,7 +232,7 @@ class Generations:
             messages.append((DELRULE, 0, rule_message(self.table(old))))
         must(self.nl.send(messages), lambda i: "rule of generation %s" % (new if i == 0 else old))
 
-    def confirm(self, generation):
+    def confirm(self, generation: int) -> Json:
         if generation != self.active:
             raise refused(f"generation {generation} is not active; {self.active} is")
         had, self.pending = self.pending is not None, None
@@ -231,7 +241,7 @@ class Generations:
         self.collect()
         return {"generation": generation, "was_pending": had}
 
-    def revert(self, reason="asked"):
+    def revert(self, reason: str = "asked") -> Json:
         """Go back to the generation that was active before the last commit."""
         to = self.pending["to"] if self.pending else self.previous
         if not self.pending and self.previous is None:
@@ -253,8 +263,8 @@ class Generations:
         self.events(dict(event, event="reverted"))
         return event
 
-    def clear(self):
-        """Remove every generation and the selecting rule: the host forwards nothing of ours any more."""
+    def clear(self) -> Json:
+        """Remove every generation and the selecting rule: the host no longer forwards by them."""
         self.disarm()
         self.pending = None
         self.schedule()
@@ -269,13 +279,13 @@ class Generations:
 
     # -- arming
 
-    def arm(self, request):
+    def arm(self, request: Json) -> Json:
         """Commit by ourselves as soon as every listed interface has carrier.
 
         Light that is there now does not count unless `fresh` is false: a port about to be moved still has its old light, and the
-        number of times its carrier came up tells the new from the old even when both changes arrive as one event.
+        number of times its carrier came up distinguishes the new from the old even when both changes arrive as one event.
 
-        cross: neighbours' addresses to ask as soon as it is committed; `crossed` tells when all have answered.
+        cross: neighbours' addresses to ask as soon as it is committed; a `crossed` event follows when all have answered.
         """
         generation = integer(request, "generation", 1)
         names = request.get("when_up")
@@ -290,40 +300,42 @@ class Generations:
         cross = request.get("cross", [])
         if not words(cross):
             raise bad("cross: a list of addresses is needed")
+        revert_after_s = number(request, "revert_after_s", None)
         self.disarm()
         fresh = request.get("fresh", True)
-        wait = {n: self.interfaces[n]["ups"] if fresh else -1 for n in names}
-        at = time.monotonic_ns() + int(deadline_s * 1e9)
-        self.armed = {"generation": generation, "wait": wait, "revert_after_s": number(request, "revert_after_s", None)}
-        self.armed["cross"] = cross
-        self.armed["handle"] = self.timer(at, self.expired)
+        self.armed = {
+            "generation": generation,
+            "wait": {n: self.interfaces[n]["ups"] if fresh else -1 for n in names},
+            "revert_after_s": revert_after_s,
+            "cross": cross,
+            "handle": self.timer(time.monotonic_ns() + int(deadline_s * 1e9), self.expired),
+        }
         reply = {"generation": generation, "waiting": self.waiting()}
         self.carrier(None)
         return reply
 
-    def disarm(self):
+    def disarm(self) -> Json:
         if self.armed:
             self.cancel(self.armed["handle"])
         was, self.armed = self.armed, None
         return {"generation": was and was["generation"]}
 
-    def waiting(self):
-        return [
-            n for n, ups in self.armed["wait"].items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)
-        ]
+    def waiting(self) -> list[str]:
+        """The interfaces whose carrier the armed commit still waits for."""
+        wait = self.armed["wait"] if self.armed else {}
+        return [n for n, ups in wait.items() if not (self.interfaces[n]["carrier"] and self.interfaces[n]["ups"] > ups)]
 
-    def expired(self):
-        event = {"event": "expired", "generation": self.armed["generation"], "missing": self.waiting()}
-        self.armed = None
-        self.events(event)
+    def expired(self) -> None:
+        missing, was, self.armed = self.waiting(), self.armed, None
+        self.events({"event": "expired", "generation": was and was["generation"], "missing": missing})
 
-    def carrier(self, t_link_ns):
+    def carrier(self, t_link_ns: int | None) -> None:
         """Called on every link event, and once when armed."""
         if self.armed and not self.waiting():
-            generation, revert, cross = (self.armed[key] for key in ("generation", "revert_after_s", "cross"))
+            generation, revert_after_s, cross = self.armed["generation"], self.armed["revert_after_s"], self.armed["cross"]
             self.disarm()
             try:
-                self.commit(generation, revert, t_link_ns or time.monotonic_ns())
+                self.commit(generation, revert_after_s, t_link_ns or time.monotonic_ns())
             except Failure as e:
                 self.events({"event": "failed", "generation": generation, "error": str(e)})
                 return
@@ -331,11 +343,11 @@ class Generations:
                 self.timer(time.monotonic_ns() + LATER_NS, lambda: self.crossed(generation, cross))
 
 
-def words(value):
+def words(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(w, str) for w in value)
 
 
-def rows(request, key, width):
+def rows(request: Json, key: str, width: int) -> list[list[str]]:
     """Return request[key], a list of lists of `width` words; checked, because half a generation must not be staged."""
     value = request.get(key, [])
     if not isinstance(value, list):
@@ -346,7 +358,7 @@ def rows(request, key, width):
     return value
 
 
-def congestion_control(wanted):
+def congestion_control(wanted: str | None) -> str | None:
     """Return `wanted` when this kernel has it, else nothing: a route naming an absent one would be refused."""
     have = read("/proc/sys/net/ipv4/tcp_available_congestion_control").split()
     return wanted if wanted in have else None

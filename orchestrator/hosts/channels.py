@@ -1,0 +1,126 @@
+"""The channels to the agents of all hosts: requests to many at once, and their events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from agent.fence import FENCED
+from optics import HostName, HostPort, TestbedError, TimedOut
+from orchestrator.fabric.rules import Macs
+from orchestrator.hosts import facts
+from orchestrator.hosts.api import Hello, HostEvent
+from orchestrator.hosts.channel import Channel, hello_of
+from orchestrator.hosts.failures import one_error
+from orchestrator.inventory.lab import Lab
+
+
+class Channels:
+    """A channel to each host. `names` None means all; failures of several hosts are raised as one error that names each.
+
+    Raises, everywhere: Unreachable - no channel to a host. TimedOut - a host did not answer. Refused - a host said no.
+    Locked - a newer run holds a host.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.hellos: dict[HostName, Hello] = {}
+        self.token: int | None = None
+        # a thread per host: one that does not answer must not keep another waiting
+        self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
+        self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
+        self._queues: list[asyncio.Queue[HostEvent]] = []
+
+    async def connect(
+        self, names: Collection[HostName] | None = None, timeout_s: float = 10.0
+    ) -> Mapping[HostName, Hello | TestbedError]:
+        """Connect to all named hosts at once; one that cannot be reached is an error in the result and not raised."""
+
+        async def one(name: HostName) -> Hello | TestbedError:
+            try:
+                self.hellos[name] = await self._channels[name].connect(timeout_s)
+                return self.hellos[name]
+            except TestbedError as error:
+                self.hellos.pop(name, None)
+                return error
+
+        names = self._names(names)
+        return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+
+    async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
+        """What connected hosts hold now, asked over the open channels: a millisecond instead of a login."""
+        answers = await self._ask({name: {} for name in self._names(names)}, "hello")
+        self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
+        return {name: self.hellos[name] for name in answers}
+
+    def attached(self) -> tuple[HostName, ...]:
+        """Hosts with an open channel."""
+        return tuple(name for name, channel in self._channels.items() if channel.attached)
+
+    def unprovisioned(self) -> tuple[HostName, ...]:
+        """Connected hosts whose facts, agent or workloads are not what this program would install."""
+        return tuple(n for n, h in self.lab.hosts.items() if n in self.hellos and self.hellos[n].provision != facts.facts(h)["sha"])
+
+    def macs(self) -> Mapping[HostPort, Macs]:
+        """The MAC addresses of all ports of connected hosts, as their kernels report them."""
+        return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}
+
+    async def fence(self, token: int, names: Collection[HostName]) -> None:
+        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what one has armed.
+
+        Raises: Locked - a newer run holds one of them.
+        """
+        self.token = token
+        unprovisioned = self.unprovisioned()  # an older agent knows no fence
+        await self._all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
+
+    def subscribe(self) -> asyncio.Queue[HostEvent]:
+        """Return a queue that gets every event from now on; give it back with `unsubscribe`."""
+        queue: asyncio.Queue[HostEvent] = asyncio.Queue()
+        self._queues.append(queue)
+        return queue
+
+    def unsubscribe(self, queue: asyncio.Queue[HostEvent]) -> None:
+        self._queues.remove(queue)
+
+    def _event(self, host: HostName, kind: str, at_ns: int, values: Mapping[str, Any]) -> None:
+        for queue in self._queues:
+            queue.put_nowait(HostEvent(host, kind, at_ns, values))
+
+    def _names(self, names: Collection[HostName] | None) -> list[HostName]:
+        return list(self._channels if names is None else names)
+
+    async def _ask(
+        self, requests: Mapping[HostName, Mapping[str, Any]], op: str, timeout_s: float = 5.0
+    ) -> dict[HostName, dict[str, Any]]:
+        """Send one request to each host, all before waiting for any; raise one error that names every host that failed."""
+        token = self._token() if op in FENCED else {}
+        sent = {name: self._channels[name].send(op, **fields, **token) for name, fields in requests.items()}
+        if sent:
+            await asyncio.wait(sent.values(), timeout=timeout_s)
+        answers: dict[HostName, dict[str, Any]] = {}
+        failed: dict[HostName, TestbedError] = {}
+        for name, future in sent.items():
+            if not future.done():
+                future.cancel()
+                failed[name] = TimedOut(f"{name}: no answer to {op} after {timeout_s:g} s", hint="testbed doctor")
+            elif (error := future.exception()) is None:
+                answers[name] = future.result()
+            elif isinstance(error, TestbedError):
+                failed[name] = error
+            else:
+                raise error
+        if failed:
+            raise one_error(failed, len(answers))
+        return answers
+
+    async def _all(
+        self, names: Collection[HostName] | None, op: str, fields: Mapping[str, Any], timeout_s: float = 5.0
+    ) -> dict[HostName, dict[str, Any]]:
+        """Send the same request to each of `names`."""
+        return await self._ask(dict.fromkeys(self._names(names), fields), op, timeout_s)
+
+    def _token(self) -> dict[str, int]:
+        return {} if self.token is None else {"token": self.token}

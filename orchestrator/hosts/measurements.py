@@ -1,0 +1,121 @@
+"""What hosts measure, asked over the channels: paths, fibre ends, traffic, counters, clocks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from optics import HostName, HostPort
+from orchestrator.hosts.api import ClockReading, FibreEnd, PortCounters, Probe, Tail
+from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.counters import port_counters
+
+
+class Measurements(Channels):
+    """Measurements of all hosts; none of them changes a host's routes."""
+
+    async def probe(
+        self, targets: Mapping[HostName, Mapping[str, int | None]], timeout_s: float = 0.5
+    ) -> Mapping[HostName, Mapping[str, Probe]]:
+        """From each host, probe addresses with the planned number of links (None: any); a wrong count is asked again in time."""
+        requests = {
+            name: {"targets": [{"address": a, "hops": h} for a, h in wanted.items()], "timeout_s": timeout_s}
+            for name, wanted in targets.items()
+        }
+        answers = await self._ask(requests, "probe", timeout_s + 5.0)
+        return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
+
+    async def neighbours(
+        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
+    ) -> Mapping[HostPort, FibreEnd]:
+        """Who is at the other end of each port, by signed frames: names swapped fibres.
+
+        hear: those of `ports` that must receive a frame; a host answers once its own have (None: once each port was answered).
+        Every call has a key of its own, which only the hosts get, over SSH.
+        """
+        by_host: dict[HostName, list[int]] = {}
+        for port in sorted(ports):
+            by_host.setdefault(port.host, []).append(port.number)
+        heard = None if hear is None else set(hear)
+        common = {"timeout_s": timeout_s, "key": secrets.token_hex(32)}
+        requests: dict[HostName, dict[str, Any]] = {name: {"ports": numbers, **common} for name, numbers in by_host.items()}
+        if heard is not None:
+            for name, request in requests.items():
+                request["hear"] = [number for number in by_host[name] if HostPort(name, number) in heard]
+        answers = await self._ask(requests, "neighbours", timeout_s + 5.0)
+        return {
+            HostPort(name, int(number)): FibreEnd(HostPort(name, int(number)), v["carrier"], _end(v["answered"]), _end(v["heard"]))
+            for name, values in answers.items()
+            for number, v in values["ports"].items()
+        }
+
+    async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
+        """Open, drive or read measured flows (`agent/traffic.py`)."""
+        return await self._ask(requests, "traffic", timeout_s)
+
+    async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
+        """Subscribe to `link` events, one for every carrier that comes or goes; returns the present carriers."""
+        answers = await self._all(names, "watch", {"links": True})
+        return {HostPort(name, int(port)): up for name, values in answers.items() for port, up in values["links"].items()}
+
+    async def counters(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, PortCounters]:
+        """One reading of every port's counters."""
+        answers = await self._all(names, "counters", {})
+        offsets = {name: self._channels[name].offset_ns for name in answers}
+        return {port: v for name, answer in answers.items() for port, v in port_counters(name, answer, offsets[name]).items()}
+
+    async def stream_counters(
+        self, interval_s: float | None, names: Collection[HostName] | None = None, *, batch_s: float = 1.0
+    ) -> None:
+        """Let hosts sample every `interval_s` (>= 0.001, s; None: stop) and send `counters` events, read with `counters.samples`.
+
+        batch_s: how long (s) they gather samples; longer while they are armed.
+        """
+        await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
+
+    async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None:
+        """Let hosts sample every `interval_s` (0.1 to 8, s) and keep the samples themselves, until their rank of the job ends."""
+        await self._ask({name: {"name": job, "interval_s": interval_s} for name in names}, "counters.keep")
+
+    async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]:
+        """A part of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        answers = await self._ask({name: {"name": job, "offset": at} for name, at in offsets.items()}, "counters.kept")
+        return {name: Tail(v["data"], v["offset"], v["size"], "") for name, v in answers.items()}
+
+    def leave_counters(self) -> None:
+        """Ask hosts to stop sampling without waiting for replies: the caller is already handling a failure."""
+        for channel in self._channels.values():
+            if channel.attached:
+                channel.send("counters", interval_s=None).add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def stream_gpus(self, interval_s: float | None, names: Collection[HostName] | None = None) -> None:
+        """Let hosts read their GPUs every `interval_s` (>= 0.1, s; None: stop); those that have some send `gpus` events."""
+        await self._all(names, "gpus", {"interval_s": interval_s})
+
+    async def clocks(self, names: Collection[HostName] | None = None, within_s: float = 5.0) -> Mapping[HostName, ClockReading]:
+        """Compare clocks, one host after the other: replies that arrive together would delay each other.
+
+        within_s: no further host is asked after this long (s).
+        """
+        found: dict[HostName, ClockReading] = {}
+        give_up = time.monotonic() + within_s
+        for name in self._names(names):
+            began, wall_ns = time.monotonic_ns(), time.time_ns()
+            answer = (await self._ask({name: {}}, "clock"))[name]
+            took = time.monotonic_ns() - began
+            found[name] = ClockReading(answer["wall_ns"] - wall_ns - took // 2, took)
+            if time.monotonic() > give_up:
+                break
+        return found
+
+
+def _probe(source: HostName, r: Mapping[str, Any]) -> Probe:
+    return Probe(
+        source, r["address"], r["ok"], r.get("hops"), r.get("back_hops"), r.get("rtt_us"), r.get("host"), r.get("error", "")
+    )
+
+
+def _end(peer: Mapping[str, Any] | None) -> HostPort | None:
+    return None if peer is None else HostPort(peer["host"], peer["port"])

@@ -1,0 +1,132 @@
+"""Route generations over the channels: staged, committed now or on carrier, confirmed, reverted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from optics import HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
+from orchestrator.fabric.rules import Rules
+from orchestrator.hosts import render
+from orchestrator.hosts.api import Committed, HostEvent, Staged
+from orchestrator.hosts.channels import Channels
+
+
+class Routes(Channels):
+    """The route generations of all hosts; see docs/reference/agent.md for what each operation does on a host."""
+
+    async def stage_warm(
+        self, generations: Mapping[int, Mapping[HostName, Rules]], timeout_s: float = 5.0
+    ) -> Mapping[HostName, Mapping[int, Staged]]:
+        """As `stage`, over the open channels: milliseconds, for changes that cannot wait for a play."""
+        payloads = render.payloads(generations)
+        answers = await self._ask({name: {"packed": packed} for name, packed in payloads.items()}, "stage", timeout_s)
+        return {
+            name: {v["generation"]: Staged(v["generation"], v["routes"], v["table"], v.get("congctl")) for v in values["staged"]}
+            for name, values in answers.items()
+        }
+
+    async def commit(
+        self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
+    ) -> Mapping[HostName, Committed]:
+        """Make a staged generation active now; the hosts go back by themselves after `revert_after_s` unless `confirm` comes."""
+        request = {"generation": generation, "revert_after_s": revert_after_s}
+        answers = await self._all(names, "commit", request)
+        return {name: self._committed(name, values) for name, values in answers.items()}
+
+    async def arm(
+        self,
+        generation: int,
+        when_up: Mapping[HostName, Collection[int]],
+        *,
+        revert_after_s: float | None = None,
+        deadline_s: float = 60.0,
+        cross: Mapping[HostName, Collection[str]] | None = None,
+    ) -> None:
+        """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves.
+
+        cross: addresses of neighbours that each host probes once it has committed; a `crossed` event follows when all answered.
+        """
+        requests = {
+            name: {
+                "generation": generation,
+                "when_up": [self.lab.interface(HostPort(name, p)) for p in sorted(ports)],
+                "revert_after_s": revert_after_s,
+                "deadline_s": deadline_s,
+                "cross": sorted((cross or {}).get(name, ())),
+            }
+            for name, ports in when_up.items()
+        }
+        await self._ask(requests, "arm")
+
+    async def disarm(self, names: Collection[HostName] | None = None) -> None:
+        await self._all(names, "disarm", {})
+
+    async def wait_committed(
+        self, generation: int, names: Collection[HostName], deadline_s: float, queue: asyncio.Queue[HostEvent] | None = None
+    ) -> Mapping[HostName, Committed | TestbedError]:
+        """Wait until every named host has committed `generation` by itself, or says why not.
+
+        Give the `queue` subscribed before the light moved, else a commit that was quicker than this call is not seen.
+        """
+        own = queue or self.subscribe()
+        found: dict[HostName, Committed | TestbedError] = {}
+        waiting = set(names)
+        try:
+            async with asyncio.timeout(deadline_s):
+                while waiting:
+                    event = await own.get()
+                    if event.host not in waiting or event.values.get("generation", generation) != generation:
+                        continue
+                    outcome = self._outcome(event)
+                    if outcome is not None:
+                        found[event.host] = outcome
+                        waiting.discard(event.host)
+        except TimeoutError:
+            for name in waiting:
+                found[name] = TimedOut(f"{name}: generation {generation} was not committed within {deadline_s:g} s")
+        finally:
+            if queue is None:
+                self.unsubscribe(own)
+        return found
+
+    def _outcome(self, event: HostEvent) -> Committed | TestbedError | None:
+        generation = event.values.get("generation")
+        match event.kind:
+            case "committed":
+                return self._committed(event.host, event.values)
+            case "expired":
+                return TimedOut(
+                    f"{event.host}: no carrier on {', '.join(event.values['missing'])}; generation {generation} stays staged"
+                )
+            case "failed":
+                return Refused(f"{event.host}: generation {generation}: {event.values['error']}")
+            case "lost":
+                return Unreachable(f"{event.host}: the channel to its agent is gone: {event.values['error']}")
+        return None
+
+    def _committed(self, name: HostName, values: Mapping[str, Any]) -> Committed:
+        offset = self._channels[name].offset_ns
+        link = values.get("t_link_ns")
+        return Committed(
+            name,
+            values["generation"],
+            values["previous"],
+            values["t_commit_ns"] - offset,
+            values["took_us"],
+            None if link is None else link - offset,
+        )
+
+    async def confirm(self, generation: int, names: Collection[HostName] | None = None) -> None:
+        """Keep what was committed: the hosts stop counting down. Older generations are dropped."""
+        await self._all(names, "confirm", {"generation": generation})
+
+    async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
+        """Go back to the generation active before the last commit; returns which that is (None: no routes at all)."""
+        answers = await self._all(names, "revert", {})
+        return {name: values["generation"] for name, values in answers.items()}
+
+    async def clear(self, names: Collection[HostName] | None = None) -> None:
+        """Remove every generation; no route of this program is left on the hosts."""
+        await self._all(names, "clear", {}, 30.0)
