@@ -70,18 +70,6 @@ def parts(demand: Demand) -> NDArray[np.float64]:
     return matrix
 
 
-def dwell_for(duty: float, dark_s: float) -> float:
-    """The dwell (s) that a duty takes: dark * duty / (1 - duty)."""
-    if not 0 < duty < 1:
-        raise Infeasible(f"a duty of {duty}", "give a share between 0 and 1")
-    return dark_s * duty / (1 - duty)
-
-
-def round_robin(lab: Lab, *, dwell_s: float, dark_s: float) -> Periodic:
-    """All pairs in turn: ceil((n - 1) / degree) slots of as many matchings as there are ports."""
-    return Periodic(round_robin_slots(lab), dwell_s, dark_s)
-
-
 def fitted(demand: Demand, lab: Lab, dark_s: float, most_cycles: int = 64) -> Periodic:
     """The round robin whose dwell makes an iteration shortest: a phase takes 1, 2, ... whole cycles, with little light unused."""
     slots = round_robin_slots(lab)

@@ -69,10 +69,6 @@ class Rails:
                 sums_rail[rank] += 2 * (across - 1) / across * group.bytes / inside
         return demand.compute_s + transfers + max(max(sums_hb) / hb, max(sums_rail) / rail)
 
-    def any_to_any_overhead(self) -> float:
-        """Least time of a uniform all-to-all here by that with full bisection at the rail's rate, less 1: (K-1)/K * rail/HB."""
-        return (self.size - 1) / self.size * self.rail_gbps / self.hb_gbps
-
     def forwarding_overhead(self) -> float:
         """The same if the two stages follow each other for all bytes: rail/HB; 25/300 GB/s give 8.3 %, 50/450 11.1 %."""
         return self.rail_gbps / self.hb_gbps

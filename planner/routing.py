@@ -37,22 +37,6 @@ class Routes:
     n: int
     paths: Mapping[Pair, Weighted]
 
-    def loads(self, demand: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bytes between neighbours, from row to column. Raises: Infeasible - a pair with traffic has no route."""
-        loads = np.zeros((self.n, self.n))
-        for src, dst in np.argwhere(demand > 0).tolist():
-            if (src, dst) not in self.paths:
-                raise Infeasible(f"no route from rank {src} to rank {dst}", "route all pairs that have traffic")
-            for path, weight in self.paths[src, dst]:
-                for step in pairwise(path):
-                    loads[step] += weight * demand[src, dst]
-        return loads
-
-    def tax(self, demand: NDArray[np.float64]) -> float:
-        """Bytes carried on all links by bytes demanded: the bandwidth tax."""
-        total = float(demand.sum())
-        return float(self.loads(demand).sum()) / total if total else 1.0
-
     @property
     def by_destination(self) -> bool:
         """Every host sends all it has for a destination one way, so that ordinary routes by destination can do it."""
@@ -155,45 +139,6 @@ def planned(finding: Finding, demand: NDArray[np.float64], *, k: int = 4, seed: 
 def _members(finding: Finding, group: str) -> Path:
     """The order in which strides count; one of them is always 1."""
     return next(ring.order for ring in finding.shape.rings if ring.group == group and ring.stride == 1)
-
-
-def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 8) -> Routes:
-    """One next hop for each host and destination, as hosts route: shortest ways, chosen to keep the fullest link low.
-
-    Destinations take turns; each time a host's traffic for one goes to the emptiest of the links that lead nearer, farthest hosts
-    first, so that what they send on is known.
-    """
-    links = np.maximum(shape.adjacency, 1)
-    load = np.zeros((shape.n, shape.n))
-    chosen: dict[Pair, int] = {}
-    far_first = [np.argsort(-shape.hops[:, dst], kind="stable").tolist() for dst in range(shape.n)]
-    busy_first = np.argsort(-demand.sum(axis=0), kind="stable").tolist()
-    for _ in range(passes):
-        for dst in busy_first:
-            waiting = demand[:, dst].copy()
-            old = demand[:, dst].copy()
-            for here in far_first[dst]:
-                if here == dst or shape.hops[here, dst] < 0:
-                    continue
-                if (here, dst) in chosen:
-                    before = chosen[here, dst]
-                    load[here, before] -= old[here]
-                    old[before] += old[here]
-            for here in far_first[dst]:
-                if here == dst or shape.hops[here, dst] < 0:
-                    continue
-                there = min(_nearer(shape, here, dst), key=lambda x: (load[here, x] / links[here, x], (x - here) % shape.n))
-                chosen[here, dst] = there
-                load[here, there] += waiting[here]
-                waiting[there] += waiting[here]
-
-    def follow(src: int, dst: int) -> Weighted:
-        path = [src]
-        while path[-1] != dst:
-            path.append(chosen[path[-1], dst])
-        return ((tuple(path), 1.0),)
-
-    return _routes(shape, None, follow)
 
 
 def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> NDArray[np.float64]:

@@ -158,26 +158,6 @@ def allreduce_bound_s(n: int, size: float, lab: Lab) -> float:
     return 2 * (n - 1) / n * size / (lab.degree * lab.port_bytes_per_s)
 
 
-def allgather_bound(shape: Shape) -> float:
-    """Least time of an all-gather in units of M / (rate of one port): M/n * max of |S| over links that leave S, over all cuts.
-
-    Exact, by all 2^n sets of ranks. Raises: Infeasible - more than 20 ranks.
-    """
-    n = shape.n
-    if n > 20:
-        raise Infeasible(f"2^{n} cuts", "ask for at most 20 ranks")
-    sets = ((np.arange(1, 2**n - 1)[:, None] >> np.arange(n)) & 1).astype(np.float32)
-    leaving = ((sets @ shape.adjacency.astype(np.float32)) * (1 - sets)).sum(axis=1)
-    if (leaving == 0).any():
-        raise Infeasible("some ranks cannot send to the others", "give the topology a ring through all ranks")
-    return float((sets.sum(axis=1) / leaving).max()) / n
-
-
-def alltoall_bound(shape: Shape) -> float:
-    """Least bytes on the fullest link when every pair sends one byte: all hops over all links."""
-    return float(shape.hops.sum()) / float(shape.adjacency.sum())
-
-
 def moore(n: int, degree: int, *, duplex: bool) -> tuple[int, float]:
     """Diameter and mean hops that no topology of n ranks and this degree can go below: layers as full as they can be."""
     if n < 2:

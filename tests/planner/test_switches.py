@@ -22,11 +22,12 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
-from planner import baselines, methods
+from planner import methods
 from planner.demand import Demand, Group
 from planner.shape import Lab as PlannerLab
 from planner.workload import Workload
 from tests.disk import room_for
+from tests.oracles.electrical import Electrical, oversubscribed
 from tests.planner.test_designing import lab as emulated
 from tests.properties.switches import switched_lab
 
@@ -53,11 +54,7 @@ def test_a_design_over_switches_is_reckoned_as_the_planner_reckons_them(lab: Lab
     found = design(read, lab, methods.Wanted(method))
     rate = read.workload.rate_gbps * PAYLOAD * gbps / 25
     whole = PlannerLab(6, 1, rate)
-    model = (
-        baselines.oversubscribed(whole, 4, 3)
-        if method == "oversubscribed"
-        else baselines.Electrical(method, whole.port_bytes_per_s)
-    )
+    model = oversubscribed(whole, 4, 3) if method == "oversubscribed" else Electrical(method, whole.port_bytes_per_s)
     assert found.home.iteration_s == pytest.approx(model.iteration_s(given), rel=1e-6)
     plan = read_plan(json.dumps(document(found)), "plan.json", lab)
     assert plan.segments == (method,) and len(plan.links) == 15 and plan.job is not None
