@@ -251,7 +251,7 @@ testbed design {method} -w other.yaml --beside plan.json --out other.json   a se
 
         from orchestrator.cli import designtext
         from orchestrator.cli.explaining import explained
-        from orchestrator.plan.design.design import document
+        from orchestrator.plan.design.document import document
         from orchestrator.plan.design.placement import apart, owner_for, shared
         from orchestrator.plan.reader import read_plan
         from orchestrator.session import load_lab

@@ -10,7 +10,7 @@ from orchestrator.cli.call import Call, Result, Usage, is_stopped_lab, verb
 from orchestrator.cli.completing import hosts
 
 if TYPE_CHECKING:
-    from orchestrator.inventory.lab import Host
+    from orchestrator.inventory.hosts import Host
     from orchestrator.results import Json
 
 Name = Annotated[str, typer.Argument(metavar="HOST", help="Which host.", autocompletion=hosts)]

@@ -23,7 +23,7 @@ def register(root: typer.Typer) -> None:
         examples="testbed schema plan > plan.schema.json",
     )
     def schema(call: Call, what: Annotated[Schema, typer.Argument(help="Which file.")] = Schema.plan) -> Result:
-        from orchestrator.plan.reader import json_schema
+        from orchestrator.plan.edges import json_schema
         from orchestrator.results import Json
 
         found = cast(dict[str, Json], json_schema())

@@ -10,12 +10,13 @@ moves as possible, and for moves in the dark rather than such that darken somebo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from optics import Circuit, CrossConnect, DeviceName, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
+from optics import Circuit, CrossConnect, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
 from orchestrator.fabric.lightpath import MAX_PASSES, Held, LightMap, loss_db
+from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 
 TURNS = 40
@@ -213,7 +214,7 @@ def _sides(setting: Setting) -> tuple[Side, Side]:
     return ("in", setting.ingress), ("out", setting.egress)
 
 
-def _alone(found: Iterable[Circuit], lab: Lab) -> None:
+def _alone(found: Sequence[Circuit], lab: Lab) -> None:
     """No two circuits need one port, or overlapping spectrum of it, and none hears another's light.
 
     Raises: Infeasible - two do; circuits, port and slots are named.
@@ -238,22 +239,14 @@ def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, p
     return f"{one} and {other} both need {port}{over}"
 
 
-def _strays(found: Iterable[Circuit], lab: Lab) -> None:
+def _strays(found: Sequence[Circuit], lab: Lab) -> None:
     """Behind a coupler an ordinary cross-connect carries everybody's light: nobody may hear two transmitters."""
-    ways = list(found)
-    held: Mapping[DeviceName, set[Setting]] = {device: set() for device in lab.devices}
-    for way in ways:
-        for setting in way.path:
-            held[setting.ingress.device].add(setting)
-    planned = {way.transmitter: way for way in ways}
-    hears = {way.receiver: way for way in ways}
+    planned = {circuit.transmitter: circuit for circuit in found}
+    hears = {circuit.receiver: circuit for circuit in found}
+    held = per_device(setting for circuit in found for setting in circuit.path)
     for trace in LightMap(held, lab).traces():
         if trace.receiver is None or (own := hears.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
             continue
-        shared = next(iter(_common(trace.path, own.path)), trace.path[0])
+        shared = next((setting for setting in trace.path if setting in own.path), trace.path[0])
         mine = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
         raise Infeasible(f"{own}: {trace.receiver} would hear {trace.transmitter} too: both pass {shared}{mine}")
-
-
-def _common(one: Sequence[Setting], other: Sequence[Setting]) -> Iterator[Setting]:
-    return (setting for setting in one if setting in other)

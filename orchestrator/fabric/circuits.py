@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from optics import Circuit, DeviceName, HostPort, Link, LinkKind, Setting
+from optics import Circuit, HostPort, Link, LinkKind
 from orchestrator.fabric.circuit_routing import circuit, route
 from orchestrator.fabric.lightpath import Held, LightMap, among
+from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 
 __all__ = ["circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
@@ -25,13 +26,9 @@ def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign:
     return route(wanted, lab, live, foreign)
 
 
-def settings(wanted: Iterable[Circuit]) -> Mapping[DeviceName, frozenset[Setting]]:
+def settings(wanted: Iterable[Circuit]) -> Held:
     """What each device must hold for these circuits; devices that need nothing are absent."""
-    per_device: dict[DeviceName, set[Setting]] = {}
-    for way in wanted:
-        for setting in way.path:
-            per_device.setdefault(setting.ingress.device, set()).add(setting)
-    return {device: frozenset(found) for device, found in sorted(per_device.items())}
+    return dict(sorted(per_device(setting for circuit in wanted for setting in circuit.path).items()))
 
 
 def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit, ...]:

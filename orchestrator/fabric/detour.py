@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from optics import Circuit, HostName, HostPort, Link, LinkKind
 from optics.plan import FixedRoute, Ring, ring_steps
+from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.next_hops import distances, follow, graph, hops, lanes_of, next_hops
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, rules
 from orchestrator.inventory.lab import Lab
@@ -27,18 +28,13 @@ def link_text(link: Link) -> str:
     return f"{link.a}{'--' if link.kind is LinkKind.DUPLEX else '->'}{link.b}"
 
 
-def listening(links: Iterable[Link]) -> frozenset[HostPort]:
-    """Host ports that the links bring light to."""
-    return frozenset(port for link in links for port in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,)))
-
-
 def dead_links(links: Iterable[Link], carriers: Mapping[HostPort, bool]) -> frozenset[Link]:
     """The links that carry nothing now. A port of which nothing is known counts as lit.
 
     A network card without receive light sends nothing either, so a port that should hear somebody and does not is dead both ways.
     """
     links = tuple(links)
-    dark = {port for port in listening(links) if carriers.get(port) is False}
+    dark = {port for port in receivers(links) if carriers.get(port) is False}
     return frozenset(link for link in links if link.a in dark or link.b in dark)
 
 

@@ -12,7 +12,8 @@ from orchestrator.inventory.lab import Lab
 MAX_PASSES = 8
 """Light is followed through this many devices: four tiers up and down, more than any published fabric of circuit switches."""
 
-Held: TypeAlias = Mapping[DeviceName, Iterable[Setting]]
+Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
+"""What each device holds, or should."""
 Route: TypeAlias = object
 """What makes two settings the same whatever their attenuation; only to be compared."""
 

@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import FixedRoute, Ring
 from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, hops, landings, lanes_of, next_hops
-from orchestrator.inventory.lab import Host, Lab
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.lab import Lab
 
 __all__ = [
     "Macs",
@@ -28,7 +29,6 @@ __all__ = [
     "TransitFilter",
     "drain_rules",
     "hops",
-    "rdma_address",
     "rules",
 ]
 
@@ -209,15 +209,3 @@ def _filters(arrival: HostPort, target: HostName, onward: Hop, lab: Lab, macs: M
     mac = _mac(macs, onward.into, eth=onward.into.host != target)
     out = relay.ports[onward.out.number].interface
     return {TransitFilter(arriving, block, mac, out, protocol) for protocol in ("ip", "802.1Q")}
-
-
-def rdma_address(mine: Iterable[Rule], target: Host, lane: int = 0) -> str | None:
-    """The address under which `target` is reached by a host with these rules: which of its ports the path lands on; None if none.
-
-    Where several ports are reached, lane `l` takes the l-th of them modulo their number.
-    """
-    owned = {target.port_address(number): number for number in target.ports}
-    reached = sorted(
-        (owned[a], a) for rule in mine if isinstance(rule, RdmaRoute) and (a := rule.destination.split("/")[0]) in owned
-    )
-    return reached[lane % len(reached)][1] if reached else None

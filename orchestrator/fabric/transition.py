@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from optics import Change, Db, DeviceName, HostPort, Infeasible, Interlock, Port, Setting, clash
-from optics.plain import natural
-from orchestrator.fabric.lightpath import LightMap, among, loss_db, route
-from orchestrator.inventory.lab import Lab
-
-Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
-"""What each device holds, or should."""
+from optics import Change, DeviceName, Infeasible, Interlock, Port, Setting, clash
+from orchestrator.fabric.lightpath import Held, among, route
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """What happens to each device, and what does not.
 
-    changes: only devices that change. kept: wanted and already there, `borrowed` those of them that are not ours and therefore
-    stay when we leave. removed, made: what changes. foreign: neither ours nor wanted, never touched.
+    changes: only devices that change. kept: wanted and already there, whoever made it. removed, made: what changes. foreign:
+    neither owned nor wanted, never touched.
     """
 
     changes: Mapping[DeviceName, Change]
     kept: Held
-    borrowed: Held
     removed: Held
     made: Held
     foreign: Held
@@ -51,7 +45,7 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     if unseen:
         raise Infeasible(f"the plan needs {', '.join(unseen)}, which was not read")
     devices = sorted(set(observed) | set(wanted))
-    per: dict[str, dict[DeviceName, frozenset[Setting]]] = {n: {} for n in ("kept", "borrowed", "removed", "made", "foreign")}
+    per: dict[str, dict[DeviceName, frozenset[Setting]]] = {n: {} for n in ("kept", "removed", "made", "foreign")}
     conflicts: list[str] = []
     none: frozenset[Setting] = frozenset()
     for device in devices:
@@ -66,7 +60,6 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
             for port, other in _in_the_way(setting, users):
                 conflicts.append(f"{setting} needs {port}, which {other} uses")
         per["kept"][device] = seen & goal
-        per["borrowed"][device] = (seen & goal) - ours
         per["removed"][device] = (seen & ours) - goal
         per["made"][device] = goal - seen
         per["foreign"][device] = foreign
@@ -80,7 +73,7 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
         for device in devices
         if per["removed"][device] or per["made"][device]
     }
-    return Transition(changes, per["kept"], per["borrowed"], per["removed"], per["made"], per["foreign"])
+    return Transition(changes, per["kept"], per["removed"], per["made"], per["foreign"])
 
 
 Users: TypeAlias = Mapping[tuple[str, Port], list[Setting]]
@@ -107,73 +100,6 @@ def _side_by_side(held: frozenset[Setting]) -> None:
         for one in sharing if len(sharing) > 1 else ():
             for port, other in _in_the_way(one, users):
                 raise Infeasible(f"{one} and {other} both use {port}")
-
-
-Action = Literal["keep", "break", "make", "foreign"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of `testbed plan`: what happens to a setting, and which host ports it joins where the inventory knows them.
-
-    loss_db: expected, end to end, of a circuit that is this one setting; None for one of several.
-    """
-
-    device: DeviceName
-    action: Action
-    setting: Setting
-    transmitter: HostPort | None
-    receiver: HostPort | None
-    loss_db: Db | None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceDiff:
-    """All rows of one device, in the order keep, break, make, foreign."""
-
-    device: DeviceName
-    rows: tuple[Row, ...]
-
-    def count(self, action: Action) -> int:
-        return sum(row.action == action for row in self.rows)
-
-
-def describe(change: Transition, lab: Lab) -> tuple[DeviceDiff, ...]:
-    """The transition port by port, for people; devices without any setting are included with no rows."""
-    groups: list[tuple[Action, Held]] = [
-        ("keep", change.kept),
-        ("break", change.removed),
-        ("make", change.made),
-        ("foreign", change.foreign),
-    ]
-    before = LightMap({d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}, lab).ends()
-    after = LightMap({d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}, lab).ends()
-    diffs = []
-    for device in sorted(change.kept):
-        rows = [
-            _row(device, action, setting, (before if action == "break" else after)[setting], lab)
-            for action, held in groups
-            for setting in sorted(held[device], key=_faceplate)
-        ]
-        diffs.append(DeviceDiff(device, tuple(rows)))
-    return tuple(diffs)
-
-
-def _faceplate(setting: Setting) -> tuple[object, ...]:
-    """Order of the ports on the device: 2 before 10."""
-    return natural(setting.ingress.label), natural(setting.egress.label), str(setting)
-
-
-def _row(
-    device: DeviceName, action: Action, setting: Setting, ends: tuple[frozenset[HostPort], frozenset[HostPort]], lab: Lab
-) -> Row:
-    """`ends`: whose light it carries, and to whom; behind a coupler a cross-connect has several and the row names none."""
-    transmitter, receiver = (next(iter(ports)) if len(ports) == 1 else None for ports in ends)
-    loss = None
-    if transmitter is not None and receiver is not None:
-        whole = (setting.ingress, setting.egress) == (lab.fibres[transmitter].enters, lab.fibres[receiver].leaves)
-        loss = loss_db(transmitter, receiver, (setting,), lab) if whole else None
-    return Row(device, action, setting, transmitter, receiver, loss)
 
 
 def per_device(settings: Iterable[Setting]) -> Held:

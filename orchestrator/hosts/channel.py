@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
-from orchestrator.inventory.lab import Host
+from orchestrator.inventory.hosts import Host
 
 if TYPE_CHECKING:
     import paramiko

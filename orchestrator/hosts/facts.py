@@ -15,7 +15,7 @@ from typing import Any
 
 import playbooks
 import workloads
-from orchestrator.inventory.lab import Host
+from orchestrator.inventory.hosts import Host
 
 PLAYBOOKS = Path(playbooks.__path__[0])
 FILES = PLAYBOOKS / "files"

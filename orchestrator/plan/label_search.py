@@ -43,12 +43,6 @@ def labels(
     return {old: new for old, new in best.items() if old != new}
 
 
-def kept_links(links: Sequence[WantedLink], live: Collection[Link], by: Labels) -> int:
-    """How many of the live links a labelling keeps."""
-    search = _Search(links, (), live)
-    return search.kept({host: by.get(host, host) for host in search.hosts})
-
-
 class _Search:
     def __init__(self, links: Sequence[WantedLink], groups: Iterable[Sequence[HostName]], live: Collection[Link]) -> None:
         self.groups = [tuple(dict.fromkeys(group)) for group in groups]

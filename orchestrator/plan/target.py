@@ -22,10 +22,10 @@ from optics import (
 from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric import circuits as light
-from orchestrator.fabric.lightpath import LightMap, among, loss_db, route, routes
+from orchestrator.fabric.lightpath import Held, LightMap, among, loss_db, route, routes
 from orchestrator.fabric.lookahead import ahead, spare
 from orchestrator.fabric.move_order import in_order, per_device_dark, without
-from orchestrator.fabric.transition import Held, Transition, per_device, transition
+from orchestrator.fabric.transition import Transition, per_device, transition
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import choose
 from orchestrator.plan.avoid import without as bare

@@ -10,12 +10,12 @@ import pytest
 
 from optics import BadFile
 from orchestrator.engine.change.jobs import _launched, spec_of
-from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.store import JobRecord
+from tests.oracles.rings import plan_rings
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]

@@ -21,7 +21,8 @@ from orchestrator.cli.designtext import text
 from orchestrator.cli.files import read_workload
 from orchestrator.cli.searching import watched
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.plan.design.design import Design, Read, design, document, routing
+from orchestrator.plan.design.design import Design, Read, design, routing
+from orchestrator.plan.design.document import document
 from orchestrator.plan.design.export import KINDS, after, before
 from orchestrator.plan.design.replan import degraded, demand_of, reckon, shape_of
 from orchestrator.plan.ports import assign_ports

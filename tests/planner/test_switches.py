@@ -19,7 +19,8 @@ from orchestrator.cli.design import exported as export
 from orchestrator.cli.design import kept
 from orchestrator.cli.designtext import text
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
+from orchestrator.plan.design.design import PAYLOAD, Design, Read, design
+from orchestrator.plan.design.document import document
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
 from planner import methods

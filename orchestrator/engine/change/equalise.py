@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from drivers.api import CircuitSwitch
 from optics import Change, Circuit, Db, DeviceName, Outcome, Setting, SpectralRoute
-from orchestrator.fabric.lightpath import route
-from orchestrator.fabric.transition import Held
+from orchestrator.fabric.lightpath import Held, route
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import CircuitPower, EqualiseReport
 from orchestrator.verify.power import LOS_DBM, Reading, measure

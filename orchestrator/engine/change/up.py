@@ -47,9 +47,9 @@ from orchestrator.engine.change.snapshot import Snapshot, found, held_data
 from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.circuits import receivers
-from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import link_data, path_data, stored_links

@@ -6,17 +6,16 @@ The prediction follows the routes the hosts will really have: ports as they woul
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any, cast
 
 from optics import HostName, Infeasible, Link, LinkKind
-from optics.plan import WantedLink, ring_steps
+from optics.plan import WantedLink
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
+from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow, step_flow
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
 from planner.alternating import Watch
@@ -28,15 +27,9 @@ from planner.predict import (
     PairFlow,
     Prediction,
     RingFlow,
-    StepFlow,
     Way,
     allreduce_s,
-    is_link,
-    on_links,
-    pair_loads,
-    ring_loads,
     spread,
-    transfers_s,
 )
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
@@ -133,11 +126,6 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
         planes=alike and apart and not joined and ports > 1,
         alpha_s=wanted.alpha_s,
     )
-
-
-def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
-    """The rate of the slowest of these hosts' ports (Mb/s)."""
-    return min(lab.hosts[host].link_mbps for host in hosts)
 
 
 def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
@@ -245,7 +233,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     named = _ring_flows(read.demand, ways, hosts, chosen, lab)
     groups = {group.id: group for group in read.demand.groups}
     schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, home_rate)
-    stepped = [_step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
+    stepped = [step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
     flows = [flow for name, flow in named if name not in schedules]
     ways |= {name: (groups[name].members,) for name in schedules}
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
@@ -295,14 +283,6 @@ def _scaled(given: Demand, scale: float) -> Demand:
     return Demand(given.n, groups, given.mp * scale, given.compute_s)
 
 
-def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
-    """The links traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
-    path = follow(chosen, lab, src, dst, lane)
-    if not path:
-        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
-
-
 def _ring_flows(
     given: Demand, ways: Mapping[str, tuple[tuple[int, ...], ...]], hosts: Sequence[HostName], chosen: NextHops, lab: Lab
 ) -> list[tuple[str, RingFlow]]:
@@ -336,71 +316,10 @@ def _schedules(
     sends, taken = schedule(found.shape), {}
     for group in whole:
         by_rings = allreduce_s([flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s)
-        by_steps = _step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
+        by_steps = step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
         if wanted.method == "direct" or by_steps < by_rings * 0.999:
             taken[group.id] = sends
     return taken
-
-
-def _step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
-    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
-    return StepFlow(group.bytes, len(group.members), tuple(rows))
-
-
-def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
-    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
-    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
-
-
-def pair_flows(
-    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
-) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
-    """The ways of each transfer that differ, and which lane takes each."""
-    flows, lanes = [], []
-    for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
-        ways: dict[Way, int] = {}
-        for lane in range(lanes_of(lab)):
-            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
-        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
-        lanes.append((src, dst, list(ways.values())))
-    return flows, lanes
-
-
-def predicted(
-    given: Demand,
-    rings: Sequence[RingFlow],
-    pairs: Sequence[PairFlow],
-    shares: Sequence[Sequence[float]],
-    bytes_per_s: float,
-    alpha_s: float,
-    compute_s: float,
-    stepped: Sequence[StepFlow] = (),
-) -> Prediction:
-    """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
-    loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
-    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
-    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
-    sent: Counter[int] = Counter()
-    for group in given.groups:
-        for rank in group.members:
-            sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
-    moved = sum(flow.bytes for flow in pairs)
-    every = sum((flow.loads for flow in stepped), Counter(loads) + ring_loads(rings))
-    sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
-    # rank 0 is the one whose iterations are recorded
-    mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
-    return Prediction(
-        compute_s,
-        transfers_s(loads, bytes_per_s, alpha_s, hops),
-        took,
-        mine / took if took else 0.0,
-        on_links(every) / sent_in_all if sent_in_all else 1.0,
-        on_links(loads) / moved if moved else 0.0,
-        every,
-    )
-
-
-# --- the plan file --------------------------------------------------------------------------------------------------------------
 
 
 def routing(found: Design, lab: Lab) -> list[str]:
@@ -429,88 +348,3 @@ def routing(found: Design, lab: Lab) -> list[str]:
     else:
         words.append("lossless forwarding cannot stand still: no circle of channels that wait for one another")
     return words
-
-
-def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
-    """The schedule's sends, the parts of a piece laid one after the other for each receiver."""
-    laid: dict[tuple[int, int], float] = {}
-    rows = []
-    for send in schedule:
-        begin = laid.get((send.dst, send.shard), 0.0)
-        end = round(begin + send.part, 9)
-        laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
-        ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
-        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
-    return rows
-
-
-def document(found: Design, name: str = "") -> dict[str, Any]:
-    """The plan file: links, the job with its traffic, the prediction, who made it."""
-    hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
-    ringed = {
-        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
-    }
-    merged: Counter[tuple[int, int]] = Counter()
-    for a, b in found.shape.cables.tolist():
-        merged[(a, b) if not found.shape.duplex or a < b else (b, a)] += 1
-    kind = {} if found.shape.duplex else {"kind": "simplex"}
-    links = [
-        {"a": hosts[a], "b": hosts[b], **kind, **({"count": count} if count > 1 else {})}
-        | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
-        for (a, b), count in sorted(merged.items())
-    ]
-    segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
-    here = found.here
-    predicted = {
-        "iteration_ms": here.iteration_s * 1e3,
-        "compute_ms": here.compute_s * 1e3,
-        "transfers_ms": here.transfers_s * 1e3,
-        "allreduce_ms": here.allreduce_s * 1e3,
-        "busbw_mbps": here.busbw / 1e6,
-        "link_mbps": found.link_mbps,
-        "diameter": float(found.shape.diameter),
-        "mean_hops": found.shape.mean_hops(),
-        "bandwidth_tax": here.tax,
-    }
-    groups = [
-        {
-            "id": group.id,
-            "bytes": bytes_here(group.bytes, found.scale),
-            "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
-        }
-        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
-        for group in found.read.demand.groups
-        if group.bytes
-    ]
-    rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
-    return {
-        "schema": "testbed.plan/1",
-        "name": name or f"{workload.name}-{wanted.method}",
-        "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
-        "producer": {
-            "name": "testbed-design",
-            "method": wanted.method,
-            **rules,
-            "seed": wanted.seed,
-            "backend": wanted.backend,
-            "workload": workload.name,
-            "workload_sha256": found.read.sha256,
-        },
-        **({"segments": segments} if segments else {"links": links}),
-        "job": {
-            "name": f"{workload.name}-{wanted.method}",
-            "workload": "replay",
-            "ranks": list(hosts),
-            "args": {"iterations": wanted.iterations},
-            "traffic": {
-                "groups": groups,
-                "transfers": [
-                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
-                ],
-                "compute_s": round(here.compute_s, 6),
-                "scale": found.scale,
-                "time_scale": float(f"{found.time_scale:.9g}"),
-            },
-        },
-        "predicted": {key: round(value, 3) for key, value in predicted.items()},
-    }

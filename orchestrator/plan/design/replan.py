@@ -14,7 +14,8 @@ from optics import HostName, Infeasible, Link, LinkKind, Missing
 from optics.plan import Plan, Traffic
 from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
+from orchestrator.plan.design.design import PAYLOAD, offered
+from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
 from orchestrator.results import PlanReport, Report
 from planner.demand import Demand, Group
