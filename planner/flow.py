@@ -19,7 +19,7 @@ def fullest(shape: Shape, demand: NDArray[np.float64]) -> tuple[float, NDArray[n
     """The least load, in bytes for each parallel link, that the fullest link can have; and flow[destination, arc] that reaches it.
 
     Arcs are the pairs of neighbours in the order of `np.nonzero(shape.adjacency)`.
-    Raises: Infeasible - bytes are to go where no way leads.
+    Raises: Infeasible - bytes are to go where no path leads.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack, identity, kron
@@ -29,7 +29,7 @@ def fullest(shape: Shape, demand: NDArray[np.float64]) -> tuple[float, NDArray[n
     arcs = len(tails)
     if ((demand > 0) & (shape.hops < 0)).any():
         src, dst = np.argwhere((demand > 0) & (shape.hops < 0))[0].tolist()
-        raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+        raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
     wanted = np.flatnonzero(demand.any(axis=0))
     if not len(wanted):
         return 0.0, np.zeros((n, arcs))

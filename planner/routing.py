@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice, pairwise
 from typing import TypeAlias
 
@@ -148,7 +149,7 @@ def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> N
     n, hops = shape.n, shape.hops
     if (hops[demand > 0] < 0).any():
         src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
-        raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+        raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
     slots = _slots(shape.adjacency)
     onward = [csr_array((np.ones(len(here)), (there, here)), shape=(n, n)) for here, there, _ in slots]
     loads = np.zeros((n, n))
@@ -188,7 +189,12 @@ def deadlock(routes: Routes) -> tuple[Channel, ...]:
     for ways in routes.paths.values():
         for path, _ in ways:
             _depend(following, path)
-    return _cycle(following)
+    try:
+        TopologicalSorter(following).prepare()
+    except CycleError as error:
+        circle: tuple[Channel, ...] = tuple(error.args[1])[:0:-1]  # the sorter lists what waits after what it waits for
+        return circle
+    return ()
 
 
 def lossless_classes(routes: Routes) -> dict[Path, int]:
@@ -230,29 +236,6 @@ def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
     return False
 
 
-def _cycle(following: Mapping[Channel, Collection[Channel]]) -> tuple[Channel, ...]:
-    done: set[Channel] = set()
-    for start in sorted(following):
-        if start in done:
-            continue
-        trail, on_trail = [start], {start}
-        todo = [sorted(following[start])]
-        while trail:
-            if not todo[-1]:
-                done.add(trail[-1])
-                on_trail.discard(trail.pop())
-                todo.pop()
-                continue
-            after = todo[-1].pop(0)
-            if after in on_trail:
-                return tuple(trail[trail.index(after) :])
-            if after not in done:
-                trail.append(after)
-                on_trail.add(after)
-                todo.append(sorted(following.get(after, ())))
-    return ()
-
-
 def _nearer(shape: Shape, here: int, dst: int) -> list[int]:
     """Neighbours one hop nearer to the destination, in order of ranks."""
     away = shape.hops[:, dst]
@@ -264,5 +247,5 @@ def _routes(shape: Shape, pairs: Iterable[Pair] | None, ways: Callable[[int, int
     wanted = every_pair(shape) if pairs is None else sorted(set(pairs))
     for src, dst in wanted:
         if shape.hops[src, dst] < 0:
-            raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+            raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
     return Routes(shape.n, {(src, dst): ways(src, dst) for src, dst in wanted})

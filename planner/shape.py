@@ -92,7 +92,7 @@ class Shape:
 
     @cached_property
     def hops(self) -> NDArray[np.int16]:
-        """Least number of links from row to column, -1 where no way leads, shape (n, n)."""
+        """Least number of links from row to column, -1 where no path leads, shape (n, n)."""
         return distances(self.n, self.arcs)
 
     @property
@@ -108,19 +108,19 @@ class Shape:
     def mean_hops(self, weights: NDArray[np.float64] | None = None) -> float:
         """Hops of an average pair, or of an average byte of `weights` (n, n): then the bandwidth tax of shortest paths.
 
-        Raises: Infeasible - bytes are to go where no way leads.
+        Raises: Infeasible - bytes are to go where no path leads.
         """
         where = ~np.eye(self.n, dtype=bool) if weights is None else weights > 0
         if not where.any():
             return 0.0
         if (self.hops[where] < 0).any():
             src, dst = map(int, np.argwhere(where & (self.hops < 0))[0])
-            raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+            raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
         return float(np.average(self.hops[where], weights=None if weights is None else weights[where]))
 
 
 def distances(n: int, arcs: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Hops from row to column along `arcs` (rows of source, destination), -1 where no way leads; all sources at once, as bits."""
+    """Hops from row to column along `arcs` (rows of source, destination), -1 where no path leads; all sources at once, as bits."""
     order = np.argsort(arcs[:, 0], kind="stable")
     sources, starts = np.unique(arcs[order, 0], return_index=True)
     targets = arcs[order, 1]

@@ -80,7 +80,7 @@ def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
         if sends.device != receives.device:
             where = f"{transmitter} is on {sends.device}, {receiver} is on {receives.device}"
         else:
-            where = f"{sends.device} cannot lead light from {sends.enters.label} to {receives.leaves.label}"
+            where = f"{sends.device} cannot connect {sends.enters.label} to {receives.leaves.label}"
         raise Infeasible(f"{transmitter}->{receiver}: no fibre path: {where}")
     return None
 
@@ -249,4 +249,4 @@ def _strays(found: Sequence[Circuit], lab: Lab) -> None:
             continue
         shared = next((setting for setting in trace.path if setting in own.path), trace.path[0])
         mine = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
-        raise Infeasible(f"{own}: {trace.receiver} would hear {trace.transmitter} too: both pass {shared}{mine}")
+        raise Infeasible(f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{mine}")

@@ -43,7 +43,7 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
     """
     unseen = sorted(device for device in wanted if wanted[device] and device not in observed)
     if unseen:
-        raise Infeasible(f"the plan needs {', '.join(unseen)}, which was not read")
+        raise Infeasible(f"the plan needs {', '.join(unseen)}, whose state was not read")
     devices = sorted(set(observed) | set(wanted))
     per: dict[str, dict[DeviceName, frozenset[Setting]]] = {n: {} for n in ("kept", "removed", "made", "foreign")}
     conflicts: list[str] = []

@@ -52,7 +52,7 @@ class HostEdge(Edge):
     @classmethod
     def _not_the_launchers(cls, names: list[str]) -> list[str]:
         if wrong := [name for name in names if re.fullmatch(LAUNCHERS, name)]:
-            raise ValueError(f"{', '.join(wrong)}: the hosts and the launcher set it; no plan does")
+            raise ValueError(f"{', '.join(wrong)}: set by the hosts and the launcher, not by plans")
         return names
 
     @field_validator("node_prefix")
@@ -107,7 +107,7 @@ class TraitsEdge(Edge):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f'"{pattern}" is no pattern of port labels: {error}') from None
+                raise ValueError(f'"{pattern}" is not a regular expression for port labels: {error}') from None
         return ways
 
 

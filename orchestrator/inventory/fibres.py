@@ -96,7 +96,7 @@ class _Claims:
 
     def claim(self, what: object, words: str, path: Path, place: str) -> None:
         if what in self.taken:
-            self.problems.add(path, f"there is {words} already, {self.taken[what]}")
+            self.problems.add(path, f"{words} is already defined by {self.taken[what]}")
         self.taken.setdefault(what, place)
 
     def fibre(self, edge: FibreEdge, port: HostPort, path: Path) -> Fibre:
@@ -109,7 +109,7 @@ class _Claims:
         if slot is None or any(theirs is None for _, _, theirs in others):
             if others:
                 both = "; fibres that share a port through a coupler need a slot each" if slot or others[0][2] else ""
-                self.problems.add((*path, "enters"), f"there is a fibre into {enters} already, {others[0][1]}{both}")
+                self.problems.add((*path, "enters"), f"a fibre into {enters} is already defined by {others[0][1]}{both}")
         elif overlap := next((other for other in others if other[2] is not None and slot.overlaps(other[2])), None):
             self.problems.add(
                 (*path, "slot"),

@@ -86,7 +86,7 @@ def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, H
             continue  # a machine of the inventory that is not on the fabric, such as the telemetry server
         names.append(entry.name)
         if not re.fullmatch(HOST, entry.name):  # it becomes part of file names, and Ansible would evaluate a {{ }} in it
-            problems.add(entry.path, f"{entry.name[:60]!r} is no host name: letters, digits, '.', '_' and '-'", key=True)
+            problems.add(entry.path, f"{entry.name[:60]!r} is not a host name: use letters, digits, '.', '_' and '-'", key=True)
             continue
         host = _host(entry, problems)
         if host is not None:
@@ -131,7 +131,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
     if octets != (2 if edge.forwarding == "npar-rdma" else 1):
         where = entry.places.get("testbed_port_prefix", entry.path)
         wants = 'two octets, such as "10.100"' if edge.forwarding == "npar-rdma" else 'one octet, such as "10"'
-        problems.add(where, f"forwarding {edge.forwarding} wants a testbed_port_prefix of {wants}, got {edge.port_prefix}")
+        problems.add(where, f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}")
     options = _ssh_options(ssh.ansible_ssh_common_args)
     address = ssh.ansible_host or entry.name
     return Host(
@@ -183,5 +183,5 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
             if mine != theirs:
                 where = entry.places.get(f"testbed_{name}", entry.path)
                 problems.add(
-                    where, f"{host.name} has testbed_{name} {mine}, {first.name if first else ''} has {theirs}; one lab, one value"
+                    where, f"{host.name} has testbed_{name} {mine}, {first.name if first else ''} has {theirs}; all hosts of a lab must have the same value"
                 )

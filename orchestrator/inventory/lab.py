@@ -195,7 +195,7 @@ def _devices(
         path: Path = ("devices", name)
         given = [key for key in ("password", "password_env", "password_file") if getattr(device, key)]
         if len(given) > 1:
-            problems.add((*path, given[1]), f"the password is given by {given[0]} already", key=True)
+            problems.add((*path, given[1]), f"the password is already given by {given[0]}", key=True)
         if device.password_env:
             secrets[name] = Secret("env", device.password_env)
         elif device.password_file:
@@ -225,7 +225,7 @@ def _limits(limits: Limits, entries: Collection[Port], problems: Problems) -> No
         if Port(device, label) not in entries:
             hint = did_you_mean(label, [port.label for port in entries if port.device == device])
             where = ("devices", device, "max_input_dbm_at", label)
-            problems.add(where, f"no light of this lab enters {device} at port {label} (fibres.yml){hint}", key=True)
+            problems.add(where, f"no fibre or trunk leads into {device} at port {label} (fibres.yml){hint}", key=True)
 
 
 def kind_of(lab: Lab, device: DeviceName) -> str:

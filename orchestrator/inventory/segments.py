@@ -91,7 +91,7 @@ def read_segments(
         path: Path = ("segments", index)
         place = f"segments[{index}]"
         if edge.name in plugged:
-            problems.add((*path, "name"), f"the name {edge.name} is taken already, by {plugged[edge.name]}")
+            problems.add((*path, "name"), f"the name {edge.name} is already used by {plugged[edge.name]}")
         plugged.setdefault(edge.name, place)
         members: dict[HostName, HostPort] = {}
         for at, text in enumerate(edge.ports):
@@ -104,11 +104,11 @@ def read_segments(
             elif host in ports and port.number not in ports[host]:
                 problems.add(where, f"{host} has no port {number} (it has {', '.join(map(str, ports[host]))})")
             elif host in members:
-                problems.add(where, f"{host} is at this segment already, by {members[host]}; a segment takes one port of a host")
+                problems.add(where, f"{host} is already at this segment, by {members[host]}; a segment takes one port per host")
             elif port in plugged:
-                problems.add(where, f"there is a cable at {port} already, {plugged[port]}")
+                problems.add(where, f"a cable at {port} is already defined by {plugged[port]}")
             elif (cable := cable_of(edge.name, host)) in plugged:
-                problems.add(where, f"the name of its cable, {cable}, is taken already, by {plugged[cable]}")
+                problems.add(where, f"the name of its cable, {cable}, is already used by {plugged[cable]}")
             members.setdefault(host, port)
             plugged.setdefault(port, place)
             plugged.setdefault(cable_of(edge.name, host), place)
@@ -127,10 +127,10 @@ def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Pr
             if host not in members:
                 problems.add(where, f"{host} has no port at segment {edge.name}{did_you_mean(host, members)}")
             elif host in seen:
-                problems.add(where, f"{host} is in racks[{seen[host]}] already")
+                problems.add(where, f"{host} is already in racks[{seen[host]}]")
             seen.setdefault(host, index)
     if edge.racks and (lost := [host for host in members if host not in seen]):
-        problems.add((*path, "racks"), f"{_few(lost)} in no rack; every host of the segment is in one, or leave racks out")
+        problems.add((*path, "racks"), f"{_few(lost)} in no rack; list every host of the segment, or leave racks out")
 
 
 def _few(hosts: Sequence[HostName]) -> str:

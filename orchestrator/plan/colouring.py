@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from optics import DeviceName, HostName, HostPort, LinkKind
 from orchestrator.inventory.lab import Lab
@@ -197,12 +198,11 @@ class _Repair:
             for host, role in need.roles:
                 if role:
                     self.at.setdefault(host, []).append(place)
-        self.dice = 1
+        self.random = Random(1)  # only random(), whose numbers are the same in every version of Python
 
     def pick(self, count: int) -> int:
-        """A number below `count` that looks random and is the same in every run (Knuth's MMIX generator)."""
-        self.dice = (self.dice * 6364136223846793005 + 1442695040888963407) % 2**64
-        return (self.dice >> 33) % count
+        """A number below `count`, the same in every run."""
+        return int(self.random.random() * count)
 
     def set(self, place: int, device: DeviceName | None) -> None:
         old = self.colour.pop(place, None)

@@ -87,7 +87,7 @@ def check_env(given: Mapping[str, str], opened: Collection[str], path: Path, pro
         if name not in ALLOWED:
             near = get_close_matches(name, ALLOWED, 1, 0.9)
             if re.fullmatch(LAUNCHERS, name):
-                why = "it says which program runs, as whom, or where a rank stands; the hosts and the launcher do"
+                why = "it sets which program runs, as which user, or on which host; only the hosts and the launcher may"
             elif near:
                 why = f"did you mean {near[0]}?"
             else:

@@ -29,7 +29,7 @@ class JobReader:
             path: Path = ("job", "ranks", index)
             known &= self.links.known_host(host, path)
             if host in ranks:
-                self.problems.add(path, f"host {host} is rank {ranks[host]} already; one rank per host")
+                self.problems.add(path, f"host {host} is already rank {ranks[host]}; a host has one rank")
                 known = False
             ranks.setdefault(host, index)
         check_program(edge, self.lab, self.problems)
@@ -56,17 +56,17 @@ class JobReader:
         """Where each ring of a replay's groups stands, its order and its group's members; hosts and lanes are looked at here."""
         path: Path = ("job", "traffic")
         if (edge.traffic is None) == (edge.workload == "replay"):
-            words = "a replay needs it" if edge.traffic is None else f"{edge.workload} has none; only a replay does"
+            words = "a replay needs traffic" if edge.traffic is None else f"only a replay has traffic; this job is {edge.workload}"
             self.problems.add(path, words)
         if edge.traffic is None:
             return []
         if edge.rings:
-            self.problems.add(("job", "rings"), "the rings of a replay stand with its groups, in traffic")
+            self.problems.add(("job", "rings"), "the rings of a replay belong to its groups, in traffic")
         found: list[tuple[Path, list[str], list[str]]] = []
         for at, group in enumerate(edge.traffic.groups):
             where = (*path, "groups", at)
             if group.id in (other.id for other in edge.traffic.groups[:at]):
-                self.problems.add((*where, "id"), f"another group is named {group.id}")
+                self.problems.add((*where, "id"), f"group id {group.id} is already used")
             members = [host for host in edge.ranks if any(host in order for order in group.rings)]
             if group.schedule:
                 self.schedule(group, where)
@@ -79,16 +79,16 @@ class JobReader:
                 if self.links.known_host(host, (*where, key)) and host not in edge.ranks:
                     self.problems.add((*where, key), f"{host} is not a rank of the job")
             if transfer.src == transfer.dst:
-                self.problems.add(where, f"both ends are {transfer.src}")
+                self.problems.add(where, f"src and dst are both {transfer.src}")
             if transfer.lane >= lanes:
                 self.problems.add((*where, "lane"), f"wanted a lane of 0..{lanes - 1}, got {transfer.lane}")
         return found
 
     def schedule(self, group: GroupEdge, path: Path) -> None:
-        """Every member gets every other's piece once and whole, over links, from one that has it already."""
+        """Every member gets every other's piece exactly once and complete, over links, from one that has it already."""
         members = set(group.rings[0])
         if len(group.rings) > 1:
-            self.problems.add((*path, "rings"), "one ring names the members of a group that goes by a schedule")
+            self.problems.add((*path, "rings"), "a group with a schedule has one ring, which lists its members")
         got: dict[tuple[HostName, HostName], list[tuple[int, float, float]]] = {}
         for at, send in enumerate(group.schedule):
             where = (*path, "schedule", at)
@@ -99,18 +99,18 @@ class JobReader:
             elif send.dst != send.shard and send.begin < send.end:
                 got.setdefault((send.dst, send.shard), []).append((send.step, send.begin, send.end))
             else:
-                self.problems.add(where, f"nothing is sent: {send.dst} gets {send.begin:g} to {send.end:g} of {send.shard}'s piece")
+                self.problems.add(where, f"empty send: {send.dst} gets {send.begin:g} to {send.end:g} of {send.shard}'s piece")
         for (host, shard), parts in got.items():
             parts.sort(key=lambda part: part[1])
             ends = [0.0, *(end for _, _, end in parts)]
             if any(abs(begin - end) > 1e-6 for (_, begin, _), end in zip(parts, ends, strict=False)) or abs(ends[-1] - 1) > 1e-6:
-                self.problems.add((*path, "schedule"), f"{host} does not get {shard}'s piece once and whole")
+                self.problems.add((*path, "schedule"), f"{host} does not get {shard}'s piece exactly once and complete")
         if missing := [f"{host} {shard}'s" for host in members for shard in members - {host} if (host, shard) not in got]:
-            self.problems.add((*path, "schedule"), f"some pieces do not arrive: {', '.join(sorted(missing)[:4])}")
+            self.problems.add((*path, "schedule"), f"pieces never received: {', '.join(sorted(missing)[:4])}")
         for at, send in enumerate(group.schedule):
             if send.src != send.shard and not self._covered(got.get((send.src, send.shard), []), send.begin, send.end, send.step):
                 self.problems.add(
-                    (*path, "schedule", at), f"{send.src} does not have that of {send.shard}'s piece before step {send.step}"
+                    (*path, "schedule", at), f"{send.src} has not received that part of {send.shard}'s piece before step {send.step}"
                 )
 
     @staticmethod
@@ -143,7 +143,7 @@ class JobReader:
             return False
         for at, (host, follower) in enumerate(ring_steps(order)):
             if not self.links.edges[host, follower]:
-                one_way = "; the link there goes the other way" if self.links.edges[follower, host] else ""
+                one_way = "; the link there runs the other way" if self.links.edges[follower, host] else ""
                 words = f"the ring steps from {host} to {follower}, but no link joins them{one_way}"
                 (self.notes if far else self.problems).add((*path, at), words)
                 good = far

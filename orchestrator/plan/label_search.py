@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from heapq import heappop, heappush
 from math import factorial, prod
+from random import Random
 from typing import TypeAlias
 
 from optics import HostName, HostPort, Link, LinkKind
@@ -66,7 +68,7 @@ class _Search:
         self.count = prod(factorial(len(group)) for group in self.groups)
         self.most = min(len(links), len(live))
         self._known: dict[tuple[tuple[Ends, ...], HostName, HostName], int] = {}
-        self.dice = 1
+        self.random = Random(1)  # only random(), whose numbers are the same in every version of Python
 
     def whole(self, some: Labels) -> dict[HostName, HostName]:
         """A label for every host; those that are given and fit their groups as given."""
@@ -175,7 +177,8 @@ class _Search:
         """A name for how a host's neighbourhood looks, three hops around: equal where nothing can tell two apart."""
         look = dict.fromkeys(near, "")
         for _ in range(3):
-            look = {host: _digest(repr(sorted(look.get(o, "") for o in others))) for host, others in near.items()}
+            around = {host: repr(sorted(look.get(other, "") for other in others)) for host, others in near.items()}
+            look = {host: sha256(text.encode()).hexdigest() for host, text in around.items()}
         return look
 
     def grow(
@@ -255,9 +258,8 @@ class _Search:
         return by
 
     def pick(self, count: int) -> int:
-        """A number below `count` (Knuth's MMIX generator)."""
-        self.dice = (self.dice * 6364136223846793005 + 1442695040888963407) % 2**64
-        return (self.dice >> 33) % count
+        """A number below `count`."""
+        return int(self.random.random() * count)
 
 
 def _file(found: dict[tuple[HostName, HostName], list[Ends]], a: LinkEnd, b: LinkEnd, kind: LinkKind) -> None:
@@ -282,10 +284,3 @@ def _matched(ends: tuple[Ends, ...], there: tuple[Ends, ...]) -> int:
             left.remove(found)
             count += 1
     return count
-
-
-def _digest(text: str) -> str:
-    value = 1469598103934665603
-    for byte in text.encode():
-        value = (value ^ byte) * 1099511628211 % 2**64  # FNV-1a
-    return f"{value:x}"

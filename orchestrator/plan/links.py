@@ -49,12 +49,12 @@ class Links:
                 self.problems.add(path, f"both ends are at {host_of(a)}; a link joins two hosts")
                 continue
             if edge.count > 1 and isinstance(a, HostPort) | isinstance(b, HostPort):
-                self.problems.add((*path, "count"), f"{edge.count} parallel links need bare hosts, but a port is named")
+                self.problems.add((*path, "count"), f"{edge.count} parallel links need ends without a port, but a port is named")
             for end, key, roles in ((a, "a", ("sends", "receives")), (b, "b", ("receives", "sends"))):
                 for role in roles if duplex else roles[:1]:
                     if isinstance(end, HostPort):
                         if (end, role) in sides:
-                            self.problems.add((*path, key), f"port {end} is used already, by links[{sides[end, role]}]")
+                            self.problems.add((*path, key), f"port {end} is already used by links[{sides[end, role]}]")
                             break
                         sides[end, role] = index
             if isinstance(a, HostPort) and isinstance(b, HostPort):
@@ -86,7 +86,7 @@ class Links:
                 self.complete = False
                 continue
             if edge.name in seen:
-                self.problems.add((*path, "name"), f"segment {edge.name} is named already, by segments[{seen[edge.name]}]")
+                self.problems.add((*path, "name"), f"segment {edge.name} is already named by segments[{seen[edge.name]}]")
                 continue
             seen[edge.name] = index
             segment = known[edge.name]

@@ -72,7 +72,7 @@ def _assign(problem: _Problem, live: Collection[Link]) -> tuple[Link, ...]:
         raise Infeasible(why, hint="name fewer links, or more ports and fibres in the inventory")
     found = problem.search({}, {index: problem.plane[lab.fibres[pin.a].device] for index, pin in pins.items()})
     if found is None:
-        hint = "name the ports in the plan (gpu01:p1) where you know a colouring, or take links out of the plan"
+        hint = "name ports in the plan (gpu01:p1) if you know an assignment, or remove links from the plan"
         raise Infeasible(problem.verdict(), hint=hint)
     return problem.improve(pins) or found
 
@@ -165,7 +165,7 @@ class _Problem:
         for host, links in load.items():
             if links > ports[host]:
                 lost = sum(port.host == host for port in self.avoid)
-                more = f" ({lost} carry circuits that are not ours)" if lost else ""
+                more = f" ({lost} carry foreign circuits)" if lost else ""
                 return f"{host} needs {links} more ports for links without named ports, {ports[host]} are free{more}"
         return self._parity(room, needs)
 
@@ -234,7 +234,7 @@ class _Problem:
     def verdict(self) -> str:
         count = sum(not (isinstance(link.a, HostPort) and isinstance(link.b, HostPort)) for link in self.wanted)
         if self.exhausted:
-            return f"no choice of ports carries these {count} links: every colouring of them by device was tried"
+            return f"no choice of ports carries these {count} links: every assignment to devices was tried"
         return f"found no choice of ports for these {count} links within {RESTARTS} searches of {SEARCH_STEPS} steps"
 
     def _ports(self, pins: dict[int, Link], needs: list[Need], devices: dict[int, DeviceName]) -> tuple[Link, ...]:

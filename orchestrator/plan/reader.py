@@ -35,7 +35,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     links = checked.links(raw.get("links"), edge.acceptance.max_loss_db if edge else Acceptance().max_loss_db)
     links += checked.segments(raw.get("segments"))
     if edge is not None and not edge.links and not edge.segments:
-        problems.add(("links",) if "links" in raw else (), "nothing joins hosts: a plan has links, or segments, or both")
+        problems.add(("links",) if "links" in raw else (), "the plan joins no hosts: give it links, segments, or both")
     job = JobReader(checked, notes).job(raw.get("job"))
     if job is not None and edge is not None and edge.predicted is not None:
         job = replace(job, predicted=edge.predicted.model_dump(exclude_none=True))
@@ -72,7 +72,7 @@ def _interchangeable(
             if not links.known_host(host, path):
                 continue
             if host in seen:
-                where = "twice in this group" if seen[host] == index else f"in interchangeable[{seen[host]}] already"
+                where = "twice in this group" if seen[host] == index else f"already in interchangeable[{seen[host]}]"
                 links.problems.add(path, f"host {host} is {where}")
             seen.setdefault(host, index)
             if words := difference(first, host, links.lab):

@@ -191,5 +191,5 @@ def test_behind_a_coupler_nobody_may_hear_two_transmitters() -> None:
         'name: f3, host: gpu03, port: 1, device: ocs1, enters: "3", leaves: "103"',
     ]
     lab = read(hosts_yml(3), {"ocs1": SWITCH}, fibres)
-    with pytest.raises(Infeasible, match="gpu03:p1 would hear gpu02:p1 too: both pass ocs1:1->103"):
+    with pytest.raises(Infeasible, match="gpu03:p1 would also receive light from gpu02:p1: both pass ocs1:1->103"):
         circuits([Link(port(1), port(3), LinkKind.SIMPLEX)], lab)

@@ -65,5 +65,5 @@ def test_parallel_links_share_a_load() -> None:
 
 def test_nothing_to_carry_and_nowhere_to_go() -> None:
     assert fullest(ring(4), np.zeros((4, 4)))[0] == 0
-    with pytest.raises(Infeasible, match="no way leads from rank 0 to rank 2"):
+    with pytest.raises(Infeasible, match="no path leads from rank 0 to rank 2"):
         fullest(graph(4, [(0, 1), (2, 3)]), all_to_all(4))

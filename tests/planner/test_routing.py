@@ -143,7 +143,7 @@ def test_each_host_needs_a_route_and_a_neighbour_a_destination_and_two_filters_a
 
 def test_bytes_for_a_rank_no_way_leads_to_are_refused() -> None:
     apart = graph(4, [(0, 1), (2, 3)])
-    with pytest.raises(Infeasible, match="no way leads from rank 0 to rank 2"):
+    with pytest.raises(Infeasible, match="no path leads from rank 0 to rank 2"):
         even(apart, [(0, 2)])
-    with pytest.raises(Infeasible, match="no way leads from rank 0 to rank 2"):
+    with pytest.raises(Infeasible, match="no path leads from rank 0 to rank 2"):
         even_loads(apart, all_to_all(4))

@@ -128,5 +128,5 @@ def test_a_plan_that_uses_a_port_twice_is_refused() -> None:
 
 
 def test_a_device_that_was_not_read_is_not_changed() -> None:
-    with pytest.raises(Infeasible, match="ocs2, which was not read"):
+    with pytest.raises(Infeasible, match="ocs2, whose state was not read"):
         transition({"ocs1": frozenset()}, {"ocs2": frozenset({connect("ocs2", 1, 2)})}, {})

@@ -217,7 +217,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     shape = found.shape
     if not shape.connected:
         src, dst = next((s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0)
-        raise Infeasible(f"no way leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
+        raise Infeasible(f"no path leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
     rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
     kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
     if found.segments:
