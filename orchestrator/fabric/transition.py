@@ -1,4 +1,4 @@
-"""From what the devices hold to what a plan wants: the fewest changes, and no port reused before it is free. Pure."""
+"""The fewest changes from what the devices hold to what a plan wants; no port is reused before it is free. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.fabric.lightpath import Held, among, route
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What happens to each device, and what does not.
+    """What changes on each device, and what stays.
 
     changes: only devices that change. kept: wanted and already there, whoever made it. removed, made: what changes. foreign:
     neither owned nor wanted, never touched.
@@ -34,11 +34,11 @@ class Transition:
 
 
 def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
-    """The smallest change from `observed` to `wanted`. `owned` is what we put up ourselves; nothing else is ever removed.
+    """The smallest change from `observed` to `wanted`. Only settings in `owned` are ever removed.
 
     Each device's change removes before it adds (`Change`), so every port is free when it is reused. A wanted spectral route that
-    is there with another attenuation is kept as it is: how much light is let through is no part of the map.
-    Raises: Interlock - a foreign setting is in the way of one the plan wants; all such are named.
+    exists with another attenuation is kept as it is: attenuation is not part of the map.
+    Raises: Interlock - foreign settings block wanted ones; all are named.
     Infeasible - two settings of `wanted` exclude each other, or a device was not observed.
     """
     unseen = sorted(device for device in wanted if wanted[device] and device not in observed)
@@ -52,15 +52,15 @@ def transition(observed: Held, wanted: Held, owned: Held) -> Transition:
         seen = observed.get(device, none)
         there = {route(setting): setting for setting in seen}
         goal = frozenset(there.get(route(setting), setting) for setting in wanted.get(device, none))
-        ours = among(seen, owned.get(device, none))
-        _side_by_side(goal)
-        foreign = seen - ours - goal
+        mine = among(seen, owned.get(device, none))
+        _check_compatible(goal)
+        foreign = seen - mine - goal
         users = _users(foreign)
         for setting in sorted(goal - seen, key=str):
             for port, other in _in_the_way(setting, users):
                 conflicts.append(f"{setting} needs {port}, which {other} uses")
         per["kept"][device] = seen & goal
-        per["removed"][device] = (seen & ours) - goal
+        per["removed"][device] = (seen & mine) - goal
         per["made"][device] = goal - seen
         per["foreign"][device] = foreign
     if conflicts:
@@ -80,7 +80,7 @@ Users: TypeAlias = Mapping[tuple[str, Port], list[Setting]]
 
 
 def _users(held: frozenset[Setting]) -> Users:
-    """Which settings use each side of each port."""
+    """The settings that use each side of each port."""
     users: dict[tuple[str, Port], list[Setting]] = {}
     for setting in sorted(held, key=str):
         for side in (("in", setting.ingress), ("out", setting.egress)):
@@ -93,7 +93,7 @@ def _in_the_way(setting: Setting, users: Users) -> list[tuple[Port, Setting]]:
     return [(side[1], other) for side in sides for other in users.get(side, ()) if clash(setting, other) is not None]
 
 
-def _side_by_side(held: frozenset[Setting]) -> None:
+def _check_compatible(held: frozenset[Setting]) -> None:
     """Raises: Infeasible - two settings exclude each other."""
     users = _users(held)
     for sharing in users.values():
@@ -103,7 +103,7 @@ def _side_by_side(held: frozenset[Setting]) -> None:
 
 
 def per_device(settings: Iterable[Setting]) -> Held:
-    """Sort settings by their device."""
+    """Group settings by device."""
     found: dict[DeviceName, set[Setting]] = defaultdict(set)
     for setting in settings:
         found[setting.ingress.device].add(setting)

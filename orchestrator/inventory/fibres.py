@@ -1,4 +1,4 @@
-"""Fibres between hosts and devices, trunks between devices, and the ports that packet switches take; no port twice."""
+"""Reads fibres.yml: fibres between hosts and devices, trunks between devices, segments; no port is used twice."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in
 class Fibre:
     """A duplex cable from a host port to a device: light enters the device at `enters` and leaves it for the host at `leaves`.
 
-    loss_db: of the cable and its connectors, one way. slot: the light its host sends, None where the inventory does not say.
-    tx_dbm: how much light its host sends (dBm), None likewise. Fibres whose slots do not overlap may enter at one port: a passive
-    coupler joins them.
+    loss_db: of the cable and its connectors, one way. slot: the spectrum its host transmits in, tx_dbm: its transmit power (dBm);
+    None where the inventory does not say. Fibres whose slots do not overlap may enter at one port: a passive coupler joins them.
     """
 
     name: str
@@ -82,7 +81,7 @@ def read_cables(
 
 
 class _Claims:
-    """Who took which name and which side of which port first."""
+    """The first user of each name and of each side of each port."""
 
     def __init__(self, problems: Problems, devices: frozenset[DeviceName] | None) -> None:
         self.problems, self.devices = problems, devices

@@ -46,8 +46,8 @@ class SshTarget:
 class Host:
     """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
 
-    link_mbps: what a port carries each way (Mb/s, as the link counts them); predictions reckon with it, nothing else does.
-    job_user: whom jobs run as. job_env: what plans may set for their jobs beyond what `orchestrator.plan.job_env` allows.
+    link_mbps: line rate of a port, each way (Mb/s); used by predictions only.
+    job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
     """
 
     name: HostName
@@ -76,7 +76,7 @@ class Host:
 
 
 def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
-    """The hosts on the fabric, and the names of all of them, well described or not; None if the names cannot be trusted."""
+    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file is too broken to know them."""
     hosts: dict[HostName, Host] = {}
     names = []
     entries = read_inventory(document, problems)
@@ -159,7 +159,7 @@ def _host(entry: InventoryHost, problems: Problems) -> Host | None:
 
 
 def _ssh_options(arguments: str) -> dict[str, str]:
-    """The `-o Name=value` pairs of a command line; other arguments are ssh's own affair."""
+    """The `-o Name=value` pairs of a command line; other arguments are ignored."""
     try:
         words = shlex.split(arguments)
     except ValueError:
@@ -169,7 +169,7 @@ def _ssh_options(arguments: str) -> dict[str, str]:
 
 
 def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems) -> None:
-    """Host ids are unique, and all hosts forward and number alike: rules are computed for the fabric as a whole."""
+    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for the fabric as a whole."""
     first = next(iter(hosts.values()), None)
     ids: dict[int, HostName] = {}
     for host in hosts.values():
@@ -182,6 +182,6 @@ def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHo
             mine, theirs = getattr(host, name), getattr(first, name)
             if mine != theirs:
                 where = entry.places.get(f"testbed_{name}", entry.path)
-                problems.add(
-                    where, f"{host.name} has testbed_{name} {mine}, {first.name if first else ''} has {theirs}; all hosts of a lab must have the same value"
-                )
+                other = first.name if first else ""
+                words = f"{host.name} has testbed_{name} {mine}, {other} has {theirs}; all hosts of a lab must have the same value"
+                problems.add(where, words)

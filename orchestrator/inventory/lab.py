@@ -1,4 +1,4 @@
-"""The lab: hosts, devices and the fibres between them, read from the inventory's three files. Text in, frozen values out."""
+"""The lab: hosts, devices and the cabling between them, read from the three files of an inventory. Text in, frozen values out."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from orchestrator.inventory.positions import Document, Path, Problems, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.segments import Segment
 
-SLOW_MOVE_S = 1.0  # nobody waits in the dark for this when there is another way
+SLOW_MOVE_S = 1.0  # moves that take longer are avoided or made ahead, while no light depends on them
 VAULT_HEADER = "$ANSIBLE_VAULT;"
-UNKNOWN = Traits(settle_s=0.05)  # a device whose driver was not asked: the typical beam-steering switch of `optics.Traits`
+UNKNOWN = Traits(settle_s=0.05)  # without a driver's numbers: the typical beam-steering switch of `optics.Traits`
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
     """Where a device's password is kept: in an environment variable, in a file, or as the vault text that `name` then is.
 
-    The engine reads it, the lab only names it.
+    The lab only says where it is; `orchestrator.credentials` reads it.
     """
 
     kind: Literal["env", "file", "vault"]
@@ -44,19 +44,19 @@ class Lab:
     secrets: Mapping[DeviceName, Secret] = field(default_factory=dict)
     trunks: tuple[Trunk, ...] = ()
     traits: Mapping[DeviceName, Traits] = field(default_factory=dict)
-    """What the drivers say of their devices; who reads the lab adds it (`with_traits`), because nothing here knows a driver."""
+    """The drivers' numbers for their devices; the caller adds them (`with_traits`), because this package knows no drivers."""
     input_limits: Mapping[DeviceName, Mapping[str, Dbm]] = field(default_factory=dict)
-    """How much light (dBm) may enter each port, by its label; the empty label stands for all others of the device."""
+    """Maximum input power (dBm) of each port by label; the empty label is for all other ports of the device."""
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    """What packet switches join, by name: fixed cabling beside the fibres."""
+    """The segments, by name: hosts cabled to packet switches."""
 
     def with_traits(self, traits: Mapping[DeviceName, Traits]) -> Lab:
-        """The same lab, its devices as their drivers describe them, the inventory's overrides included."""
+        """The same lab with the traits its drivers report, overrides of the inventory included."""
         return replace(self, traits=dict(traits))
 
     @cached_property
     def transmitters(self) -> Mapping[Port, tuple[HostPort, ...]]:
-        """Which host ports' light enters each ingress port: one, or several behind a coupler."""
+        """The host ports whose light enters each ingress port: one, or several behind a coupler."""
         found: dict[Port, tuple[HostPort, ...]] = {}
         for port, fibre in self.fibres.items():
             found[fibre.enters] = (*found.get(fibre.enters, ()), port)
@@ -64,7 +64,7 @@ class Lab:
 
     @cached_property
     def receivers(self) -> Mapping[Port, HostPort]:
-        """Which host port receives the light of each egress port."""
+        """The host port that receives the light of each egress port."""
         return {fibre.leaves: port for port, fibre in self.fibres.items()}
 
     @cached_property
@@ -75,7 +75,7 @@ class Lab:
 
     @cached_property
     def onward(self) -> Mapping[Port, Trunk]:
-        """The trunk that takes on the light of an egress port."""
+        """The trunk attached to each egress port."""
         return {trunk.start: trunk for trunk in self.trunks}
 
     @cached_property
@@ -88,7 +88,7 @@ class Lab:
 
     @cached_property
     def duplex(self) -> frozenset[DeviceName]:
-        """Devices whose ports carry one label for both sides, as the cables say: something enters and leaves at one label."""
+        """Devices that use one label for both sides of a port: some cable enters and some cable leaves at the same label."""
         enters = {fibre.enters for fibre in self.fibres.values()} | {trunk.end for trunk in self.trunks}
         leaves = {fibre.leaves for fibre in self.fibres.values()} | {trunk.start for trunk in self.trunks}
         return frozenset(port.device for port in enters & leaves)
@@ -104,16 +104,16 @@ class Lab:
         return at[0] is not None and at[0] is at[1]
 
     def switched(self, links: Iterable[Link]) -> Mapping[HostPort, Segment]:
-        """The ports that packet switches carry links from, each with its segment."""
+        """The ports of links that packet switches carry, each with its segment."""
         ports = (port for link in links if self.electrical(link) for port in (link.a, link.b))
         return {port: self.segment_at[port] for port in ports}
 
     def interface(self, port: HostPort) -> str:
-        """The interface the host itself sends from at `port`."""
+        """The interface that sends the host's own traffic at `port`."""
         return self.hosts[port.host].ports[port.number].interface
 
     def traits_of(self, device: DeviceName) -> Traits:
-        """The device's numbers; where its driver was not asked, the inventory's own on top of typical ones."""
+        """The device's traits; without its driver's, typical ones with the overrides of the inventory."""
         known = self.traits.get(device)
         if known is not None:
             return known
@@ -122,28 +122,29 @@ class Lab:
         return replace(UNKNOWN, **{name: given[name] for name in known_here if given.get(name) is not None})
 
     def insertion_loss_db(self, device: DeviceName) -> Db:
-        """Expected loss (dB) of one pass: the inventory's override, else the driver's own number."""
+        """Expected loss (dB) of one pass: the inventory's override, else the driver's number."""
         return self.traits_of(device).insertion_loss_db
 
     def slow(self, device: DeviceName) -> bool:
-        """Whether the device, were it a real one, makes one move after the other and takes a second or more for each: a robot."""
+        """Whether the device is a robot: it makes one move at a time and takes a second or more for each (in time of the real
+        device)."""
         traits = self.traits_of(device)
         return traits.at_once == 1 and traits.settle_s * self.time_scale(device) >= SLOW_MOVE_S
 
     def max_input_dbm(self, port: Port) -> Dbm | None:
-        """How much light (dBm) may enter there, None where the inventory sets no limit."""
+        """Maximum input power (dBm) of the port, None where the inventory sets no limit."""
         limits = self.input_limits.get(port.device, {})
         return limits.get(port.label, limits.get(""))
 
     def time_scale(self, device: DeviceName) -> float:
-        """How much faster than a real one the device runs; 1 for hardware."""
+        """How many times faster than a real device it runs; 1 for hardware."""
         return self.devices[device].time_scale
 
 
 def read_lab(
     hosts_yml: str, devices_yml: str, fibres_yml: str, *, names: tuple[str, str, str] = ("hosts.yml", "devices.yml", "fibres.yml")
 ) -> Lab:
-    """The lab these three texts describe; `names` are the file names to put into complaints.
+    """The lab these three texts describe; `names`: file names for error messages.
 
     Raises: BadFile - everything wrong with all three, in the order of the files.
     """
@@ -220,7 +221,7 @@ def _devices(
 
 
 def _limits(limits: Limits, entries: Collection[Port], problems: Problems) -> None:
-    """A limit for a port that no light enters, or that is spelt otherwise among the fibres, would protect nothing."""
+    """Refuse limits for ports that no fibre leads into, misspelt ones included: they would protect nothing."""
     for device, label in ((device, label) for device, at in limits.items() for label in at if label):
         if Port(device, label) not in entries:
             hint = did_you_mean(label, [port.label for port in entries if port.device == device])

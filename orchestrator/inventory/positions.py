@@ -1,4 +1,4 @@
-"""Where in a user's file each value stands, so that every complaint has a line and a column. Text in, values and places out."""
+"""The position of each value in a user's file, so that every error has a line and a column. Text in, values and positions out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Path: TypeAlias = tuple[str | int, ...]
 Spot: TypeAlias = tuple[int, int]
 """Line and column, both counted from 1; the column counts characters, as editors do."""
 
-MAX_DEPTH = 64  # no file of ours nests deeper than 8; the limit keeps a hostile one from exhausting the stack
+MAX_DEPTH = 64  # valid files nest no deeper than 8; the limit keeps a hostile one from exhausting the stack
 MAX_NODES = 500_000  # a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000 nodes
 MAX_NUMBER = 64  # characters of a number in YAML: one in base 60 takes quadratic time to read
-MAX_LINES = 100  # of complaints about one file
+MAX_LINES = 100  # errors reported for one file
 _OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is asked for its better words
 
 
@@ -51,12 +51,12 @@ class Problems:
         self._found: list[tuple[Spot, str]] = []
 
     def add(self, path: Path, what: str, *, key: bool = False) -> None:
-        """Complain about the value at `path`, or with `key` about its key."""
+        """Report an error of the value at `path`, or with `key` of its key."""
         where = spell(path)
         self.at(self.document.spot(path, key=key), f"{where}: {what}" if where else what)
 
     def at(self, spot: Spot, what: str) -> None:
-        """Complain about a spot."""
+        """Report an error at a line and column."""
         self._found.append((spot, what))
 
     def __bool__(self) -> bool:
@@ -175,7 +175,7 @@ class _JsonReader:
         return result
 
     def items(self, end: str) -> Iterator[int]:
-        """Step through what stands between brackets; the caller reads one item per step."""
+        """Iterate over the items between brackets; the caller reads one item per step."""
         self.at += 1
         self.space()
         if self.peek() == end:

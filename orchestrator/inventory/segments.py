@@ -1,4 +1,4 @@
-"""Electrical segments: host ports cabled to packet switches, which deliver by address and which nobody here drives. Pure."""
+"""Electrical segments: host ports cabled to packet switches, which the program does not configure. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Segment:
 
     @property
     def cables(self) -> Mapping[str, HostPort]:
-        """The host port at the end of each cable to these switches; a cable is called by switch and host."""
+        """The host port of each cable to these switches; a cable is named after segment and host."""
         return {cable_of(self.name, host): port for host, port in self.ports.items()}
 
     def rack(self, host: HostName) -> int:
@@ -52,7 +52,7 @@ class Segment:
         return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)
 
     def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
-        """What carries traffic from `a` to `b`, by name, and its rate (Mb/s): the two ports, and the uplinks between racks."""
+        """What limits traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
         yield f"{self.ports[a]} out", self.link_mbps
         if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
             for number, way in zip(ways, ("up", "down"), strict=True):
@@ -60,7 +60,7 @@ class Segment:
         yield f"{self.ports[b]} in", self.link_mbps
 
     def alone_mbps(self, a: HostName, b: HostName) -> float:
-        """What `a` can send `b` where nobody else sends (Mb/s)."""
+        """The rate at which `a` can send to `b` while no other host sends (Mb/s)."""
         return min(mbps for _, mbps in self.limits(a, b))
 
     @property
@@ -82,8 +82,8 @@ def read_segments(
 ) -> dict[str, Segment]:
     """The segments of fibres.yml, everything wrong with them added to `problems`.
 
-    ports: the port numbers of each well described host; host_names: all hosts, None where that is not known. taken: which names
-    and host ports have a cable already, and where.
+    ports: the port numbers of each valid host; host_names: all hosts, None if not known. taken: names and host ports that are
+    already used, and by which entry.
     """
     found: dict[str, Segment] = {}
     plugged: dict[object, str] = dict(taken)
@@ -119,7 +119,7 @@ def read_segments(
 
 
 def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Problems, path: Path) -> None:
-    """Racks part the hosts of their segment."""
+    """Each host of a segment with racks must be in exactly one of them."""
     seen: dict[HostName, int] = {}
     for index, rack in enumerate(edge.racks):
         for at, host in enumerate(rack.hosts):

@@ -1,4 +1,4 @@
-"""The job of a plan file: ranks that reach each other, rings that follow links, traffic and schedules that add up."""
+"""Reads the job of a plan file: ranks reach each other, rings follow links, schedules deliver every piece."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class JobReader:
         )
 
     def traffic(self, edge: JobEdge) -> list[tuple[Path, list[str], list[str]]]:
-        """Where each ring of a replay's groups stands, its order and its group's members; hosts and lanes are looked at here."""
+        """The rings of a replay's groups: path in the file, order, and members of the group. Checks hosts and lanes of
+        transfers."""
         path: Path = ("job", "traffic")
         if (edge.traffic is None) == (edge.workload == "replay"):
             words = "a replay needs traffic" if edge.traffic is None else f"only a replay has traffic; this job is {edge.workload}"
@@ -85,7 +86,7 @@ class JobReader:
         return found
 
     def schedule(self, group: GroupEdge, path: Path) -> None:
-        """Every member gets every other's piece exactly once and complete, over links, from one that has it already."""
+        """Every member receives every other's piece exactly once and complete, over links, from a member that already has it."""
         members = set(group.rings[0])
         if len(group.rings) > 1:
             self.problems.add((*path, "rings"), "a group with a schedule has one ring, which lists its members")
@@ -110,7 +111,8 @@ class JobReader:
         for at, send in enumerate(group.schedule):
             if send.src != send.shard and not self._covered(got.get((send.src, send.shard), []), send.begin, send.end, send.step):
                 self.problems.add(
-                    (*path, "schedule", at), f"{send.src} has not received that part of {send.shard}'s piece before step {send.step}"
+                    (*path, "schedule", at),
+                    f"{send.src} has not received that part of {send.shard}'s piece before step {send.step}",
                 )
 
     @staticmethod
@@ -152,7 +154,7 @@ class JobReader:
         return good
 
     def disjoint(self, rings: list[tuple[Path, list[str]]]) -> None:
-        """Note rings that share a link in one direction: they still work, each slower."""
+        """Note rings that share a link in one direction: they work, but slower."""
         used: dict[tuple[HostName, HostName], list[int]] = {}
         for index, (_, order) in enumerate(rings):
             for step in ring_steps(order):

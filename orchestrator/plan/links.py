@@ -1,4 +1,4 @@
-"""The links of a plan file: hosts and ports that exist, ports used once, light that arrives."""
+"""Reads the links of a plan file: hosts and ports exist, each port is used once, light arrives within the loss limit."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Links:
             )
 
     def degrees(self, wanted: list[WantedLink]) -> None:
-        """No host has more links than ports with fibres; transmitters and receivers are counted apart."""
+        """No host has more links than ports with fibres; transmitters and receivers are counted separately."""
         sends: Counter[HostName] = Counter()
         receives: Counter[HostName] = Counter()
         blame: dict[HostName, str] = {}

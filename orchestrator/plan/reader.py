@@ -1,4 +1,4 @@
-"""Reads a plan file (`testbed.plan/1`) against a lab: every mistake at once, each with its line and column."""
+"""Reads a plan file (`testbed.plan/1`) and checks it against a lab; all errors at once, each with line and column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.plan.other_lab import refuse_another_labs
 def read_plan(text: str, filename: str, lab: Lab) -> Plan:
     """The plan `text` describes, checked against `lab`.
 
-    Links between bare hosts keep their bare ends; `circuits.assign_ports` chooses the ports.
+    Ends without a port stay so; `ports.assign_ports` chooses their ports.
     Raises: BadFile - everything wrong with it, in the order of the file.
     """
     document = read_json(text, filename)
@@ -61,7 +61,7 @@ def read_plan(text: str, filename: str, lab: Lab) -> Plan:
 def _interchangeable(
     groups: str | list[list[str]], wanted: tuple[WantedLink, ...], links: Links
 ) -> tuple[tuple[HostName, ...], ...]:
-    """Groups of hosts that may take each other's place: like ones, none in two groups."""
+    """The groups of interchangeable hosts: equal hosts only, none in two groups."""
     if isinstance(groups, str):
         return alike((host for link in wanted for host in link.hosts), links.lab)
     seen: dict[str, int] = {}
@@ -124,7 +124,7 @@ class _Routes:
     def clash(
         self, hops: list[str], lane: int, index: int, chosen: dict[tuple[HostName, HostName, int], tuple[HostName, int]]
     ) -> str:
-        """Hosts route by destination, so two routes to one target must leave each host they share alike."""
+        """Hosts route by destination, so two routes to one target must have the same next hop at each host they share."""
         target = hops[-1]
         for host, follower in pairwise(hops):
             other, by = chosen.setdefault((host, target, lane), (follower, index))

@@ -1,4 +1,4 @@
-"""`--relabel`: a plan with its interchangeable hosts in the places where most light stays as it is. Pure."""
+"""`--relabel`: a plan with its interchangeable hosts exchanged so that most circuits stay. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def relabelled(
     owned: Iterable[Setting],
     current_text: str = "",
 ) -> tuple[Plan, str, RelabelReport]:
-    """The plan that moves the fewest settings, its text, and what was done. It never moves more than the plan as written does.
+    """The plan that moves the fewest settings, never more than the plan as written, its text, and a report.
 
-    current_text: of the plan that is up; where that is this plan relabelled, its labels are kept unless others move less.
+    current_text: of the plan that is up; if that is this plan relabelled, its labels are kept unless others move less.
     Raises: Infeasible, Interlock - as `target`, if no labelling helps.
     """
     owned = list(owned)

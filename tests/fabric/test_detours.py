@@ -82,7 +82,7 @@ def test_a_one_way_ring_that_is_cut_has_pairs_without_a_way() -> None:
     here, links = lab(4, 2), ring(4, LinkKind.SIMPLEX)
     found = detour(links, {links[0]}, here, macs(here))
     assert found.pairs == 12 and found.lost == 6
-    assert found.words() == ["6 of 12 pairs of hosts have no way left"]
+    assert found.words() == ["6 of 12 pairs of hosts have no path left"]
 
 
 def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> None:
