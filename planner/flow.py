@@ -1,4 +1,4 @@
-"""The best that any division of traffic over paths can do: concurrent flow as a linear program, solved by HiGHS.
+"""The least load that any division of traffic over paths can reach: concurrent flow as a linear program, solved by HiGHS.
 
 Flow is counted by destination, so there are n x links variables and not n x n x links.
 """
@@ -12,14 +12,14 @@ from planner.demand import Infeasible
 from planner.shape import Shape
 
 TIDY = 1e-6
-"""Weight of the hops of all traffic beside the load of the fullest link: among equal loads, the shortest paths."""
+"""Weight of the hops of all traffic relative to the load of the fullest link: among equal loads, the shortest paths."""
 
 
 def fullest(shape: Shape, demand: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """The least load, in bytes for each parallel link, that the fullest link can have; and flow[destination, arc] that reaches it.
 
     Arcs are the pairs of neighbours in the order of `np.nonzero(shape.adjacency)`.
-    Raises: Infeasible - bytes are to go where no path leads.
+    Raises: Infeasible - bytes for an unreachable rank.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack, identity, kron

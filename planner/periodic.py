@@ -1,4 +1,4 @@
-"""A periodic schedule of matchings in which every pair meets in turn: what an iteration takes on it. Arithmetic; nothing runs it.
+"""A periodic schedule of matchings in which every pair meets in turn: the time of an iteration on it. A calculation only.
 
 Between two slots the fabric is dark while circuits move: duty = dwell / (dwell + dark). A pair's bytes wait for the slots in which
 it has a link. Sums go pair by pair, too: each member sends each other its part to reduce, then its sum to gather; both phases, and

@@ -92,8 +92,8 @@ def full_bisection_s(demand: Demand, size: int, hb_gbps: float, net_gbps: float)
 def template(lab: Lab, size: int) -> Shape:
     """Domains and rails from a lab's optical links: half of the ports for each, rings, or parallel links between two.
 
-    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and its ways, not the ratio of rates.
-    Raises: Infeasible - domains do not divide the hosts, or too few ports.
+    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and its paths, not the ratio of
+    rates. Raises: Infeasible - domains do not divide the hosts, or too few ports.
     """
     rails = Rails(lab.n, size, 1.0, 1.0)
     rings: list[Ring] = []

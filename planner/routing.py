@@ -1,4 +1,4 @@
-"""Ways over a topology, with the part of the traffic each takes, and what they cost: load, deadlock, rules on hosts."""
+"""Paths over a topology with the share of traffic on each, and their costs: load, deadlock, rules on hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Routes:
 
     @property
     def by_destination(self) -> bool:
-        """Every host sends all it has for a destination one way, so that ordinary routes by destination can do it."""
+        """Whether every host has one next hop per destination, so that routes by destination suffice."""
         following: dict[Pair, int] = {}
         for (_, dst), ways in self.paths.items():
             for path, _ in ways:
@@ -62,12 +62,12 @@ class Routes:
 
 
 def every_pair(shape: Shape) -> list[Pair]:
-    """All ordered pairs that a way joins."""
+    """All ordered pairs connected by a path."""
     return [(src, dst) for src in range(shape.n) for dst in range(shape.n) if src != dst and shape.hops[src, dst] > 0]
 
 
 def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
-    """All shortest paths; each host divides evenly over the links that lead nearer."""
+    """All shortest paths; each host divides evenly over the links that shorten the distance."""
 
     def spread(here: int, dst: int) -> Iterator[tuple[Path, float]]:
         if here == dst:
@@ -184,7 +184,7 @@ def _slots(adjacency: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArra
 
 
 def deadlock(routes: Routes) -> tuple[Channel, ...]:
-    """Channels that wait for one another in a circle if the fabric is lossless; empty where that cannot happen."""
+    """A cycle of channels that wait for each other if the fabric is lossless; empty if there is none."""
     following: dict[Channel, set[Channel]] = {}
     for ways in routes.paths.values():
         for path, _ in ways:
@@ -198,7 +198,7 @@ def deadlock(routes: Routes) -> tuple[Channel, ...]:
 
 
 def lossless_classes(routes: Routes) -> dict[Path, int]:
-    """A priority for each path so that within none of them channels wait in a circle; first fit, long paths first."""
+    """A priority for each path so that none has a cycle of waiting channels; first fit, long paths first."""
     classes: list[dict[Channel, set[Channel]]] = []
     found: dict[Path, int] = {}
     every = {path for ways in routes.paths.values() for path, _ in ways}
@@ -219,7 +219,7 @@ def _depend(following: dict[Channel, set[Channel]], path: Path) -> None:
 
 
 def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
-    """The path, in addition to what is there, makes a circle: its end leads back to one of its channels."""
+    """Whether adding the path closes a cycle: its end leads back to one of its channels."""
     steps = list(pairwise(path))
     place = {step: index for index, step in enumerate(steps)}
     seen: dict[Channel, int] = {}

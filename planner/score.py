@@ -1,4 +1,4 @@
-"""How good a topology is: times of collectives and of traffic between pairs, hops, what failures leave; and the bounds on each."""
+"""Scores of a topology: times of collectives and of traffic between pairs, hops, resilience; with the bounds on each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Score:
     worst_diameter: int | None
 
     def beats(self, other: Score) -> tuple[str, ...]:
-        """The names of what is better here than there, beyond rounding."""
+        """The names of the figures that are better than those of `other`, beyond rounding."""
         better = [name for name in ("allreduce_s", "mp_s", "hops", "diameter") if _less(getattr(self, name), getattr(other, name))]
         return (*better, *(("fails",) if self.fails > other.fails else ()))
 
@@ -56,8 +56,8 @@ def ring_bytes(group: Group, rings: int = 1) -> float:
 def ring_steps(shape: Shape, groups: Iterable[Group]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes that all groups together pass from row to column: on rings of their own, and of groups that have none.
 
-    Groups use all rings there are of their ranks, whosever they are, both ways round; those without pass data on in the order of
-    their members, half each way round.
+    Groups use all rings of their ranks, of other groups too, in both directions; groups without rings pass data on in the order of
+    their members, half in each direction.
     """
     own, others = np.zeros((shape.n, shape.n)), np.zeros((shape.n, shape.n))
     for group in groups:
@@ -88,7 +88,7 @@ def allreduce_s(shape: Shape, groups: Iterable[Group], lab: Lab) -> float:
 
 
 def mp_s(shape: Shape, mp: NDArray[np.float64], lab: Lab, *, exact: bool | None = None) -> float:
-    """Time of the traffic between pairs; exact (the default up to EXACT ranks): divided as well as can be, else evenly."""
+    """Time of the traffic between pairs; exact (the default up to EXACT ranks): divided optimally, else evenly."""
     if not mp.any():
         return 0.0
     if exact if exact is not None else shape.n <= EXACT:
@@ -113,7 +113,7 @@ def score(shape: Shape, demand: Demand, lab: Lab, *, allreduce: float | None = N
     )
 
 
-# what failures leave
+# resilience
 
 
 def survives(shape: Shape) -> int:
@@ -128,7 +128,8 @@ def survives(shape: Shape) -> int:
 
 
 def worst_diameter(shape: Shape) -> int | None:
-    """The diameter once the link that matters most has failed (a duplex link fails both ways); None if that cuts a rank off."""
+    """The diameter after the failure of the link that matters most (a duplex link fails in both directions); None if that cuts a
+    rank off."""
     worst = 0
     for cable in dict.fromkeys(tuple(sorted(pair)) if shape.duplex else tuple(pair) for pair in shape.cables.tolist()):
         left = without(shape, (int(cable[0]), int(cable[1])))

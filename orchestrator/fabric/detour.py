@@ -72,8 +72,8 @@ class Detour:
             else:
                 found.append(f"{self.lost} of {self.pairs} pairs of hosts have no path left")
         if self.rings:
-            found.append(f"ring steps that go round: {', '.join(self.rings)}")
-        found += [f"fixed route {'-'.join(route.path)} is off meanwhile" for route in self.dropped]
+            found.append(f"rerouted ring steps: {', '.join(self.rings)}")
+        found += [f"fixed route {'-'.join(route.path)} is not used meanwhile" for route in self.dropped]
         return found
 
 
@@ -126,7 +126,7 @@ def reaching(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
 
 
 def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName]]) -> tuple[tuple[HostName, ...], ...]:
-    """Hosts that reach each other both ways, the largest group first."""
+    """Hosts that reach each other in both directions, the largest group first."""
     found: list[list[HostName]] = []
     for host in hosts:
         group = next((g for g in found if (host, g[0]) in left and (g[0], host) in left), None)

@@ -31,7 +31,7 @@ NextHops: TypeAlias = Mapping[Key, Hop]
 
 
 def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
-    """The hops that leave each host; parallel links stand in the same order at both ends. Hosts in natural order."""
+    """The hops that leave each host; parallel links are in the same order at both ends. Hosts in natural order."""
     ways: list[tuple[tuple[HostPort, HostPort], Hop]] = []
     hosts: set[HostName] = set()
     for link in links:
@@ -136,7 +136,7 @@ def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Seq
     for (host, follower), taken in users.items():
         parallel = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
         if not parallel:
-            continue  # the link is dark for now: the lane goes round like any other traffic
+            continue  # the link is dark for now: the lane is routed like any other traffic
         rest = [lane for lane in range(lanes) if lane not in taken]
         for place, lane in enumerate([*sorted(taken), *rest]):
             found[host, follower, lane] = parallel[place % len(parallel)]

@@ -15,7 +15,7 @@ from orchestrator.fabric.lightpath import Held, among, route
 class Transition:
     """What changes on each device, and what stays.
 
-    changes: only devices that change. kept: wanted and already there, whoever made it. removed, made: what changes. foreign:
+    changes: only devices that change. kept: wanted and already there, owned or not. removed, made: what changes. foreign:
     neither owned nor wanted, never touched.
     """
 

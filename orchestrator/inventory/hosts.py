@@ -44,7 +44,7 @@ class SshTarget:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes` parallel equal paths can be told apart.
+    """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
     link_mbps: line rate of a port, each way (Mb/s); used by predictions only.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.

@@ -100,7 +100,7 @@ def read_json(text: str, name: str) -> Document:
     if reader.duplicates:
         problems = Problems(document)
         for path, spot, first in reader.duplicates:
-            problems.at(spot, f"{spell(path)}: the key stands twice, first in line {first[0]}")
+            problems.at(spot, f"{spell(path)}: the key appears twice, first in line {first[0]}")
         raise BadFile(problems.lines())
     return document
 
@@ -194,7 +194,7 @@ class _JsonReader:
             self.space()
             if self.peek() == end:
                 self.at = comma
-                self.fail(f"a comma stands before '{end}'")
+                self.fail(f"unexpected comma before '{end}'")
 
     def string(self) -> str:
         start, found = self.at, _STRING.match(self.text, self.at)
@@ -263,7 +263,7 @@ class _JsonReader:
 def read_yaml(text: str, name: str) -> Document:
     """Parse one YAML document with the safe subset of tags; unknown tags (`!vault`) become their plain text.
 
-    Raises: BadFile - not YAML, nested too deep, too large, or a key that stands twice in one mapping.
+    Raises: BadFile - not YAML, nested too deep, too large, or a key that appears twice in one mapping.
     """
     try:
         root = _compose(text, name)
@@ -285,7 +285,7 @@ def read_yaml(text: str, name: str) -> Document:
 def _within_limits(text: str, name: str) -> None:
     """Refuse what is too deep or too large before nodes are made of it: libyaml's composer calls itself and has no limit.
 
-    Raises: BadFile. yaml.YAMLError - the text is not YAML; what stands before that place is neither too deep nor too large.
+    Raises: BadFile. yaml.YAMLError - the text is not YAML; the text before that place is neither too deep nor too large.
     """
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
@@ -365,7 +365,7 @@ class _YamlReader:
                 continue
             if key in own:
                 first = self.keys[(*path, key)][0]
-                self.complain(key_node, f"{spell((*path, key))}: the key stands twice, first in line {first}")
+                self.complain(key_node, f"{spell((*path, key))}: the key appears twice, first in line {first}")
                 continue
             self.keys[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             own[key] = value_node

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 
 from optics import DeviceName, HostName, HostPort, LinkKind
 from orchestrator.inventory.lab import Lab
+from orchestrator.plan.dice import Dice
 
 REPAIR_STEPS = 200  # moves per link before `repair` gives up; a random 4-regular graph of 128 hosts takes about 2
 
@@ -83,7 +83,7 @@ class Room:
 
 
 class Search:
-    """Depth-first search, always at the link with the fewest devices left; untouched devices that look alike count as one."""
+    """Depth-first search, always at the link with the fewest devices left; unused devices with equal free ports count as one."""
 
     def __init__(self, needs: Sequence[Need], room: Room, prefer: Mapping[int, DeviceName], turn: int, limit: int) -> None:
         self.needs, self.room, self.prefer = needs, room, prefer
@@ -202,11 +202,7 @@ class _Repair:
             for host, role in need.roles:
                 if role:
                     self.at.setdefault(host, []).append(place)
-        self.random = Random(1)  # only random(), whose numbers are the same in every version of Python
-
-    def pick(self, count: int) -> int:
-        """A number below `count`, the same in every run."""
-        return int(self.random.random() * count)
+        self.dice = Dice()
 
     def set(self, place: int, device: DeviceName | None) -> None:
         old = self.colour.pop(place, None)
@@ -268,7 +264,7 @@ class _Repair:
     def kick(self, place: int) -> list[int]:
         """Colour the link, taking ports from others; return the links that lost their colour."""
         devices = self.needs[place].devices
-        device = devices[self.pick(len(devices))]
+        device = devices[self.dice.pick(len(devices))]
         self.set(place, device)
         lost = []
         for host, role in self.needs[place].roles:
@@ -276,7 +272,7 @@ class _Repair:
                 others = [p for p in self.at[host] if self.colour.get(p) == device and p != place]
                 if not others:
                     break
-                out = others[self.pick(len(others))]
+                out = others[self.dice.pick(len(others))]
                 self.set(out, None)
                 lost.append(out)
         if any(role and self.room.over(host, device) for host, role in self.needs[place].roles):

@@ -16,11 +16,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from heapq import heappop, heappush
 from math import factorial, prod
-from random import Random
 from typing import TypeAlias
 
 from optics import HostName, HostPort, Link, LinkKind
 from optics.plan import LinkEnd, WantedLink, host_of
+from orchestrator.plan.dice import Dice
 from orchestrator.plan.interchangeable import Labels
 
 EXACT = 40_320
@@ -71,7 +71,7 @@ class _Search:
         self.count = prod(factorial(len(group)) for group in self.groups)
         self.most = min(len(links), len(live))
         self._known: dict[tuple[tuple[Ends, ...], HostName, HostName], int] = {}
-        self.random = Random(1)  # only random(), whose numbers are the same in every version of Python
+        self.dice = Dice()
 
     def whole(self, some: Labels) -> dict[HostName, HostName]:
         """A label for every host; those that are given and fit their groups as given."""
@@ -255,14 +255,10 @@ class _Search:
         for group in self.groups:
             wanting = [host for host in group if self.at(host, by[host], by) < self._links(host)] or list(group)
             for _ in range(3):
-                one, other = wanting[self.pick(len(wanting))], group[self.pick(len(group))]
+                one, other = wanting[self.dice.pick(len(wanting))], group[self.dice.pick(len(group))]
                 by[one], by[other] = by[other], by[one]
         self.effort -= 1
         return by
-
-    def pick(self, count: int) -> int:
-        """A number below `count`."""
-        return int(self.random.random() * count)
 
 
 def _file(found: dict[tuple[HostName, HostName], list[Ends]], a: LinkEnd, b: LinkEnd, kind: LinkKind) -> None:

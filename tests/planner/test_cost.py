@@ -33,7 +33,7 @@ def test_a_fat_tree_of_equal_cost_is_slower_than_the_optical_ports_together() ->
     rate = PRICES.equal_rate(PRICES.host("panel", 25, 4), "three tiers")
     assert 25 < rate < 100
     assert PRICES.host("three tiers", rate) == pytest.approx(PRICES.host("panel", 25, 4), rel=1e-4)
-    with pytest.raises(Infeasible, match="pay no three tiers fabric"):
+    with pytest.raises(Infeasible, match="buy no three tiers fabric"):
         PRICES.equal_rate(100, "three tiers")
 
 

@@ -1,7 +1,7 @@
-"""From a workload and a lab to a plan: the topology by one of the planner's methods, the job that uses it, what it will take.
+"""Designs a plan for a workload on a lab: a topology by one of the planner's methods, the job that uses it, and a prediction.
 
 The prediction follows the routes the hosts will really have: ports as they would be assigned on an empty lab, next hops as
-`paths.next_hops` chooses them. Nothing here touches a lab.
+`next_hops` chooses them. Nothing here touches a lab.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from planner.workload import Workload
 PAYLOAD = 8948 / 9014
 """Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
 AIM_S = 1.0
-"""On labs much slower than the workload's home an iteration is scaled down to take about so long."""
+"""On labs much slower than the workload's own network an iteration is scaled down to about this time."""
 MUCH_SLOWER = 10.0
 LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
-"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say. Of computing, likewise."""
+"""Limits of the largest buffer or transfer once it is scaled (bytes: one number; what a plan can hold), and of computing (s)."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A workload file that was read. `sha256`: of its text."""
+    """A workload file, read. `sha256`: of its text."""
 
     workload: Workload
     demand: Demand
@@ -55,7 +55,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Transferred:
-    """Bytes of one transfer that go by one lane, and the links they take."""
+    """Bytes of one transfer on one lane, and the links they take."""
 
     src: int
     dst: int
@@ -69,8 +69,8 @@ class Design:
     """A topology on hosts of a lab, the job on it and its prediction.
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
-    home: the same at the workload's own rate and bytes. others: topologies reckoned with beside, and their iteration (s).
-    stopped: somebody ended the search for a strategy; this is the best until then.
+    home: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
+    stopped: the search for a strategy was ended early; this is the best found until then.
     """
 
     wanted: Wanted
@@ -96,12 +96,12 @@ class Design:
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """Groups whose buffer would be smaller than a number once it is scaled, and is one."""
+        """Groups whose scaled buffer would be smaller than one number, and was raised to it."""
         return tuple(group.id for group in self.read.demand.groups if 0 < group.bytes * self.scale < LEAST_BYTES)
 
 
 def bytes_here(size: float, scale: float) -> int:
-    """Of a group's buffer once it is scaled: a number to sum at least, unless there is nothing to sum."""
+    """Bytes of a group's scaled buffer: at least one number, unless the buffer is empty."""
     return max(round(size * scale), int(LEAST_BYTES)) if size else 0
 
 
@@ -129,9 +129,9 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
 
 
 def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
-    """Find the topology and reckon with it. watch: hears how far a search is and may end it.
+    """Find a topology and predict the job on it. watch: is notified of the progress of a search and may end it.
 
-    Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
+    Raises: Infeasible - naming the condition that is not met and the nearest number of ports that would do.
     """
     hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken)
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
@@ -150,7 +150,7 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
 
 
 def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
-    """Raises: Infeasible - bytes by this scale are none at all, or more than a plan can say, or the time to compute is."""
+    """Raises: Infeasible - scaled bytes are too few or too many for a plan, or the scaled time to compute is too long."""
     if scale is None:
         return
     largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
@@ -184,7 +184,7 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
 
 
 def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
-    """The demand of the best way to spread the model that the search found, what it did, in words, and whether it was stopped."""
+    """The demand of the best parallelism that the search found, what it did, in words, and whether it was stopped."""
     from planner.alternating import alternate
     from planner.strategies import parts
 
@@ -208,7 +208,7 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
     elif 0 < last < wanted.search:
         end = f"{wanted.patience} in a row brought nothing better"
     else:
-        end = f"all {last} were tried" if last else "there is only one way"
+        end = f"all {last} were tried" if last else "there is only one strategy"
     said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}; {end}")
     return replace(read, demand=found.demand), said, found.stopped
 
@@ -264,7 +264,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
-    """Time (s) of an iteration if every port of every rank could be filled: the same for all methods, so that scales are."""
+    """Time (s) of an iteration with every port of every rank full: the same for all methods, so that they get the same scale."""
     sent = given.mp.sum(axis=1)
     for group in given.groups:
         sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
@@ -272,7 +272,7 @@ def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
 
 
 def _scale(home_s: float, ratio: float) -> float:
-    """Bytes here per byte of the workload: all of them where the lab is about as fast as the workload's home."""
+    """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own network."""
     if ratio <= MUCH_SLOWER or not home_s or home_s * ratio <= AIM_S:
         return 1.0
     return float(f"{AIM_S / (home_s * ratio):.2g}")
@@ -307,7 +307,8 @@ def _schedules(
     lab: Lab,
     bytes_per_s: float,
 ) -> dict[str, tuple[Send, ...]]:
-    """Breadth-first schedules for groups of all ranks, where the back-end runs any, and they are faster than rings or asked for."""
+    """Breadth-first schedules for groups of all ranks, if the back-end supports them and they are faster than rings or asked
+    for."""
     whole = [group for group in groups.values() if len(group.members) == found.shape.n]
     if wanted.backend != "msccl" or not whole:
         return {}
@@ -323,7 +324,7 @@ def _schedules(
 
 
 def routing(found: Design, lab: Lab) -> list[str]:
-    """How the hosts route, in words: rules per host, and whether lossless forwarding could stand still in a circle."""
+    """How the hosts route, in words: rules per host, and whether lossless forwarding could deadlock."""
     from planner.routing import Routes, deadlock, lossless_classes
 
     rank = {host: number for number, host in enumerate(found.hosts)}
@@ -343,8 +344,8 @@ def routing(found: Design, lab: Lab) -> list[str]:
         stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
         classes = max(lossless_classes(routes).values()) + 1
         words.append(
-            f"lossless forwarding could stand still: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
+            f"lossless forwarding could deadlock: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
         )
     else:
-        words.append("lossless forwarding cannot stand still: no circle of channels that wait for one another")
+        words.append("lossless forwarding cannot deadlock: no cycle in the dependencies of channels")
     return words

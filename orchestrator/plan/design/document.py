@@ -12,7 +12,7 @@ from planner.bfb import Send
 
 
 def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
-    """The schedule's sends, the parts of a piece laid one after the other for each receiver."""
+    """The sends of a schedule; the parts of a piece follow each other at each receiver."""
     laid: dict[tuple[int, int], float] = {}
     rows = []
     for send in schedule:

@@ -34,7 +34,7 @@ def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
 
 
 def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
-    """The links traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
+    """The links that traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
     path = follow(chosen, lab, src, dst, lane)
     if not path:
         raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
@@ -54,7 +54,7 @@ def step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], ch
 def pair_flows(
     given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
 ) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
-    """The ways of each transfer that differ, and which lane takes each."""
+    """The different paths of each transfer, and a lane for each."""
     flows, lanes = [], []
     for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
         ways: dict[Way, int] = {}
@@ -75,7 +75,7 @@ def predicted(
     compute_s: float,
     stepped: Sequence[StepFlow] = (),
 ) -> Prediction:
-    """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
+    """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by `shares`."""
     loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
     hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
     took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
