@@ -17,7 +17,7 @@ from orchestrator.fabric.transition import Transition
 from orchestrator.inventory.lab import Lab
 
 
-def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
+def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
     """Owned settings that are no longer wanted and may stay: on slow devices, dark once `wanted` is up, clashing with nothing."""
     found: dict[DeviceName, frozenset[Setting]] = {}
     for device, held in observed.items():
@@ -38,7 +38,7 @@ def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[Device
     return {device: free - alight for device, free in found.items() if free - alight}
 
 
-def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
+def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
     """Owned dark settings of slow devices that the current plan does not want: wired ahead, or kept for the way back."""
     alight = lit(observed, lab)
     found = {

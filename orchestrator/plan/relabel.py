@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from optics import DeviceName, HostName, Infeasible, Interlock, Setting
+from optics import HostName, Infeasible, Interlock, Setting
 from optics.plan import Plan
 from orchestrator.fabric.circuits import foreign_ports, live_links
-from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.interchangeable import Labels, labels_between, relabelled_text
@@ -22,7 +22,7 @@ def relabelled(
     plan: Plan,
     text: str,
     lab: Lab,
-    observed: Mapping[DeviceName, frozenset[Setting]],
+    observed: Held,
     owned: Iterable[Setting],
     current_text: str = "",
 ) -> tuple[Plan, str, RelabelReport]:
@@ -75,6 +75,6 @@ def _applied(plan: Plan, text: str, lab: Lab, by: Labels) -> tuple[Plan, str]:
     return replace(read_plan(changed, plan.name, lab), avoid=plan.avoid, warnings=plan.warnings), changed
 
 
-def _moves(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting]], owned: Iterable[Setting]) -> int:
+def _moves(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> int:
     change = target(plan, lab, observed, owned).change
     return sum(map(len, change.made.values())) + sum(map(len, change.removed.values()))

@@ -84,7 +84,7 @@ def normal(link: Link) -> Link:
     return link if link.kind is LinkKind.SIMPLEX or link.a <= link.b else Link(link.b, link.a, link.kind)
 
 
-def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting]], owned: Iterable[Setting]) -> Target:
+def target(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> Target:
     """The least disruptive change to `plan`.
 
     Raises: Infeasible - the lab cannot carry the plan, or a circuit would exceed the allowed loss. Interlock - foreign circuits
@@ -187,7 +187,7 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
     return tuple(sorted(rows, key=lambda row: (row.path, order.index(row.state))))
 
 
-def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
+def fingerprint(plan: Plan, observed: Held) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
     held = (s for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
     text = " ".join((plan.sha256, *plan.avoid.words)) + "".join(f"\n{s}" for s in held)
