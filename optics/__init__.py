@@ -1,4 +1,4 @@
-"""The words of the trade: values and errors everyone may import."""
+"""The vocabulary of the program: values and errors that every package may import."""
 
 from optics.errors import (
     BadFile,

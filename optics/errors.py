@@ -1,16 +1,17 @@
-"""Every exception this project raises on purpose, on one screen.
+"""Every exception that this project raises on purpose.
 
-The class says whose fault it is; `code` is stable and printed to the user, `exit_code` is what the shell sees. The message says
-who, what was wanted, what was seen and, where there is one, the device's own words; `hint` is the next thing to do.
+The class says what kind of fault it is; `code` is stable and printed, `exit_code` is the exit status of the command. The message
+names the device or host, what was expected, what was observed and, if there is one, the device's own message; `hint` says what to
+do next.
 """
 
 from __future__ import annotations
 
 
 class TestbedError(Exception):
-    """Root of all errors raised on purpose. `hint` names the next command or edit, in words for the operator."""
+    """Root of all errors raised on purpose. `hint` tells the operator the next command or edit."""
 
-    __test__ = False  # not a pytest class, in spite of its name
+    __test__ = False  # not a pytest class, despite its name
     code = "E-UNEXPECTED"
     exit_code = 1
 
@@ -38,7 +39,7 @@ class Infeasible(TestbedError, ValueError):
 
 
 class Locked(TestbedError):
-    """Somebody else is changing the lab now."""
+    """Another operator or process is changing the lab now."""
 
     code = "E-LOCKED"
     exit_code = 4
@@ -52,28 +53,28 @@ class Unreachable(TestbedError, ConnectionError):
 
 
 class Garbled(TestbedError, ValueError):
-    """A device or host answered something its grammar does not allow; the message quotes it."""
+    """A device or host sent an answer that its protocol does not allow; the message quotes it."""
 
     code = "E-GARBLED"
     exit_code = 5
 
 
 class TimedOut(TestbedError, TimeoutError):
-    """No answer, or not the wanted one, within the deadline; the message names the question and the last value seen."""
+    """No answer, or not the expected one, within the deadline; the message names the request and the last value seen."""
 
     code = "E-TIMED-OUT"
     exit_code = 5
 
 
 class Refused(TestbedError):
-    """The device or host said no, in its own words; nothing may be assumed done."""
+    """The device or host refused, in its own words; nothing may be assumed done."""
 
     code = "E-REFUSED"
     exit_code = 7
 
 
 class Interlock(TestbedError):
-    """The program itself says no: foreign circuit on a wanted port, tag-out, power limit."""
+    """The program itself refuses: foreign circuit on a wanted port, tag-out, power limit."""
 
     code = "E-INTERLOCK"
     exit_code = 9
@@ -87,21 +88,21 @@ class NotVerified(TestbedError):
 
 
 class ChangeFailed(TestbedError):
-    """A change stopped half way; the message lists what is done, what is not, and what undoes it."""
+    """A change stopped partway; the message lists what is done, what is not, and what undoes it."""
 
     code = "E-CHANGE-FAILED"
     exit_code = 7
 
 
 class RolledBack(TestbedError):
-    """A change failed and was taken back: everything is as before, as read from the devices and hosts."""
+    """A change failed and was rolled back: devices and hosts were read and are as before."""
 
     code = "E-ROLLED-BACK"
     exit_code = 6
 
 
 class HandsNeeded(TestbedError):
-    """A change failed and could not be taken back whole. `left` holds what hands must do, one thing each."""
+    """A change failed and could not be rolled back completely. `left`: what must be done by hand, one item each."""
 
     code = "E-HANDS-NEEDED"
     exit_code = 7
@@ -120,14 +121,14 @@ class Interrupted(TestbedError):
 
 
 class Untrusted(TestbedError):
-    """Another user of this machine has written, or could change, what the command would believe; nothing was done."""
+    """Another user of this machine has written, or could change, data that the command would trust; nothing was done."""
 
     code = "E-UNTRUSTED"
     exit_code = 2
 
 
 class StoreFailed(TestbedError):
-    """What a change does cannot be noted down (a full disk, a damaged or newer store), so nothing more is done."""
+    """A change cannot be recorded (full disk, damaged or newer store), so nothing more is done."""
 
     code = "E-STORE"
     exit_code = 2

@@ -1,4 +1,7 @@
-"""Words of others, made fit for a terminal: a device, a host or a file must not move the cursor or write lines of ours."""
+"""Text for people: untrusted text made safe to print, suggestions for misspelt names, lists, counts and durations.
+
+Text of a device, a host or a file must not move the cursor of a terminal or pass for a line of the program.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,20 @@ def printable(text: str, *, keep: str = "\n") -> str:
 
 
 def indented(text: str) -> str:
-    """The same for a message of several lines: those after the first are set in, so that none can pass for another message."""
+    """`printable` text of several lines, those after the first indented so that none can pass for another message."""
     first, *rest = printable(text).split("\n")
     return "\n".join([first, *(line if not line or line[0] == " " else f"  {line}" for line in rest)])
 
 
 def json_safe(text: str) -> str:
-    """JSON text with what is not printable escaped inside its strings; its meaning is the same."""
+    """JSON text with unprintable characters escaped inside its strings; its value is the same."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else "".join(f"\\u{u:04x}" for u in _utf16(c)) for c in text)
 
 
 def reason(error: Exception) -> str:
-    """Why something failed, in words: of an error of the system without its number and the file's name, which stand beside it."""
+    """Why something failed, in words; of an OSError without its number and file name, which the caller gives."""
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8 text"
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -51,11 +54,11 @@ def _utf16(char: str) -> list[int]:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest known word, or nothing.
 
-    Labels that end in digits are near to all their siblings; among equally near ones the longest common ending decides.
+    Labels that differ in their last digits are equally near; then the longest common ending decides.
     """
     text = str(word)[:_WORD_LENGTH]
     matcher = SequenceMatcher(None, autojunk=False)
-    matcher.set_seq2(text)  # what it finds out about its second word it keeps
+    matcher.set_seq2(text)  # it caches what it computes about its second word
 
     best: tuple[tuple[float, int], str] | None = None
     for candidate in sorted(known):
@@ -70,7 +73,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def summary(names: Iterable[str], noun: str) -> str:
-    """`12 hosts, gpu01..gpu12`: enough of a list for the reader to see what there is."""
+    """`12 hosts, gpu01..gpu12`: a list, shortened to its first and last name if it is long."""
     ordered = sorted(names, key=natural)
     if not ordered:
         return f"no {noun}s"
@@ -84,7 +87,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration with the unit that suits it: `0.4 ms`, `31 ms`, `2.1 s`, `3 min 05 s`."""
+    """A duration in a suitable unit: `0.4 ms`, `31 ms`, `2.1 s`, `3 min 05 s`."""
     if seconds < 0.01:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 1:
@@ -100,7 +103,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def scaled_text(seconds: float, time_scale: float) -> str:
-    """A time that a device takes: `1.0 s`, and of one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
+    """The time a device takes: `1.0 s`; for one that runs faster than real ones, `61 s of device time (1.0 s here, x60)`."""
     if time_scale == 1:
         return seconds_text(seconds)
     return f"{seconds_text(seconds * time_scale)} of device time ({seconds_text(seconds)} here, x{time_scale:g})"

@@ -1,4 +1,4 @@
-"""What the user asked for: the content of a plan file, checked. Frozen values."""
+"""The checked content of a plan file. Frozen values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LinkEnd: TypeAlias = HostPort | HostName
 
 @dataclass(frozen=True, slots=True)
 class WantedLink:
-    """One link of the plan. `place` is where it stands in the file, for complaints (`links[3]`)."""
+    """One link of the plan. `place`: its place in the file, for error messages (`links[3]`)."""
 
     a: LinkEnd
     b: LinkEnd
@@ -111,7 +111,7 @@ class Job:
 
     @property
     def orders(self) -> tuple[tuple[HostName, ...], ...]:
-        """Every ring there is, those of groups too; ring k travels by lane k modulo their number."""
+        """Every ring, those of groups included; ring k uses lane k modulo the number of lanes."""
         groups = self.traffic.groups if self.traffic else ()
         return self.rings + tuple(ring for group in groups if not group.schedule for ring in group.rings)
 
@@ -135,7 +135,7 @@ class Acceptance:
     """When a change counts as done. `max_loss_db`: a circuit expected or measured above it is refused or fails.
 
     target_dbm: power wanted where light leaves the last device towards its receiver, None for whatever arrives. light_window_db:
-    largest difference between measured and expected loss of any part of a way, None for what the parts' own numbers allow.
+    largest difference between measured and expected loss of any part of a path, None for what the parts' own numbers allow.
     min_link_share, max_link_loss: of measured traffic on every link, compared with link_mbps or else the links' median.
     min_busbw_share: of a short all-reduce, compared with what the links allow. None: not measured.
     """
@@ -155,7 +155,8 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class TransitionPolicy:
-    """How to get there. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed commit."""
+    """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed
+    commit."""
 
     drain: bool = True
     revert_after_s: float = 30.0
@@ -163,7 +164,7 @@ class TransitionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Avoid:
-    """What the plan is brought up without: host ports whose fibres are not used, trunks that no light takes; `words` as given."""
+    """What the plan must not use: host ports, trunks; `words` as given."""
 
     words: tuple[str, ...] = ()
     ports: frozenset[HostPort] = frozenset()
@@ -172,9 +173,9 @@ class Avoid:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked plan. `sha256` is that of the file's text; `warnings` are for the reader and stop nothing.
+    """A checked plan. `sha256` is that of the file's text; `warnings` do not stop a change.
 
-    interchangeable: groups of like hosts that may take each other's place. segments: names of packet switches, whose pairs of ports
+    interchangeable: groups of equal hosts that may be exchanged. segments: names of packet switches, whose pairs of ports
     are among the links.
     """
 

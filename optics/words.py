@@ -1,4 +1,4 @@
-"""The words everybody may import: ports, cross-connects, circuits, changes. Values only: frozen, ordered, hashable.
+"""Values that every package may import: ports, cross-connects, circuits, changes. Frozen and hashable.
 
 Vocabulary follows SAI/SONiC OCS and the switch vendors (cross-connect, ingress, egress, insertion loss) and ITU-T G.694.1.
 """
@@ -57,10 +57,10 @@ class CrossConnect:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SpectralRoute:
-    """Light of `slot` entering `ingress` leaves by `egress`, weakened by `attenuation_db` (dB >= 0, in steps of 0.1) on purpose.
+    """Light of `slot` entering `ingress` leaves by `egress`, attenuated on purpose by `attenuation_db` (dB >= 0, in steps of 0.1).
 
-    What a wavelength-selective switch holds. Two that differ in attenuation alone are the same route: a device that is asked to
-    remove the one and add the other changes the attenuation in place and no light goes dark.
+    The setting of a wavelength-selective switch. Two that differ only in attenuation are the same route: a device asked to remove
+    one and add the other changes the attenuation in place, without interrupting the light.
     """
 
     ingress: Port
@@ -86,7 +86,7 @@ Setting: TypeAlias = CrossConnect | SpectralRoute
 
 
 def clash(one: Setting, other: Setting) -> Port | None:
-    """The port on which the two cannot both be, None when they can.
+    """The port on which the two settings exclude each other, None if they do not.
 
     A port carries one cross-connect, or spectral routes whose slots do not overlap. A route and the same route with another
     attenuation clash like any two that overlap.
@@ -108,7 +108,7 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """What a plan asks for: light between two host ports, both ways (`duplex`) or from `a` to `b` only (`simplex`)."""
+    """A link of a plan between two host ports, in both directions (`duplex`) or from `a` to `b` only (`simplex`)."""
 
     a: HostPort
     b: HostPort
@@ -120,7 +120,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Circuit:
-    """A one-way light path from a transmitter to a receiver through the settings of `path`, in the order light meets them.
+    """A one-way light path from a transmitter to a receiver through the settings of `path`, in the order light passes them.
 
     `loss_db`: expected loss end to end in dB, fibres and switches, from the inventory and the devices' traits.
     """
@@ -136,10 +136,10 @@ class Circuit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to take down and put up on one device, together. `remove` and `add` are disjoint.
+    """Settings to remove from and to add to one device, together. `remove` and `add` are disjoint.
 
-    order: all of them in the order for a device that moves one fibre at a time; empty: as the driver likes. It is a wish about dark
-    time, no part of what is asked, so changes that differ in it alone are equal.
+    order: the preferred order of all of them for a device that moves one fibre at a time; empty: any. It only affects dark time, so
+    changes that differ in it alone are equal.
     """
 
     device: DeviceName
@@ -156,10 +156,10 @@ class Traits:
     """Numbers the planner may rely on; each driver cites the datasheet it took them from.
 
     settle_s: longest time (s) from a command to steady light, per set. at_once: settings one command can carry, None = no limit.
-    keeps_others_lit: a change leaves the other circuits untouched. latching: circuits survive loss of power.
-    insertion_loss_db: typical loss of one cross-connect (dB). spectral: the device holds spectral routes, not cross-connects.
-    ways: (ingress, egress) patterns, full matches of labels, of the ports that it can join at all; empty: any ingress with any
-    egress. meter_db: accuracy of its power meters (+- dB), 0 where it has none.
+    keeps_others_lit: a change leaves the other circuits untouched. latching: circuits survive loss of power. insertion_loss_db:
+    typical loss of one cross-connect (dB). spectral: the device holds spectral routes, not cross-connects. ways: (ingress, egress)
+    patterns, full matches of labels, of the ports that it can connect; empty: any ingress to any egress. meter_db: accuracy of its
+    power meters (+- dB), 0 where it has none.
     """
 
     settle_s: float
@@ -172,12 +172,12 @@ class Traits:
     meter_db: Db = 0.0
 
     def joins(self, ingress: str, egress: str) -> bool:
-        """Whether the device can lead light from port `ingress` to port `egress` at all."""
+        """Whether the device can connect port `ingress` to port `egress` at all."""
         return not self.ways or any(re.fullmatch(a, ingress) and re.fullmatch(b, egress) for a, b in self.ways)
 
 
 class PortState(StrEnum):
-    """What a port's own hardware says: usable, shut by command (SAI: force-blocked), or failed."""
+    """State of a port as its hardware reports it: usable, blocked by command (SAI: force-blocked), or failed."""
 
     ENABLED = "enabled"
     DISABLED = "disabled"
@@ -197,7 +197,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a device says it is, and the ports it says it has, in its own labels. Duplex faceplates list a label on both sides."""
+    """Identity and ports as a device reports them, in its own labels. Duplex faceplates list a label on both sides."""
 
     vendor: str
     model: str
@@ -207,7 +207,7 @@ class Identity:
     egress: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for name in ("vendor", "model", "serial", "firmware"):  # they are printed, and the device's own words
+        for name in ("vendor", "model", "serial", "firmware"):  # untrusted text that is printed
             object.__setattr__(self, name, printable(getattr(self, name), keep=""))
         for name in ("ingress", "egress"):
             object.__setattr__(self, name, tuple(printable(label, keep="") for label in getattr(self, name)))
@@ -215,9 +215,9 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a device reports after a change: never what was hoped.
+    """What a device reports after a change; never what was requested.
 
-    observed: the whole device read back after the change. failed: settings not as wanted, with the device's own words.
+    observed: the whole device read back after the change. failed: settings not as requested, with the device's own message.
     Marks are monotonic nanoseconds of this machine: `sent_ns` before the first command byte, `broken_ns` when removals were
     acknowledged, `acked_ns` when the last command was acknowledged, `settled_ns` when the device itself reported the new state.
     `writes` counts the commands that could change the device.
@@ -240,8 +240,8 @@ class DeviceConfig:
     address: a URL (`tcp://host:port`, `telnet://host:port`, `ssh://host:port`, `netconf://host:port`, `http://host:port`,
     `visa://TCPIP::host::5025::SOCKET`, `serial:///dev/ttyUSB0?baud=38400`).
     password is never printed. traits: overrides of the driver's own numbers, by field name of `Traits`.
-    timeout_s: longest silence (s) after one question. options: what only this driver understands.
-    time_scale: how much faster than a real one of its kind this device runs, 1 for hardware; an emulated robot that takes 1 s for
+    timeout_s: longest silence (s) after one request. options: settings of this driver alone.
+    time_scale: how many times faster than a real device it runs, 1 for hardware; an emulated robot that takes 1 s for
     a move of a minute has 60. Every time the driver knows from data sheets is divided by it.
     """
 
@@ -262,10 +262,10 @@ def short(setting: Setting) -> str:
 
 
 def sort_key(setting: Setting) -> tuple[object, ...]:
-    """Any order that is the same every time, whatever kinds of settings meet."""
+    """A stable order for settings of any kind."""
     return setting.ingress, setting.egress, str(setting)
 
 
 def setting_id(setting: Setting) -> str:
-    """The ingress port, and of a spectral route its slot: several share a port."""
+    """The ingress port, for a spectral route with its slot, because several share a port."""
     return f"{setting.ingress.label}@{setting.slot}" if isinstance(setting, SpectralRoute) else setting.ingress.label

@@ -26,16 +26,17 @@ PER_MS = 1.0
 STALE = 50
 """Steps without change after which the released planner finds a new topology."""
 PATIENCE = 10_000
-"""Strategies in a row that bring nothing better, after which a search against one topology ends unless told otherwise."""
+"""Default number of strategies in a row without improvement that ends the search against one topology."""
 LOOK = 16
-"""Strategies between two looks at who watches."""
+"""Strategies between two reports of progress."""
 KEPT = 1024
-"""Topologies that are remembered with what every option costs on them; older ones are found again, the same."""
+"""Topologies kept in a cache with the costs of every option; older ones are computed again, with the same result."""
 
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """One way to spread a part of the model: what it moves and computes in an iteration. mp: bytes, shape (n, n), None for none."""
+    """One parallelism of a part of the model: what it moves and computes in an iteration. mp: bytes, shape (n, n), None for
+    none."""
 
     name: str
     compute_s: float = 0.0
@@ -45,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of the model and the ways to spread it."""
+    """A part of the model and its options."""
 
     name: str
     options: tuple[Option, ...]
@@ -63,7 +64,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Seen:
-    """How far a search is: its turn (from 1), strategies tried in it and those it may try, the best time (s) of an iteration."""
+    """Progress of a search: turn (from 1), strategies tried in it and allowed, the best time (s) of an iteration."""
 
     turn: int
     tried: int
@@ -72,7 +73,7 @@ class Seen:
 
 
 Watch = Callable[[Seen], bool]
-"""Is told how far the search is, now and then; False ends it with the best so far."""
+"""Called with the progress of the search from time to time; returning False ends it with the best so far."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a collective library can do with a topology: the orders it will really use, and no promise beyond them.
+"""The orders that a collective library really uses on a topology.
 
 single-order: stock NCCL; on every channel node n sends to node n + 1 in rank order (NVIDIA/nccl, src/graph/connect.cc), so only
 parallel links along one order help. ring-groups: several communicators with orders of their own (workloads/rings.py). msccl: any
@@ -32,7 +32,7 @@ def orders(demand: Demand, shape: Shape, backend: Backend) -> dict[str, tuple[Or
 
 
 def rings_of(group: Group, shape: Shape) -> list[Ring]:
-    """The shape's rings that go through exactly the members of a group, whichever group they were made for."""
+    """The shape's rings that go through exactly the members of a group, whatever group they were made for."""
     return [ring for ring in shape.rings if set(ring.order) == set(group.members)]
 
 
@@ -47,7 +47,7 @@ def single_order(shape: Shape) -> Shape:
 
 
 def _both(order: Order, shape: Shape) -> bool:
-    """Going back is another order: not so for two ranks, whose one link carries both ways already."""
+    """Whether the reverse is another order: not for two ranks, whose one link carries both directions already."""
     return shape.duplex and len(order) > 2
 
 

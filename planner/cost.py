@@ -1,4 +1,4 @@
-"""What a fabric costs and draws, from a table of prices that users edit.
+"""Price and power of a fabric, from a table of prices that users edit.
 
 An optical interface takes a transceiver, a NIC port and a port of panel or switch (with a look-ahead panel two, and a 1x2 switch).
 A k-ary three-tier fat-tree with full bisection takes 5 switch ports and 6 transceivers a host, two tiers 3 and 4, one tier 1 and 2.
@@ -41,7 +41,7 @@ class Watts(_Part):
 
 
 class Prices(_Part):
-    """A file of `testbed.prices/1`. verified: who checked it against what; empty: nobody did."""
+    """A file of `testbed.prices/1`. verified: who checked it against what; empty if unchecked."""
 
     schema_id: Annotated[Literal["testbed.prices/1"], Field(alias="schema")]
     verified: str = ""
@@ -54,7 +54,7 @@ class Prices(_Part):
 
     @property
     def mark(self) -> str:
-        """What stands beside every total."""
+        """The note shown with every total."""
         return f"prices verified: {self.verified}" if self.verified else "prices unverified"
 
     def of(self, gbps: float) -> LinkPrice:
@@ -108,7 +108,7 @@ class Prices(_Part):
         low, high = rates[0], rates[-1]
         if self.host(fabric, low) > budget:
             raise Infeasible(
-                f"{budget:.0f} {self.currency} a host pay no {fabric} fabric of {low:g} Gb/s ({self.host(fabric, low):.0f})",
+                f"{budget:.0f} {self.currency} per host buy no {fabric} fabric of {low:g} Gb/s ({self.host(fabric, low):.0f})",
                 "compare with fewer tiers, or more optical ports",
             )
         while high - low > 1e-6 * high:
@@ -126,7 +126,7 @@ class Prices(_Part):
         above = 4 * (parts.transceiver + parts.electrical_port)
         if own >= budget:
             raise Infeasible(
-                f"{budget:.0f} {self.currency} a host do not pay links of {gbps:g} Gb/s to a first switch ({own:.0f})",
+                f"{budget:.0f} {self.currency} per host do not pay for links of {gbps:g} Gb/s to a first switch ({own:.0f})",
                 "compare with slower links, or more optical ports",
             )
         return max(1.0, above / (budget - own))

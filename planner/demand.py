@@ -11,7 +11,7 @@ import optics
 
 
 class Infeasible(optics.Infeasible):
-    """No topology can do what is asked. `condition` is what is not met, `alternative` the nearest thing that would be."""
+    """No topology meets the request. `condition`: what is not met; `alternative`: the nearest request that would be."""
 
     def __init__(self, condition: str, alternative: str) -> None:
         super().__init__(condition, hint=alternative)
@@ -49,7 +49,7 @@ class Demand:
 
     def __post_init__(self) -> None:
         if self.n < 2:
-            raise Infeasible(f"{self.n} rank(s) have nobody to talk to", "give the job at least 2 hosts")
+            raise Infeasible(f"{self.n} rank(s) exchange no traffic", "give the job at least 2 hosts")
         ids = [group.id for group in self.groups]
         for group in self.groups:
             _check_group(group, self.n)
@@ -79,7 +79,7 @@ class Demand:
 
     @property
     def mp_bytes(self) -> float:
-        """Bytes from pair to pair."""
+        """Bytes between pairs."""
         return float(self.mp.sum())
 
 

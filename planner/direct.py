@@ -19,7 +19,7 @@ from planner.demand import Infeasible
 from planner.shape import Ring, Shape
 
 COUNTED = 64
-"""Ranks up to which costs of expansions are counted and not taken from their rule."""
+"""Ranks up to which costs of expansions are counted instead of derived by rule."""
 
 # base graphs
 
@@ -38,12 +38,12 @@ def graph(n: int, edges: Iterable[tuple[int, int]], *, duplex: bool = True) -> S
 
 
 def complete(n: int) -> Shape:
-    """Everybody joined to everybody."""
+    """The complete graph."""
     return graph(n, combinations(range(n), 2))
 
 
 def bipartite(side: int) -> Shape:
-    """Two sides, each rank joined to all of the other side."""
+    """The complete bipartite graph of two equal sides."""
     return graph(2 * side, product(range(side), range(side, 2 * side)))
 
 
@@ -102,7 +102,7 @@ def incidence(lines: int, differences: Sequence[int]) -> Shape:
 
 
 def octahedron(pairs: int) -> Shape:
-    """Everybody joined to all but one other: the cocktail party graph."""
+    """Every rank joined to all but one other: the cocktail party graph."""
     return graph(2 * pairs, [(a, b) for a, b in combinations(range(2 * pairs), 2) if b - a != pairs])
 
 

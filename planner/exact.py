@@ -28,7 +28,7 @@ from planner.topofinder import connection, find
 from planner.totient import ring
 
 LARGEST = 16
-"""Ranks up to which the search is worth its time."""
+"""Most ranks for which the search takes reasonable time."""
 FINALISTS = 4
 """Graphs of each kind that are scored in full, those of fewest hops."""
 EXCHANGED_FINALISTS = 8
@@ -81,14 +81,14 @@ class Findings:
 
 
 def _gain(name: str, was: float, now: float) -> str:
-    """A better figure in words; times as ratios, which hold whatever the links' rate."""
+    """A better figure in words; times as ratios, which do not depend on the rate of links."""
     if name in ("allreduce_s", "mp_s"):
         return f"{'all-reduce' if name == 'allreduce_s' else 'transfers'} {now / was - 1:+.2%}"
     return f"{'links that must fail' if name == 'fails' else name} {was:.6g} -> {now:.6g}"
 
 
 def search(demand: Demand, lab: Lab, *, seed: int = 0, schedules: bool = True) -> Findings:
-    """Look at all circulants, at other Cayley graphs, at known graphs and at graphs near the best; score the best of each kind.
+    """Search all circulants, other Cayley graphs, known graphs and graphs near the best; score the best of each kind.
 
     schedules: the back-end can run any schedule, so that breadth-first ones count where they are faster than rings.
     Raises: Infeasible - too many ranks, or nothing fits the lab.
@@ -345,7 +345,8 @@ def _distinct(found: list[tuple[float, str, Links]]) -> list[tuple[float, str, L
 
 
 def _scored(name: str, links: Links, demand: Demand, lab: Lab, schedules: bool, rivals: Sequence[Candidate]) -> Candidate | None:
-    """The topology with its rings, if it has them, in full; None if the lab cannot carry it or a rival is as good in everything."""
+    """The topology with its rings, if it has them, in full; None if the lab cannot carry it or a rival is at least as good in
+    every figure."""
     bare = graph(demand.n, links, duplex=lab.duplex)
     shape = replace(bare, degree=lab.degree)
     rings = _strides(demand.n, links, lab.duplex) or decompose(bare)
@@ -423,7 +424,7 @@ def _no_better(mine: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _pareto(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """Those that no other equals or beats in every figure, the fastest first; of equals the first."""
+    """The candidates that no other equals or beats in every figure, the fastest first; of equals the first."""
     rated = [(_figures(candidate.score, candidate.shape.n), place, candidate) for place, candidate in enumerate(candidates)]
     kept = [
         (mine, place, candidate)

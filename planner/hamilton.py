@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from planner.shape import Shape
 
 STEPS = 20_000
-"""Steps of the search before it gives up; graphs of 16 ranks that have a decomposition mostly show it within a few hundred."""
+"""Steps of the search before it gives up; for graphs of 16 ranks a few hundred are mostly enough."""
 
 Order = tuple[int, ...]
 
@@ -40,7 +40,7 @@ class _Search:
             self.out[here].add(there)
 
     def rings(self, count: int) -> list[Order] | None:
-        """Take that many cycles out of what is left, so that nothing has to be undone; None: `out` is as it was."""
+        """Take that many cycles out of what is left; None if there are not so many, and `out` is unchanged."""
         if count == 0:
             return []
         for cycle in self.cycles():
@@ -54,7 +54,7 @@ class _Search:
         return None
 
     def cycles(self) -> Iterator[Order]:
-        """Hamiltonian cycles of what is left, hosts with few ways on first."""
+        """Hamiltonian cycles of what is left, hosts with few next hops first."""
         path = [0]
         inside = {0}
 

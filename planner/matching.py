@@ -2,7 +2,7 @@
 
 Up to `EXACT` ranks, and where few pairs have traffic, a matching is rustworkx's blossom algorithm's. Larger dense demands start
 from an assignment (each rank a partner, not always each other's; up to `ASSIGNED` ranks) or from the heaviest pairs, and exchange
-the partners of two pairs while that serves more. What no matching can exceed is told beside what was reached.
+the partners of two pairs while that serves more. An upper bound on any matching is reported with the result.
 
 Ties fall to a seeded remainder far below one part in 2^30 of the largest weight, so that the answer is the same in every run.
 """
@@ -152,7 +152,7 @@ def _assigned(weight: NDArray[np.float64]) -> tuple[NDArray[np.int64], float]:
 
 
 def _greedy(weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Heaviest first among each rank's heaviest partners, after what a rank weighs with everybody is taken off."""
+    """Heaviest first among each rank's heaviest partners, after subtracting each rank's average weight."""
     n = len(weight)
     own = (weight.sum(axis=1) - weight.sum() / (2 * (n - 1))) / (n - 2)  # the best w[i, j] = own[i] + own[j]
     rest = weight - own[:, None] - own[None, :]
@@ -212,7 +212,7 @@ def _exchanged(weight: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray
             i, j = int(fresh[row]), int(other[row])
             if gains[row] <= worth:
                 break
-            if changed[j] and not changed[i]:  # the next best: a few pairs are everybody's best
+            if changed[j] and not changed[i]:  # the next best: many pairs have the same best
                 gain[row, changed] = 0.0
                 j = int(gain[row].argmax())
             if changed[i] or gain[row, j] <= worth:

@@ -1,4 +1,4 @@
-"""The planner's methods behind one door: a demand and what a lab offers in, topologies to choose from and why out. Pure."""
+"""The planner's methods behind one interface: demand and lab in, candidate topologies with reasons out. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from planner.demand import Demand
 from planner.shape import Lab, Ring, Shape
 
 TRIED = 4
-"""So many of a method's answers are reckoned with on the hosts; the fastest is taken."""
+"""Answers of a method that are evaluated on the hosts; the fastest is taken."""
 
 
 @dataclass(frozen=True)
 class Wanted:
     """How to design. ports: of each host, None for all. hosts: which, in rank order; none: the first of the lab that no other plan
-    has (`taken`: host to plan). domain: hosts of a rail-only domain. search: ways to spread the model that are tried, 0 for the
+    has (`taken`: host to plan). domain: hosts of a rail-only domain. search: strategies of parallelism to try, 0 for the
     workload's own alone. segments: names of packet switches, patterns too, for methods that use those."""
 
     method: str
@@ -142,7 +142,7 @@ def rail_only(demand: Demand, lab: Lab, wanted: Wanted) -> list[Found]:
     shape, apart = template(lab, wanted.domain), lab.n // wanted.domain
     why = (
         f"{apart} domains of {wanted.domain}, {wanted.domain} rails of {apart}, half of the ports for each",
-        "links of domains are as fast as rails here: it shows traffic and its ways, not the ratio of rates",
+        "links of domains are as fast as rails here: it shows traffic and its paths, not the ratio of rates",
     )
     found = [Found(shape, f"rail-only, domains of {wanted.domain}", why)]
     through = _ringed(replace(shape, rings=(), matched=tuple((a, b) for a, b in shape.cables.tolist())))

@@ -1,4 +1,4 @@
-"""A periodic schedule of matchings in which every pair meets in turn: what an iteration takes on it. Arithmetic; nothing runs it.
+"""A periodic schedule of matchings in which every pair meets in turn: the time of an iteration on it. A calculation only.
 
 Between two slots the fabric is dark while circuits move: duty = dwell / (dwell + dark). A pair's bytes wait for the slots in which
 it has a link. Sums go pair by pair, too: each member sends each other its part to reduce, then its sum to gather; both phases, and
@@ -68,18 +68,6 @@ def parts(demand: Demand) -> NDArray[np.float64]:
         matrix[np.ix_(members, members)] += group.bytes / len(members)
     np.fill_diagonal(matrix, 0.0)
     return matrix
-
-
-def dwell_for(duty: float, dark_s: float) -> float:
-    """The dwell (s) that a duty takes: dark * duty / (1 - duty)."""
-    if not 0 < duty < 1:
-        raise Infeasible(f"a duty of {duty}", "give a share between 0 and 1")
-    return dark_s * duty / (1 - duty)
-
-
-def round_robin(lab: Lab, *, dwell_s: float, dark_s: float) -> Periodic:
-    """All pairs in turn: ceil((n - 1) / degree) slots of as many matchings as there are ports."""
-    return Periodic(round_robin_slots(lab), dwell_s, dark_s)
 
 
 def fitted(demand: Demand, lab: Lab, dark_s: float, most_cycles: int = 64) -> Periodic:

@@ -1,4 +1,4 @@
-"""Which switch each link takes where port k of every host ends on switch k: a colouring of links, no colour twice at a host.
+"""The switch of each link where port k of every host ends on switch k: an edge colouring, no colour twice at a host.
 
 Simplex links colour transmitters against receivers, which always works within the degree (König). Duplex links may need one switch
 more than a host has links (Vizing), and d switches carry at most d * floor(n/2) of them.
@@ -13,7 +13,7 @@ from planner.demand import Infeasible
 from planner.shape import Lab, Ring, Shape
 
 TRIES = 200
-"""Links taken up again, for each link there is, before the search ends without an answer."""
+"""Recoloured links, per link of the topology, before the search gives up."""
 
 
 def check(shape: Shape, lab: Lab) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ def check(shape: Shape, lab: Lab) -> tuple[int, ...]:
 
 
 def within(shape: Shape, lab: Lab) -> None:
-    """See that the lab has the hosts, the ports and the kind of link. Raises: Infeasible."""
+    """Check that the lab has the hosts, the ports and the kind of link. Raises: Infeasible."""
     if shape.n > lab.n:
         raise Infeasible(f"{shape.n} ranks on {lab.n} hosts", f"give the job at most {lab.n} ranks")
     if shape.duplex != lab.duplex:
@@ -64,7 +64,7 @@ def assign(shape: Shape, planes: int) -> tuple[int, ...]:
         first = last
     if not colouring.rest():
         raise Infeasible(
-            f"no way was found to spread {count} links over {planes} planes with no host twice on a plane",
+            f"found no assignment of {count} links to {planes} planes with no host twice on a plane",
             "join all ports to one switch, or take rings of even length",
         )
     return tuple(colouring.colour.tolist())
@@ -88,7 +88,7 @@ class _Colouring:
         self.rng = np.random.default_rng(0)
 
     def whole(self, links: NDArray[np.int64], colours: int) -> None:
-        """Colour a ring at once, in turns of one or two colours nobody on it has yet, if that can be."""
+        """Colour a ring at once, with one or two colours that are free at all its hosts, if there are any."""
         if len(links) % colours:
             return
         free = np.flatnonzero((self.at[self.ends[links].reshape(-1)] < 0).all(axis=0))
@@ -100,7 +100,7 @@ class _Colouring:
                 self.at[self.ends[mine, 1], free[turn]] = mine
 
     def rest(self) -> bool:
-        """Colour what is left, link by link, along Kempe chains; take others up again where no chain helps."""
+        """Colour what is left, link by link, along Kempe chains; recolour others where no chain helps."""
         open_ = np.flatnonzero(self.colour < 0).tolist()[::-1]
         for _ in range(TRIES * max(1, len(open_))):
             if not open_:

@@ -1,7 +1,7 @@
-"""How long an iteration takes on links of known rate: computing, then transfers, then sums, each phase begun by all together.
+"""The time of an iteration on links of known rate: computing, then transfers, then all-reduces, each phase started together.
 
 Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, and a fixed time per step beside them. Transfers
-are spread over the ways there are so that the fullest link carries least (a linear program). The rates are of payload.
+are divided over their paths so that the fullest link carries least (a linear program). The rates are of payload.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 Way = tuple[Hashable, ...]
-"""The links of a path, in order; whatever names a link will do."""
+"""The links of a path, in order; any hashable value can name a link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What does not carry as much as a link, such as a rack's uplinks. speed: by a link's rate.
+    """What has another rate than a link, such as a rack's uplinks. speed: relative to a link's rate.
 
-    counted: bytes here are bytes on a link; a way over a packet switch is one link, whatever limits it on the way.
+    counted: bytes here are bytes on a link; a path over a packet switch is one link, whatever limits it.
     """
 
     name: Hashable
@@ -29,7 +29,7 @@ class Shared:
 
 
 def fullest(loads: Mapping[Hashable, float]) -> float:
-    """The bytes that the link which takes longest has to carry, as of a link of common rate."""
+    """The bytes of the link that takes longest, converted to a link of the common rate."""
     return max((size / (link.speed if isinstance(link, Shared) else 1.0) for link, size in loads.items()), default=0.0)
 
 
@@ -39,13 +39,13 @@ def on_links(loads: Mapping[Hashable, float]) -> float:
 
 
 def is_link(link: Hashable) -> bool:
-    """Whether bytes there count, rather than limit only."""
+    """Whether bytes there count as bytes on a link."""
     return not isinstance(link, Shared) or link.counted
 
 
 @dataclass(frozen=True, slots=True)
 class RingFlow:
-    """One order of a group: bytes of the buffer's part it carries, and the way of each step."""
+    """One order of a group: bytes of the buffer's part it carries, and the path of each step."""
 
     bytes: float
     steps: tuple[Way, ...]
@@ -58,7 +58,8 @@ class RingFlow:
 
 @dataclass(frozen=True, slots=True)
 class StepFlow:
-    """A buffer that `members` ranks sum by a schedule: for each send its step, its part of a member's piece, the links it takes."""
+    """A buffer that `members` ranks all-reduce by a schedule: for each send its step, its part of a member's piece, the links it
+    takes."""
 
     bytes: float
     members: int
@@ -84,7 +85,7 @@ class StepFlow:
 
 @dataclass(frozen=True, slots=True)
 class PairFlow:
-    """Bytes from one rank to another, and the ways they may take."""
+    """Bytes from one rank to another, and the paths they may take."""
 
     bytes: float
     ways: tuple[Way, ...]
@@ -126,7 +127,7 @@ def ring_loads(rings: Iterable[RingFlow]) -> Counter[Hashable]:
 
 
 def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> Counter[Hashable]:
-    """Bytes on each link when each flow sends the given share of its bytes by each of its ways."""
+    """Bytes on each link when each flow sends the given share of its bytes over each of its paths."""
     found: Counter[Hashable] = Counter()
     for flow, shares in zip(flows, parts, strict=True):
         for way, share in zip(flow.ways, shares, strict=True):
@@ -136,12 +137,12 @@ def pair_loads(flows: Sequence[PairFlow], parts: Sequence[Sequence[float]]) -> C
 
 
 def transfers_s(loads: Mapping[Hashable, float], bytes_per_s: float, alpha_s: float = 0.0, hops: int = 0) -> float:
-    """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the longest way."""
+    """Time until the fullest link has carried its bytes; alpha_s: of each of `hops` hops of the longest path."""
     return fullest(loads) / bytes_per_s + hops * alpha_s
 
 
 def spread(flows: Sequence[PairFlow], least: float = 1 / 16) -> list[tuple[float, ...]]:
-    """The share of each flow by each of its ways that lets the fullest link carry least; shares below `least` are given up."""
+    """The share of each flow on each of its paths that minimises the fullest link; shares below `least` are dropped."""
     if all(len(flow.ways) == 1 for flow in flows):
         return [(1.0,) for _ in flows]
     from scipy.optimize import linprog

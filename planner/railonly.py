@@ -69,10 +69,6 @@ class Rails:
                 sums_rail[rank] += 2 * (across - 1) / across * group.bytes / inside
         return demand.compute_s + transfers + max(max(sums_hb) / hb, max(sums_rail) / rail)
 
-    def any_to_any_overhead(self) -> float:
-        """Least time of a uniform all-to-all here by that with full bisection at the rail's rate, less 1: (K-1)/K * rail/HB."""
-        return (self.size - 1) / self.size * self.rail_gbps / self.hb_gbps
-
     def forwarding_overhead(self) -> float:
         """The same if the two stages follow each other for all bytes: rail/HB; 25/300 GB/s give 8.3 %, 50/450 11.1 %."""
         return self.rail_gbps / self.hb_gbps
@@ -96,8 +92,8 @@ def full_bisection_s(demand: Demand, size: int, hb_gbps: float, net_gbps: float)
 def template(lab: Lab, size: int) -> Shape:
     """Domains and rails from a lab's optical links: half of the ports for each, rings, or parallel links between two.
 
-    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and its ways, not the ratio of rates.
-    Raises: Infeasible - domains do not divide the hosts, or too few ports.
+    All links have one rate, so domains are no faster than rails here; it shows sparse traffic and its paths, not the ratio of
+    rates. Raises: Infeasible - domains do not divide the hosts, or too few ports.
     """
     rails = Rails(lab.n, size, 1.0, 1.0)
     rings: list[Ring] = []

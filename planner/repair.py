@@ -1,4 +1,4 @@
-"""After a failure: close a ring with a model parallel link, go round now or rewire at the next checkpoint, and what each costs.
+"""Options after a failure and their costs: close a ring with a model-parallel link, reroute now, rewire at the next checkpoint.
 
 Which hosts take which places so that most live links stay is the question of
 `orchestrator.plan.label_search`; here is what moving costs.
@@ -33,7 +33,7 @@ Link = tuple[int, int]
 class Borrowed:
     """A ring closed again.
 
-    removed, added: links to move, none where a parallel link stands in as it is. lost_bytes: demand between pairs per iteration
+    removed, added: links to move, none where a parallel link replaces it as it is. lost_bytes: demand between pairs per iteration
     that had a link of its own and now has none, less what gained one. shape: what is there then.
     """
 
@@ -51,10 +51,10 @@ class Borrowed:
 def borrow(shape: Shape, failed: Link, mp: NDArray[np.float64], planes: Sequence[int] | None = None) -> Borrowed:
     """Close the ring that used a link with model parallel links, of those that lose the least demand.
 
-    A matched pair of the same two ranks stands in as it is. Else both ranks give up a matched link, the two are joined by the ports
-    that freed, and so are the partners they leave; both links must be on one switch where the lab has planes.
-    planes: the switch of each of `shape.cables`, None where all ports are on one.
-    Raises: Infeasible - no ring uses the link, or its ranks have no model parallel link to give.
+    A matched pair of the same two ranks replaces it as it is. Else both ranks give up a matched link, the two are joined by the
+    ports that freed, and so are the partners they leave; both links must be on one switch where the lab has planes. planes: the
+    switch of each of `shape.cables`, None where all ports are on one. Raises: Infeasible - no ring uses the link, or its ranks
+    have no model parallel link to give.
     """
     src, dst = failed
     if not any(_uses(shape, ring.order, failed) for ring in shape.rings):
@@ -116,7 +116,7 @@ def _worth(shape: Shape, mp: NDArray[np.float64], link: Link) -> float:
 
 @dataclass(frozen=True)
 class Option:
-    """A way on after a failure: what an iteration takes then, and how long the job stands first."""
+    """An option after a failure: the time of an iteration, and how long the job stops first."""
 
     name: str
     iteration_s: float
@@ -130,9 +130,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Replan:
-    """Both costs of a failure: `reroute` at once, `rewire` at the next checkpoint; `why_not` where one of them cannot be.
+    """The options after a failure: `reroute` at once, `rewire` at the next checkpoint; `why_not` if one is impossible.
 
-    others: further ways to rewire, which take longer.
+    others: further options to rewire, which take longer.
     """
 
     before_s: float
@@ -143,7 +143,7 @@ class Replan:
 
     @property
     def break_even_iterations(self) -> float:
-        """Iterations from which on rewiring is the better; infinite where it gains nothing, 0 where there is no other way."""
+        """Iterations after which rewiring pays; infinite if it gains nothing, 0 if rerouting is impossible."""
         if self.rewire is None:
             return inf
         if self.reroute is None:
@@ -165,9 +165,9 @@ def replan(
     rules: Rules = "paper",
     seed: int = 0,
 ) -> Replan:
-    """What going on costs after links (with the ports at their ends) or hosts have failed.
+    """The cost of each option after links (with the ports at their ends) or hosts have failed.
 
-    Going round keeps rings and routes by shortest paths over what is left; a ring passes a failed host by. Rewiring is the best of:
+    Rerouting keeps rings and routes by shortest paths over what is left; a ring passes a failed host by. Rewiring is the best of:
     a topology found for the hosts that remain, of the highest degree that the poorest of them and the lab's planes allow; a model
     parallel link borrowed; one link of each of the two ranks given up so that they and its other ends are joined.
     Raises: Infeasible - fewer than two hosts remain, or a link or host named is not there.
@@ -299,7 +299,7 @@ def _moves(old: Shape, new: Shape, remain: Sequence[int], failed: Sequence[Link]
 
 @dataclass(frozen=True)
 class Payoff:
-    """A change: for `dark_s` the job stands and `stalled_bytes` wait; each iteration then takes `after_s` and not `before_s`."""
+    """A change: for `dark_s` the job stops and `stalled_bytes` wait; each iteration then takes `after_s` and not `before_s`."""
 
     moves: int
     dark_s: float

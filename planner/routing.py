@@ -1,9 +1,10 @@
-"""Ways over a topology, with the part of the traffic each takes, and what they cost: load, deadlock, rules on hosts."""
+"""Paths over a topology with the share of traffic on each, and their costs: load, deadlock, rules on hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice, pairwise
 from typing import TypeAlias
 
@@ -37,25 +38,9 @@ class Routes:
     n: int
     paths: Mapping[Pair, Weighted]
 
-    def loads(self, demand: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bytes between neighbours, from row to column. Raises: Infeasible - a pair with traffic has no route."""
-        loads = np.zeros((self.n, self.n))
-        for src, dst in np.argwhere(demand > 0).tolist():
-            if (src, dst) not in self.paths:
-                raise Infeasible(f"no route from rank {src} to rank {dst}", "route all pairs that have traffic")
-            for path, weight in self.paths[src, dst]:
-                for step in pairwise(path):
-                    loads[step] += weight * demand[src, dst]
-        return loads
-
-    def tax(self, demand: NDArray[np.float64]) -> float:
-        """Bytes carried on all links by bytes demanded: the bandwidth tax."""
-        total = float(demand.sum())
-        return float(self.loads(demand).sum()) / total if total else 1.0
-
     @property
     def by_destination(self) -> bool:
-        """Every host sends all it has for a destination one way, so that ordinary routes by destination can do it."""
+        """Whether every host has one next hop per destination, so that routes by destination suffice."""
         following: dict[Pair, int] = {}
         for (_, dst), ways in self.paths.items():
             for path, _ in ways:
@@ -77,12 +62,12 @@ class Routes:
 
 
 def every_pair(shape: Shape) -> list[Pair]:
-    """All ordered pairs that a way joins."""
+    """All ordered pairs connected by a path."""
     return [(src, dst) for src in range(shape.n) for dst in range(shape.n) if src != dst and shape.hops[src, dst] > 0]
 
 
 def even(shape: Shape, pairs: Iterable[Pair] | None = None) -> Routes:
-    """All shortest paths; each host divides evenly over the links that lead nearer."""
+    """All shortest paths; each host divides evenly over the links that shorten the distance."""
 
     def spread(here: int, dst: int) -> Iterator[tuple[Path, float]]:
         if here == dst:
@@ -157,45 +142,6 @@ def _members(finding: Finding, group: str) -> Path:
     return next(ring.order for ring in finding.shape.rings if ring.group == group and ring.stride == 1)
 
 
-def trees(shape: Shape, demand: NDArray[np.float64], *, passes: int = 8) -> Routes:
-    """One next hop for each host and destination, as hosts route: shortest ways, chosen to keep the fullest link low.
-
-    Destinations take turns; each time a host's traffic for one goes to the emptiest of the links that lead nearer, farthest hosts
-    first, so that what they send on is known.
-    """
-    links = np.maximum(shape.adjacency, 1)
-    load = np.zeros((shape.n, shape.n))
-    chosen: dict[Pair, int] = {}
-    far_first = [np.argsort(-shape.hops[:, dst], kind="stable").tolist() for dst in range(shape.n)]
-    busy_first = np.argsort(-demand.sum(axis=0), kind="stable").tolist()
-    for _ in range(passes):
-        for dst in busy_first:
-            waiting = demand[:, dst].copy()
-            old = demand[:, dst].copy()
-            for here in far_first[dst]:
-                if here == dst or shape.hops[here, dst] < 0:
-                    continue
-                if (here, dst) in chosen:
-                    before = chosen[here, dst]
-                    load[here, before] -= old[here]
-                    old[before] += old[here]
-            for here in far_first[dst]:
-                if here == dst or shape.hops[here, dst] < 0:
-                    continue
-                there = min(_nearer(shape, here, dst), key=lambda x: (load[here, x] / links[here, x], (x - here) % shape.n))
-                chosen[here, dst] = there
-                load[here, there] += waiting[here]
-                waiting[there] += waiting[here]
-
-    def follow(src: int, dst: int) -> Weighted:
-        path = [src]
-        while path[-1] != dst:
-            path.append(chosen[path[-1], dst])
-        return ((tuple(path), 1.0),)
-
-    return _routes(shape, None, follow)
-
-
 def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> NDArray[np.float64]:
     """What `even` would load each link with, without listing paths: all pairs at once, hosts farthest from a destination first."""
     from scipy.sparse import csr_array
@@ -203,7 +149,7 @@ def even_loads(shape: Shape, demand: NDArray[np.float64], block: int = 512) -> N
     n, hops = shape.n, shape.hops
     if (hops[demand > 0] < 0).any():
         src, dst = np.argwhere((demand > 0) & (hops < 0))[0].tolist()
-        raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+        raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
     slots = _slots(shape.adjacency)
     onward = [csr_array((np.ones(len(here)), (there, here)), shape=(n, n)) for here, there, _ in slots]
     loads = np.zeros((n, n))
@@ -238,16 +184,21 @@ def _slots(adjacency: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArra
 
 
 def deadlock(routes: Routes) -> tuple[Channel, ...]:
-    """Channels that wait for one another in a circle if the fabric is lossless; empty where that cannot happen."""
+    """A cycle of channels that wait for each other if the fabric is lossless; empty if there is none."""
     following: dict[Channel, set[Channel]] = {}
     for ways in routes.paths.values():
         for path, _ in ways:
             _depend(following, path)
-    return _cycle(following)
+    try:
+        TopologicalSorter(following).prepare()
+    except CycleError as error:
+        circle: tuple[Channel, ...] = tuple(error.args[1])[:0:-1]  # the sorter lists what waits after what it waits for
+        return circle
+    return ()
 
 
 def lossless_classes(routes: Routes) -> dict[Path, int]:
-    """A priority for each path so that within none of them channels wait in a circle; first fit, long paths first."""
+    """A priority for each path so that none has a cycle of waiting channels; first fit, long paths first."""
     classes: list[dict[Channel, set[Channel]]] = []
     found: dict[Path, int] = {}
     every = {path for ways in routes.paths.values() for path, _ in ways}
@@ -268,7 +219,7 @@ def _depend(following: dict[Channel, set[Channel]], path: Path) -> None:
 
 
 def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
-    """The path, in addition to what is there, makes a circle: its end leads back to one of its channels."""
+    """Whether adding the path closes a cycle: its end leads back to one of its channels."""
     steps = list(pairwise(path))
     place = {step: index for index, step in enumerate(steps)}
     seen: dict[Channel, int] = {}
@@ -285,29 +236,6 @@ def _closes(following: Mapping[Channel, set[Channel]], path: Path) -> bool:
     return False
 
 
-def _cycle(following: Mapping[Channel, Collection[Channel]]) -> tuple[Channel, ...]:
-    done: set[Channel] = set()
-    for start in sorted(following):
-        if start in done:
-            continue
-        trail, on_trail = [start], {start}
-        todo = [sorted(following[start])]
-        while trail:
-            if not todo[-1]:
-                done.add(trail[-1])
-                on_trail.discard(trail.pop())
-                todo.pop()
-                continue
-            after = todo[-1].pop(0)
-            if after in on_trail:
-                return tuple(trail[trail.index(after) :])
-            if after not in done:
-                trail.append(after)
-                on_trail.add(after)
-                todo.append(sorted(following.get(after, ())))
-    return ()
-
-
 def _nearer(shape: Shape, here: int, dst: int) -> list[int]:
     """Neighbours one hop nearer to the destination, in order of ranks."""
     away = shape.hops[:, dst]
@@ -319,5 +247,5 @@ def _routes(shape: Shape, pairs: Iterable[Pair] | None, ways: Callable[[int, int
     wanted = every_pair(shape) if pairs is None else sorted(set(pairs))
     for src, dst in wanted:
         if shape.hops[src, dst] < 0:
-            raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+            raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
     return Routes(shape.n, {(src, dst): ways(src, dst) for src, dst in wanted})

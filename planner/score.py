@@ -1,4 +1,4 @@
-"""How good a topology is: times of collectives and of traffic between pairs, hops, what failures leave; and the bounds on each."""
+"""Scores of a topology: times of collectives and of traffic between pairs, hops, resilience; with the bounds on each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Score:
     worst_diameter: int | None
 
     def beats(self, other: Score) -> tuple[str, ...]:
-        """The names of what is better here than there, beyond rounding."""
+        """The names of the figures that are better than those of `other`, beyond rounding."""
         better = [name for name in ("allreduce_s", "mp_s", "hops", "diameter") if _less(getattr(self, name), getattr(other, name))]
         return (*better, *(("fails",) if self.fails > other.fails else ()))
 
@@ -56,8 +56,8 @@ def ring_bytes(group: Group, rings: int = 1) -> float:
 def ring_steps(shape: Shape, groups: Iterable[Group]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bytes that all groups together pass from row to column: on rings of their own, and of groups that have none.
 
-    Groups use all rings there are of their ranks, whosever they are, both ways round; those without pass data on in the order of
-    their members, half each way round.
+    Groups use all rings of their ranks, of other groups too, in both directions; groups without rings pass data on in the order of
+    their members, half in each direction.
     """
     own, others = np.zeros((shape.n, shape.n)), np.zeros((shape.n, shape.n))
     for group in groups:
@@ -88,7 +88,7 @@ def allreduce_s(shape: Shape, groups: Iterable[Group], lab: Lab) -> float:
 
 
 def mp_s(shape: Shape, mp: NDArray[np.float64], lab: Lab, *, exact: bool | None = None) -> float:
-    """Time of the traffic between pairs; exact (the default up to EXACT ranks): divided as well as can be, else evenly."""
+    """Time of the traffic between pairs; exact (the default up to EXACT ranks): divided optimally, else evenly."""
     if not mp.any():
         return 0.0
     if exact if exact is not None else shape.n <= EXACT:
@@ -113,7 +113,7 @@ def score(shape: Shape, demand: Demand, lab: Lab, *, allreduce: float | None = N
     )
 
 
-# what failures leave
+# resilience
 
 
 def survives(shape: Shape) -> int:
@@ -128,7 +128,8 @@ def survives(shape: Shape) -> int:
 
 
 def worst_diameter(shape: Shape) -> int | None:
-    """The diameter once the link that matters most has failed (a duplex link fails both ways); None if that cuts a rank off."""
+    """The diameter after the failure of the link that matters most (a duplex link fails in both directions); None if that cuts a
+    rank off."""
     worst = 0
     for cable in dict.fromkeys(tuple(sorted(pair)) if shape.duplex else tuple(pair) for pair in shape.cables.tolist()):
         left = without(shape, (int(cable[0]), int(cable[1])))
@@ -156,26 +157,6 @@ def without(shape: Shape, cable: tuple[int, int]) -> NDArray[np.int64]:
 def allreduce_bound_s(n: int, size: float, lab: Lab) -> float:
     """No all-reduce of `size` bytes is faster, whatever the topology: 2(n-1)/n * M / (d * b)."""
     return 2 * (n - 1) / n * size / (lab.degree * lab.port_bytes_per_s)
-
-
-def allgather_bound(shape: Shape) -> float:
-    """Least time of an all-gather in units of M / (rate of one port): M/n * max of |S| over links that leave S, over all cuts.
-
-    Exact, by all 2^n sets of ranks. Raises: Infeasible - more than 20 ranks.
-    """
-    n = shape.n
-    if n > 20:
-        raise Infeasible(f"2^{n} cuts", "ask for at most 20 ranks")
-    sets = ((np.arange(1, 2**n - 1)[:, None] >> np.arange(n)) & 1).astype(np.float32)
-    leaving = ((sets @ shape.adjacency.astype(np.float32)) * (1 - sets)).sum(axis=1)
-    if (leaving == 0).any():
-        raise Infeasible("some ranks cannot send to the others", "give the topology a ring through all ranks")
-    return float((sets.sum(axis=1) / leaving).max()) / n
-
-
-def alltoall_bound(shape: Shape) -> float:
-    """Least bytes on the fullest link when every pair sends one byte: all hops over all links."""
-    return float(shape.hops.sum()) / float(shape.adjacency.sum())
 
 
 def moore(n: int, degree: int, *, duplex: bool) -> tuple[int, float]:

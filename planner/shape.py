@@ -1,4 +1,4 @@
-"""What a planner answers: rings and matched pairs over ranks, and what a lab offers. Values only; the graph follows from them."""
+"""A topology (rings and matched pairs over ranks) and what a lab offers. Values only; the graph is derived from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.demand import Infeasible
 
 @dataclass(frozen=True)
 class Lab:
-    """What hosts and switches offer.
+    """The ports that hosts and switches offer.
 
     rate_gbps: of one port, each way. alpha_s: time a step of a collective costs beside its bytes.
     duplex: a link takes a port at both ends and carries both ways; else transmitters and receivers are joined one way each.
@@ -92,35 +92,35 @@ class Shape:
 
     @cached_property
     def hops(self) -> NDArray[np.int16]:
-        """Least number of links from row to column, -1 where no way leads, shape (n, n)."""
+        """Least number of links from row to column, -1 if unreachable, shape (n, n)."""
         return distances(self.n, self.arcs)
 
     @property
     def connected(self) -> bool:
-        """A way leads from every rank to every other."""
+        """Whether every rank can reach every other."""
         return bool((self.hops >= 0).all())
 
     @property
     def diameter(self) -> int:
-        """Most hops between two ranks that a way joins."""
+        """Most hops between two connected ranks."""
         return int(self.hops.max())
 
     def mean_hops(self, weights: NDArray[np.float64] | None = None) -> float:
         """Hops of an average pair, or of an average byte of `weights` (n, n): then the bandwidth tax of shortest paths.
 
-        Raises: Infeasible - bytes are to go where no way leads.
+        Raises: Infeasible - bytes for an unreachable rank.
         """
         where = ~np.eye(self.n, dtype=bool) if weights is None else weights > 0
         if not where.any():
             return 0.0
         if (self.hops[where] < 0).any():
             src, dst = map(int, np.argwhere(where & (self.hops < 0))[0])
-            raise Infeasible(f"no way leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
+            raise Infeasible(f"no path leads from rank {src} to rank {dst}", "give the topology a ring through all ranks")
         return float(np.average(self.hops[where], weights=None if weights is None else weights[where]))
 
 
 def distances(n: int, arcs: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Hops from row to column along `arcs` (rows of source, destination), -1 where no way leads; all sources at once, as bits."""
+    """Hops from row to column along `arcs` (rows of source, destination), -1 if unreachable; all sources at once, as bits."""
     order = np.argsort(arcs[:, 0], kind="stable")
     sources, starts = np.unique(arcs[order, 0], return_index=True)
     targets = arcs[order, 1]

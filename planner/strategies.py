@@ -1,4 +1,4 @@
-"""The ways a workload could be spread over its ranks, for the alternating optimisation.
+"""The options to parallelise a workload over its ranks, for the alternating optimisation.
 
 Each embedding layer can be placed, whole tables on one rank each, or replicated. What is left of the model is spread as one: the
 tensor, pipeline and expert degrees that fit its layers, at the same number of samples in all ranks together; p stages that pass
@@ -14,7 +14,7 @@ from planner.demand import Demand, Infeasible
 from planner.workload import Dense, Embedding, Experts, Parallelism, Transformer, Workload, demand
 
 DEGREES = (1, 2, 4, 8, 16)
-"""Tensor and pipeline degrees that are tried, beside the workload's own."""
+"""Tensor and pipeline degrees that are tried in addition to the workload's own."""
 
 
 def parts(workload: Workload) -> tuple[Part, ...]:

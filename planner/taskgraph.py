@@ -54,7 +54,7 @@ GBPS = 125_000
 
 _FORMS = {"i16": "<h", "u32": "<I", "i32": "<i", "u64": "<Q", "f32": "<f"}
 _MOST = 50_000_000
-"""Elements read of one file; an offset that leads back would otherwise be followed for ever."""
+"""Elements read of one file; an offset that leads back would otherwise be followed without end."""
 
 
 def read(data: bytes) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from planner.shape import Lab, Ring, Shape
 from planner.totient import Choice, Coins, Rules, coin_change, ring, select, strides, walecki
 
 BASE = "all"
-"""The group of a ring that is there for connection only, unless a collective has that name."""
+"""The group of a ring that only connects the ranks, unless a collective has that name."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A topology and how it came about: the split, the strides of each group, the rounds of matching, remarks in words.
+    """A topology and its derivation: the split, the strides of each group, the rounds of matching, notes in words.
 
     planes: the switch of each of `shape.cables`. merged: groups of the same ranks, which share rings, under the first one's name.
     """
@@ -51,7 +51,7 @@ class Finding:
     notes: tuple[str, ...] = ()
 
     def coins(self, group: str, seed: int | None = None) -> Coins:
-        """Ways along the strides of a group, by places in it; the rule set `artifact` breaks ties by `seed`."""
+        """Paths along the strides of a group, by places in it; the rule set `artifact` breaks ties by `seed`."""
         rings = [ring for ring in self.shape.rings if ring.group == group and ring.stride is not None]
         if not rings:
             raise Infeasible(f"group {group} has no ring of a stride", "route it along shortest paths")
@@ -187,7 +187,7 @@ def _by_traffic(work: _Work, for_allreduce: int) -> None:
         if not given:
             work.notes.append(f"group {group.id} gets no links of its own and goes over the others'")
     if not work.demand.mp_bytes:
-        for group in work.groups:  # nobody else wants what is left
+        for group in work.groups:  # no other group needs what is left
             work.give(group, work.lab.degree)
     work.left += kept
 

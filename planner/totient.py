@@ -1,4 +1,4 @@
-"""Ring orders from strides coprime to the group's size, which of them to take, and ways along them.
+"""Ring orders from strides coprime to the group's size, the choice among them, and paths along them.
 
 TotientPerms, SelectPermutations and CoinChangeMod are TopoOpt's (NSDI'23), the latter two as far as its public descriptions go;
 `artifact` follows what its released planner does instead. Groups too small for enough strides get Walecki's cycles.
@@ -116,7 +116,7 @@ def walecki(size: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, in
 class Coins:
     """Fewest steps, each one of `coins`, from a member to the one any distance further on in a ring of `size`.
 
-    hops: by distance, -1 where no sum reaches. last: the coin that ends the way, 0 where there is none.
+    hops: by distance, -1 where no sum reaches. last: the coin that ends the path, 0 where there is none.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""A job described by its model and how that is spread over ranks, and the traffic that follows from it.
+"""A job described by its model and its parallelism over ranks, and the resulting traffic.
 
 Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. What each kind of layer moves:
 
@@ -34,7 +34,7 @@ Ranks = Literal["all"] | list[Rank]
 
 
 class _Part(BaseModel):
-    """A mapping of the file: strict types, unknown keys refused, keys that begin with `x_` the user's own."""
+    """A mapping of the file: strict types; unknown keys are refused, keys that begin with `x_` ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -47,7 +47,7 @@ class _Part(BaseModel):
 
 
 class Parallelism(_Part):
-    """How many ways the model is split; data may be left out, it is what remains. micro_batches: pieces in which a batch goes
+    """The degrees of parallelism; data may be left out, it is what remains. micro_batches: pieces in which a batch goes
     through the pipeline, single samples unless said otherwise."""
 
     data: Count | None = None
@@ -110,7 +110,7 @@ Layer = Annotated[Dense | Transformer | Embedding | Experts, Field(discriminator
 
 
 class Collective(_Part):
-    """An all-reduce given as it is."""
+    """An explicit all-reduce."""
 
     id: Name
     ranks: Ranks = "all"
@@ -118,7 +118,7 @@ class Collective(_Part):
 
 
 class Bytes(_Part):
-    """Point-to-point bytes given as they are: from src to dst, or from each of `among` to each other."""
+    """Explicit point-to-point bytes: from src to dst, or from each of `among` to each other."""
 
     src: Rank | None = None
     dst: Rank | None = None
@@ -133,7 +133,8 @@ class Bytes(_Part):
 
 
 class Workload(_Part):
-    """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a port where the job is at home."""
+    """A file of `testbed.workload/1`. batch: samples per replica and iteration; rate_gbps: of a port of the network it was written
+    for."""
 
     schema_id: Annotated[Literal["testbed.workload/1"], Field(alias="schema")]
     name: Name

@@ -243,7 +243,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
 
         from orchestrator.cli import designtext
         from orchestrator.cli.explaining import explained
-        from orchestrator.plan.design.design import document
+        from orchestrator.plan.design.document import document
         from orchestrator.plan.design.placement import apart, owner_for, shared, taken
         from orchestrator.plan.reader import read_plan
         from orchestrator.session import load_lab

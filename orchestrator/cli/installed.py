@@ -93,7 +93,7 @@ def examples(
 
 @verb(app, "schema", "Print the JSON Schema of a file format.", examples="testbed schema plan > plan.schema.json")
 def schema(call: Call, what: Annotated[Schema, typer.Argument(help="The file format.")] = Schema.plan) -> Result:
-    from orchestrator.plan.reader import json_schema
+    from orchestrator.plan.edges import json_schema
     from orchestrator.results import Json
 
     found = cast(dict[str, Json], json_schema())

@@ -11,7 +11,7 @@ from orchestrator.cli.completing import hosts
 from orchestrator.cli.shared import require_running_lab
 
 if TYPE_CHECKING:
-    from orchestrator.inventory.lab import Host
+    from orchestrator.inventory.hosts import Host
     from orchestrator.results import Json
 
 Name = Annotated[str, typer.Argument(metavar="HOST", help="Which host.", autocompletion=hosts)]

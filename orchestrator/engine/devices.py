@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from drivers.api import Attenuator, CircuitSwitch, JobQueue, Persistence, PortControl, PowerMeter
 from optics import Circuit, Dbm, DeviceName, Missing, Port, TestbedError
 from optics.plain import counted, did_you_mean
-from orchestrator.fabric.lightpath import LightMap, loss_db
-from orchestrator.fabric.transition import Held
+from orchestrator.fabric.lightpath import Held, LightMap, loss_db
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
 from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossChange, PowerReport

@@ -18,9 +18,9 @@ from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.engine.guard import process as guardfile
 from orchestrator.engine.guard.process import GuardState
 from orchestrator.fabric.circuits import receivers, settings
-from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.lookahead import prewired
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan

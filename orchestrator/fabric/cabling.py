@@ -1,4 +1,4 @@
-"""Who is at the other end of each fibre, against who is planned there: swapped and misplaced fibres are named. Pure."""
+"""Finds swapped and misplaced fibres: which transmitter each receiver sees, compared with the plan. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.fabric.lightpath import Held, LightMap
 from orchestrator.inventory.lab import Lab
 
 Hears: TypeAlias = Mapping[HostPort, HostPort | None]
-"""Receiver -> the transmitter whose light arrives there, None: nobody's."""
+"""Receiver -> the transmitter whose light arrives there, None if none is known."""
 MOST_SWAPS = 8
-"""So many exchanges are looked for at once; more than that is no slip of a hand, and each receiver is named instead."""
+"""Swaps searched for in one check; with more faults than this, each receiver is reported by itself."""
 
 
 def senders(links: Iterable[Link]) -> dict[HostPort, HostPort]:
-    """Receiver -> the transmitter planned to be heard there."""
+    """Receiver -> its planned transmitter."""
     found: dict[HostPort, HostPort] = {}
     for link in links:
         found[link.b] = link.a
@@ -28,20 +28,20 @@ def senders(links: Iterable[Link]) -> dict[HostPort, HostPort]:
 
 
 def led(held: Held, lab: Lab) -> dict[HostPort, HostPort]:
-    """Receiver -> transmitter, as the settings of the devices lead light if every fibre is where the inventory says."""
+    """Receiver -> transmitter, from the devices' settings, if every fibre is where the inventory says."""
     return {trace.receiver: trace.transmitter for trace in LightMap(held, lab).traces() if trace.receiver is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Two fibres in each other's sockets at their devices: the whole cables, or only the halves that enter or leave there."""
+    """Two fibres in each other's sockets at their devices: both strands of the cables, or only the one that enters or leaves."""
 
     ends: Literal["both", "enters", "leaves"]
     one: HostPort
     other: HostPort
 
     def other_than(self, port: HostPort, half: Literal["enters", "leaves"]) -> HostPort:
-        """Whose socket `port`'s fibre is in, on that half."""
+        """The port whose socket the fibre of `port` is in, on that strand."""
         if self.ends not in ("both", half):
             return port
         return self.other if port == self.one else self.one if port == self.other else port
@@ -53,7 +53,7 @@ class Swap:
         return f"{self.one} and {self.other} are swapped at {' and '.join(devices)}{half}"
 
     def likelihood(self, lab: Lab) -> tuple[object, ...]:
-        """Orders swaps that explain the same: ports of one host first, then plugs of one device, then whole cables."""
+        """Sort key for swaps that explain the same symptoms: ports of one host first, then of one device, then whole cables."""
         same_device = lab.fibres[self.one].device == lab.fibres[self.other].device
         return (self.one.host != self.other.host, not same_device, self.ends != "both", self.one, self.other)
 
@@ -61,7 +61,7 @@ class Swap:
 def predicted(
     planned: Mapping[HostPort, HostPort], swaps: Iterable[Swap], receivers: Iterable[HostPort]
 ) -> dict[HostPort, HostPort | None]:
-    """Whom each receiver hears if these fibres are swapped and the devices lead light as in `planned`."""
+    """The transmitter each receiver sees if these fibres are swapped and the devices switch light as in `planned`."""
     done = tuple(swaps)
     found: dict[HostPort, HostPort | None] = {}
     for receiver in receivers:
@@ -76,7 +76,7 @@ def predicted(
 
 
 def candidates(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> Iterator[Swap]:
-    """Exchanges that would explain what some receiver hears instead of its planned sender."""
+    """Swaps that would explain why some receiver sees another transmitter than planned."""
     heard_at = {sender: receiver for receiver, sender in planned.items()}
     pairs: set[tuple[HostPort, HostPort]] = set()
     for receiver, seen in hears.items():
@@ -97,9 +97,10 @@ def candidates(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> 
 
 
 def swaps(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> tuple[tuple[Swap, tuple[Swap, ...]], ...]:
-    """The fewest exchanges of fibres that explain what is heard, each with others that would look the same; none if none do.
+    """The fewest swaps of fibres that explain what the receivers see, each with the swaps that would look the same; empty if none
+    do.
 
-    planned: who would be heard if every fibre were where the inventory says, for all receivers.
+    planned: the transmitter of every receiver if each fibre were where the inventory says.
     """
     receivers = tuple(hears)
 
@@ -131,12 +132,12 @@ def explained(
     lab: Lab,
     lit: Collection[HostPort] = (),
 ) -> tuple[str, ...]:
-    """One line for each swap that explains what is heard, then one for each planned receiver that is still not explained.
+    """One line for each swap that explains what the receivers see, then one for each planned receiver still unexplained.
 
-    led_to: as `led`, from the devices' own maps: a wrong cross-connect is told from a wrong fibre. lit: receivers with carrier.
+    led_to: as `led`, from the devices' own maps, to tell a wrong cross-connect from a wrong fibre. lit: receivers with carrier.
     """
     wrong = {receiver for receiver, sender in planned.items() if hears.get(receiver) != sender}
-    # Receivers of others, and idle ones, count too where somebody was heard there: half of a swap may show only at those.
+    # Foreign and idle receivers count too where a transmitter was seen: half of a swap may show only there.
     seen = {receiver: sender for receiver, sender in hears.items() if receiver in planned or sender is not None}
     found = swaps(led_to, seen, lab)
     guess = predicted(led_to, [swap for swap, _ in found], seen)
@@ -148,7 +149,7 @@ def explained(
     for receiver in sorted(wrong):
         heard, wanted = hears.get(receiver), planned[receiver]
         if found and guess.get(receiver) == heard and led_to.get(receiver) == wanted:
-            continue  # by what was said above
+            continue  # by a swap reported above
         if heard is None:
             who = "has light, but nobody of this lab speaks there" if receiver in lit else "hears nobody"
             lines.append(f"{receiver}: {who}; {wanted} is planned")

@@ -1,50 +1,51 @@
-"""Which way each circuit takes: fewest devices, then least loss; no port twice, no spectrum twice. Pure.
+"""The path of each circuit: fewest devices, then least loss; no port and no spectrum used twice. Pure.
 
-One device is the common case and needs no search. Over trunks each circuit is routed by itself; circuits that then want the same
-port or the same spectrum are taken up and routed again at rising cost of what they contend for (the negotiation of McMurchie and
-Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared out whatever the order of the plan. Circuits that are lit
-already take no part in it unless there is no other way. A device that needs a second or more for each move is asked for as few
-moves as possible, and for moves in the dark rather than such that darken somebody: so light goes where it was wired ahead.
+A circuit over one device, the common case, needs no search. Over trunks each circuit is routed by itself; circuits that then
+contend for a port or for spectrum are removed and routed again at a rising cost of what they contend for (negotiated congestion,
+as in McMurchie and Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared whatever the order of the plan. Circuits
+that are already lit are moved only if there is no other solution. On a device that needs a second or more for each move, paths
+with few moves are preferred, and moves that interrupt no light: so light takes the paths that were wired ahead.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from optics import Circuit, CrossConnect, DeviceName, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
-from orchestrator.fabric.lightpath import MAX_PASSES, Held, LightMap, loss_db
+from optics import Circuit, CrossConnect, HostPort, Infeasible, Port, Setting, SpectralRoute, clash
+from orchestrator.fabric.lightpath import MAX_PASSES, Held, LightMap, lit, loss_db
+from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 
 TURNS = 40
-"""Rounds of negotiation; a handful settle every fabric tried, an impossible one is given up after these."""
+"""Rounds of negotiation before the search gives up; every fabric tried settles within a handful."""
 FOREIGN = 1_000_000
-"""Cost of a port that somebody else's circuit holds: any way around it is better."""
+"""Cost of a port that a foreign circuit uses: any path around it is cheaper."""
 DARK_MOVES = 1_000
-"""Cost, in moves, of waiting in the dark for a slow device to free a port that carries light."""
+"""Cost, in moves, of taking a port on a slow device that carries light."""
 
 Way: TypeAlias = tuple[HostPort, HostPort]
 Side: TypeAlias = tuple[str, Port]
 
 
 def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
-    """The light path between two ports of an otherwise empty lab, and its expected loss. Raises: Infeasible - there is none."""
+    """The light path between two ports of an otherwise empty lab, and its expected loss. Raises: Infeasible."""
     return route([(transmitter, receiver)], lab)[0]
 
 
 def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
     """A path for each transmitter and receiver, in the order given.
 
-    live: what the devices hold; light that arrives already keeps its way, if the rest finds one beside it. foreign: settings of
-    others, whose ports are avoided where there is another way (the transition refuses the rest, naming them).
-    Raises: Infeasible - a circuit has no way at all, or two contend for a port or for spectrum and no way around was found.
+    live: what the devices hold; circuits that are lit keep their paths if the others can be routed around them. foreign: settings
+    this slice does not own, whose ports are avoided where there is another path (the transition refuses the rest by name).
+    Raises: Infeasible - a circuit has no path, or two contend for a port or for spectrum and no other path was found.
     """
-    lit = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
-    paths = [lit.get(way) or direct(way, lab) for way in wanted]
+    live_paths = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
+    paths = [live_paths.get(way) or direct(way, lab) for way in wanted]
     searched = [index for index, path in enumerate(paths) if path is None]
-    lasting = [index for index, way in enumerate(wanted) if way in lit]
+    lasting = [index for index, way in enumerate(wanted) if way in live_paths]
     if searched:
         for movable in (searched, searched + lasting):
             negotiation = _Negotiation(wanted, lab, foreign or {}, live or {})
@@ -64,9 +65,9 @@ def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: He
 
 
 def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
-    """The one setting that joins two ports of one device, None where light must pass several times.
+    """The one setting that connects two ports of one device, None where light must pass several settings.
 
-    Raises: Infeasible - a port has no fibre; no path leads from the one to the other; the transmitter's slot is not known.
+    Raises: Infeasible - a port has no fibre; no path connects the two; the transmitter's slot is not known.
     """
     transmitter, receiver = way
     for port in way:
@@ -79,7 +80,7 @@ def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
         if sends.device != receives.device:
             where = f"{transmitter} is on {sends.device}, {receiver} is on {receives.device}"
         else:
-            where = f"{sends.device} cannot lead light from {sends.enters.label} to {receives.leaves.label}"
+            where = f"{sends.device} cannot connect {sends.enters.label} to {receives.leaves.label}"
         raise Infeasible(f"{transmitter}->{receiver}: no fibre path: {where}")
     return None
 
@@ -105,8 +106,7 @@ class _Negotiation:
         for setting in self.there:
             for side in _sides(setting):
                 self.plugged.setdefault(side, []).append(setting)
-        traces = LightMap(live, lab).traces() if self.there else ()
-        self.lit = frozenset(setting for trace in traces if trace.receiver is not None for setting in trace.path)
+        self.lit = lit(live, lab) if self.there else frozenset()
         self.paths: dict[int, tuple[Setting, ...]] = {}
         self.users: dict[Side, dict[Setting, set[int]]] = {}
         self.others: dict[Side, list[Setting]] = {}
@@ -132,7 +132,7 @@ class _Negotiation:
                     del self.users[side][setting]
 
     def contenders(self, setting: Setting, index: int) -> set[int]:
-        """The circuits whose settings cannot be beside this one."""
+        """The circuits whose settings clash with this one."""
         return {
             user
             for side in _sides(setting)
@@ -151,14 +151,14 @@ class _Negotiation:
         return cost
 
     def moves(self, setting: Setting) -> int:
-        """What a slow device must move for the setting; nothing where it is there, or the device is a fast one."""
+        """Moves a slow device makes for the setting; 0 if it holds the setting already, or is a fast device."""
         if setting.ingress.device not in self.slow or setting in self.there:
             return 0
         held = {other for side in _sides(setting) for other in self.plugged.get(side, ()) if clash(setting, other) is not None}
         return 1 + sum(1 + DARK_MOVES * (other in self.lit) for other in held)
 
     def search(self, index: int) -> tuple[Setting, ...]:
-        """The cheapest way now: least contended, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
+        """The cheapest path now: least contention, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
         way, lab = self.wanted[index], self.lab
         start, goal = lab.fibres[way[0]].enters, lab.fibres[way[1]].leaves
         open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
@@ -193,7 +193,7 @@ class _Negotiation:
         raise Infeasible(f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
 
     def settle(self, movable: Sequence[int]) -> bool:
-        """Route again whoever contends, until nobody does (True) or the turns are over."""
+        """Route contending circuits again until none contend (True) or the rounds are used up (False)."""
         for self.turn in range(2, TURNS + 2):
             fighting = [index for index in movable if any(self.contenders(s, index) for s in self.paths[index])]
             if not fighting:
@@ -213,10 +213,10 @@ def _sides(setting: Setting) -> tuple[Side, Side]:
     return ("in", setting.ingress), ("out", setting.egress)
 
 
-def _alone(found: Iterable[Circuit], lab: Lab) -> None:
-    """No two circuits need one port, or overlapping spectrum of it, and none hears another's light.
+def _alone(found: Sequence[Circuit], lab: Lab) -> None:
+    """Check that no two circuits need the same port, or overlapping spectrum of it, and that none receives another's light.
 
-    Raises: Infeasible - two do; circuits, port and slots are named.
+    Raises: Infeasible - naming circuits, port and slots.
     """
     users: dict[Side, dict[Setting, Circuit]] = {}
     for way in found:
@@ -238,22 +238,14 @@ def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, p
     return f"{one} and {other} both need {port}{over}"
 
 
-def _strays(found: Iterable[Circuit], lab: Lab) -> None:
-    """Behind a coupler an ordinary cross-connect carries everybody's light: nobody may hear two transmitters."""
-    ways = list(found)
-    held: Mapping[DeviceName, set[Setting]] = {device: set() for device in lab.devices}
-    for way in ways:
-        for setting in way.path:
-            held[setting.ingress.device].add(setting)
-    planned = {way.transmitter: way for way in ways}
-    hears = {way.receiver: way for way in ways}
+def _strays(found: Sequence[Circuit], lab: Lab) -> None:
+    """Behind a coupler an ordinary cross-connect carries the light of all its fibres: no receiver may get two transmitters."""
+    planned = {circuit.transmitter: circuit for circuit in found}
+    hears = {circuit.receiver: circuit for circuit in found}
+    held = per_device(setting for circuit in found for setting in circuit.path)
     for trace in LightMap(held, lab).traces():
         if trace.receiver is None or (own := hears.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
             continue
-        shared = next(iter(_common(trace.path, own.path)), trace.path[0])
+        shared = next((setting for setting in trace.path if setting in own.path), trace.path[0])
         mine = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
-        raise Infeasible(f"{own}: {trace.receiver} would hear {trace.transmitter} too: both pass {shared}{mine}")
-
-
-def _common(one: Sequence[Setting], other: Sequence[Setting]) -> Iterator[Setting]:
-    return (setting for setting in one if setting in other)
+        raise Infeasible(f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{mine}")

@@ -1,20 +1,22 @@
-"""From links to light: circuits, the settings that make them, and the links that settings make. Pure."""
+"""Links, the circuits that carry them, the settings that make circuits; and back from settings to links. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from optics import Circuit, DeviceName, HostPort, Link, LinkKind, Setting
+from optics import Circuit, HostPort, Link, LinkKind
 from orchestrator.fabric.circuit_routing import circuit, route
 from orchestrator.fabric.lightpath import Held, LightMap, among
+from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 
 __all__ = ["circuit", "circuits", "foreign_ports", "live_links", "over_budget", "settings"]
 
 
 def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
-    """The circuits of these links, a duplex link being two, an electrical one none. live, foreign, Raises: as `routing.route`."""
+    """The circuits of these links, two for a duplex link, none for an electrical one. live, foreign, Raises: as
+    `circuit_routing.route`."""
     wanted: list[tuple[HostPort, HostPort]] = []
     for link in links:
         if lab.electrical(link):
@@ -25,13 +27,9 @@ def circuits(links: Iterable[Link], lab: Lab, live: Held | None = None, foreign:
     return route(wanted, lab, live, foreign)
 
 
-def settings(wanted: Iterable[Circuit]) -> Mapping[DeviceName, frozenset[Setting]]:
+def settings(wanted: Iterable[Circuit]) -> Held:
     """What each device must hold for these circuits; devices that need nothing are absent."""
-    per_device: dict[DeviceName, set[Setting]] = {}
-    for way in wanted:
-        for setting in way.path:
-            per_device.setdefault(setting.ingress.device, set()).add(setting)
-    return {device: frozenset(found) for device, found in sorted(per_device.items())}
+    return dict(sorted(per_device(setting for circuit in wanted for setting in circuit.path).items()))
 
 
 def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit, ...]:
@@ -58,7 +56,7 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
 
 
 def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
-    """The host ports that settings we do not own light up or listen to: not to be chosen for a link of ours."""
+    """The host ports that settings we do not own transmit from or receive at; our links must not use them."""
     ends = LightMap(observed, lab).ends()
     found: set[HostPort] = set()
     for device, held in observed.items():
@@ -69,5 +67,5 @@ def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
 
 
 def receivers(links: Iterable[Link]) -> tuple[HostPort, ...]:
-    """Host ports that the links bring light to."""
+    """The host ports that receive light over these links, sorted."""
     return tuple(sorted({p for link in links for p in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,))}))

@@ -1,6 +1,6 @@
-"""What to do when planned links lose their light: which are dead, how traffic goes round them, who is cut off. Pure.
+"""When planned links lose their light: which are dead, how traffic is rerouted, which hosts are cut off. Pure.
 
-Times are monotonic seconds, handed in.
+Times are monotonic seconds, passed in by the caller.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from itertools import pairwise
 
 from optics import Circuit, HostName, HostPort, Link, LinkKind
 from optics.plan import FixedRoute, Ring, ring_steps
+from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.next_hops import distances, follow, graph, hops, lanes_of, next_hops
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, rules
 from orchestrator.inventory.lab import Lab
 
 HOLD_S = 3.0
-"""Light that came back must stay this long (s) before traffic uses it again; doubled with every further loss of the same link."""
+"""Light that returns must stay this long (s) before traffic uses it again; doubled with every further loss of the same link."""
 LONGEST_HOLD_S = 300.0
 FORGET_S = 900.0
-"""A link that was quiet for this long (s) begins with the short hold again."""
+"""After this long without a loss (s), a link starts with the short hold again."""
 
 
 def link_text(link: Link) -> str:
@@ -27,33 +28,28 @@ def link_text(link: Link) -> str:
     return f"{link.a}{'--' if link.kind is LinkKind.DUPLEX else '->'}{link.b}"
 
 
-def listening(links: Iterable[Link]) -> frozenset[HostPort]:
-    """Host ports that the links bring light to."""
-    return frozenset(port for link in links for port in ((link.a, link.b) if link.kind is LinkKind.DUPLEX else (link.b,)))
-
-
 def dead_links(links: Iterable[Link], carriers: Mapping[HostPort, bool]) -> frozenset[Link]:
-    """The links that carry nothing now. A port of which nothing is known counts as lit.
+    """The links that carry nothing now. A port without a known carrier state counts as lit.
 
-    A network card without receive light sends nothing either, so a port that should hear somebody and does not is dead both ways.
+    A network card without receive light sends nothing either, so a port that should receive light and does not is dead both ways.
     """
     links = tuple(links)
-    dark = {port for port in listening(links) if carriers.get(port) is False}
+    dark = {port for port in receivers(links) if carriers.get(port) is False}
     return frozenset(link for link in links if link.a in dark or link.b in dark)
 
 
-def dark_circuits(ways: Iterable[Circuit], carriers: Mapping[HostPort, bool]) -> tuple[Circuit, ...]:
+def dark_circuits(circuits: Iterable[Circuit], carriers: Mapping[HostPort, bool]) -> tuple[Circuit, ...]:
     """The circuits whose receiver sees no light."""
-    return tuple(way for way in ways if carriers.get(way.receiver) is False)
+    return tuple(circuit for circuit in circuits if carriers.get(circuit.receiver) is False)
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """How traffic goes while `dead` links are dark.
+    """How traffic is routed while `dead` links are dark.
 
-    groups: hosts that reach each other, the largest first; more than one means that somebody is cut off. pairs: ordered pairs the
-    plan joins, `lost` of them without a way now. rings: steps of the job's rings that go round, in words. dropped: fixed routes
-    over a dead link, off meanwhile; kept_routes: the others.
+    groups: hosts that reach each other, the largest first; more than one means that hosts are cut off. pairs: ordered pairs the
+    plan connects, `lost` of them without a path now. rings: steps of the job's rings that are rerouted. dropped: fixed routes over
+    a dead link, not used meanwhile; kept_routes: the others.
     """
 
     dead: frozenset[Link]
@@ -67,17 +63,17 @@ class Detour:
     kept_routes: tuple[FixedRoute, ...]
 
     def words(self) -> list[str]:
-        """What an operator should know of it, a sentence each."""
+        """What an operator should know, one line each."""
         found = []
         if len(self.groups) > 1:
             main, *others = self.groups
             if len(main) > 1:
                 found += [f"cut off: {', '.join(group)}; {len(main)} hosts stay joined" for group in others]
             else:
-                found.append(f"{self.lost} of {self.pairs} pairs of hosts have no way left")
+                found.append(f"{self.lost} of {self.pairs} pairs of hosts have no path left")
         if self.rings:
-            found.append(f"ring steps that go round: {', '.join(self.rings)}")
-        found += [f"fixed route {'-'.join(route.path)} is off meanwhile" for route in self.dropped]
+            found.append(f"rerouted ring steps: {', '.join(self.rings)}")
+        found += [f"fixed route {'-'.join(route.path)} is not used meanwhile" for route in self.dropped]
         return found
 
 
@@ -89,7 +85,8 @@ def detour(
     fixed: Iterable[FixedRoute] = (),
     rings: Sequence[Ring] = (),
 ) -> Detour:
-    """The rules that leave `dead` links out; a pair without another way keeps its old one. With nothing dead, the plan's own rules.
+    """The rules that leave `dead` links out; a pair without another path keeps its old one. With no dead links, the plan's own
+    rules.
 
     Raises: Infeasible - a MAC is not known.
     """
@@ -114,7 +111,7 @@ def detour(
 
 
 def _steps(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
-    """From which host to which the links lead."""
+    """The ordered pairs of hosts that a link joins."""
     return frozenset((hop.out.host, hop.into.host) for ways in graph(links).values() for hop in ways)
 
 
@@ -123,13 +120,13 @@ def _possible(fixed: Iterable[FixedRoute], steps: Collection[tuple[HostName, Hos
 
 
 def reaching(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
-    """Ordered pairs of hosts between which these links lead."""
+    """The ordered pairs of hosts that these links connect, over other hosts too."""
     leaving = graph(links)
     return frozenset((host, target) for target in leaving for host in distances(leaving, target) if host != target)
 
 
 def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName]]) -> tuple[tuple[HostName, ...], ...]:
-    """Hosts that reach each other both ways, the largest group first."""
+    """Hosts that reach each other in both directions, the largest group first."""
     found: list[list[HostName]] = []
     for host in hosts:
         group = next((g for g in found if (host, g[0]) in left and (g[0], host) in left), None)
@@ -140,12 +137,12 @@ def _groups(hosts: Iterable[HostName], left: Collection[tuple[HostName, HostName
     return tuple(tuple(group) for group in sorted(found, key=len, reverse=True))
 
 
-def questions(way: Detour, lab: Lab, answering: Collection[HostName]) -> list[Mapping[HostName, Mapping[str, int | None]]]:
-    """What to probe to see that the detour carries: per lane, each host's addresses to ask and the hops they are away."""
+def questions(detour: Detour, lab: Lab, answering: Collection[HostName]) -> list[Mapping[HostName, Mapping[str, int | None]]]:
+    """What to probe to verify the detour: per lane, the addresses each host probes, with their distance in hops."""
     found: list[Mapping[HostName, Mapping[str, int | None]]] = []
     for lane in range(lanes_of(lab)):
         asked: dict[HostName, dict[str, int | None]] = {}
-        for (source, target), count in hops(way.alive, lab, way.kept_routes, lane=lane).items():
+        for (source, target), count in hops(detour.alive, lab, detour.kept_routes, lane=lane).items():
             if source in answering and target in answering:
                 asked.setdefault(source, {})[lab.hosts[target].lane_address(lane)] = count
         found.append(asked)
@@ -155,7 +152,7 @@ def questions(way: Detour, lab: Lab, answering: Collection[HostName]) -> list[Ma
 def broken(
     before: Iterable[Link], dead: Collection[Link], lab: Lab, fixed: Iterable[FixedRoute] = (), rings: Sequence[Ring] = ()
 ) -> int:
-    """How many pairs of hosts, counted per lane, lose their way if `dead` links go dark under the routes over `before`."""
+    """How many pairs of hosts, counted per lane, lose their path if `dead` links go dark under the routes over `before`."""
     before = tuple(before)
     chosen = next_hops(before, lanes_of(lab), _possible(fixed, _steps(before)), rings)
     ends = {port for link in dead for port in (link.a, link.b)}
@@ -164,7 +161,7 @@ def broken(
 
 @dataclass
 class FlapDamping:
-    """Which links traffic may use: one that loses its light is out at once, and in again when the light stayed for its hold time.
+    """Which links traffic may use: one that loses its light is out at once, and back once the light has stayed for its hold time.
 
     However a link flaps, it moves routes at most twice per hold time, and the hold time doubles with each loss up to `longest_s`.
     """
@@ -178,7 +175,7 @@ class FlapDamping:
     _dark: frozenset[Link] = frozenset()
 
     def see(self, dark: Collection[Link], now: float) -> None:
-        """Note which links are dark at `now`."""
+        """Record which links are dark at `now`."""
         for link in set(dark) - self._dark:
             calm = now - self._lost_at.get(link, now) > self.forget_s
             self.losses[link] = 1 if calm else self.losses.get(link, 0) + 1
@@ -199,11 +196,11 @@ class FlapDamping:
         return self._dark | self._lit_at.keys()
 
     def due(self) -> float | None:
-        """When the next link that is lit again may be used, None if none waits."""
+        """When the next link that is lit again may be used, None if none is waiting."""
         return min((at + self.hold(link) for link, at in self._lit_at.items()), default=None)
 
     def forget(self) -> None:
-        """Begin anew: another plan is up."""
+        """Clear all history: another plan is up."""
         self.losses.clear()
         self._lost_at.clear()
         self._lit_at.clear()

@@ -1,4 +1,4 @@
-"""Where light goes: from the settings that devices hold to the paths they make, over trunks from device to device. Pure."""
+"""Follows light through the settings that devices hold, over trunks from device to device. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from orchestrator.inventory.lab import Lab
 MAX_PASSES = 8
 """Light is followed through this many devices: four tiers up and down, more than any published fabric of circuit switches."""
 
-Held: TypeAlias = Mapping[DeviceName, Iterable[Setting]]
+Held: TypeAlias = Mapping[DeviceName, frozenset[Setting]]
+"""What each device holds, or should."""
 Route: TypeAlias = object
-"""What makes two settings the same whatever their attenuation; only to be compared."""
+"""A setting without its attenuation; only to be compared."""
 
 
 def route(setting: Setting) -> Route:
@@ -27,14 +28,14 @@ def routes(settings: Iterable[Setting]) -> frozenset[Route]:
 
 
 def among(settings: Iterable[Setting], known: Iterable[Setting]) -> frozenset[Setting]:
-    """Those of `settings` that are in `known` too, whatever their attenuation."""
+    """The settings that `known` contains too, at any attenuation."""
     listed = routes(known)
     return frozenset(setting for setting in settings if route(setting) in listed)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The way of one transmitter's light; `receiver` None: it ends in the dark, or where the inventory knows no fibre."""
+    """The path of one transmitter's light; `receiver` None: it ends at a port without a setting or without a known fibre."""
 
     transmitter: HostPort
     path: tuple[Setting, ...]
@@ -42,7 +43,7 @@ class Trace:
 
 
 class LightMap:
-    """Everything some devices hold, ready to follow light through."""
+    """The settings of some devices, indexed to follow light through them."""
 
     def __init__(self, held: Held, lab: Lab) -> None:
         self.lab = lab
@@ -52,7 +53,7 @@ class LightMap:
                 self._at.setdefault(setting.ingress, []).append(setting)
 
     def follow(self, ingress: Port, slot: Slot | None) -> tuple[Setting, ...]:
-        """The settings that light of `slot` meets from `ingress` on. Light of unknown slot ends at a spectral device."""
+        """The settings that light of `slot` passes from `ingress` on. Light of unknown slot ends at a spectral device."""
         path: list[Setting] = []
         at: Port | None = ingress
         while at is not None and len(path) < MAX_PASSES:
@@ -65,13 +66,13 @@ class LightMap:
         return tuple(path)
 
     def traces(self) -> Iterator[Trace]:
-        """The light of every transmitter that any setting takes on."""
+        """The path of every transmitter whose light reaches a setting."""
         for port, fibre in self.lab.fibres.items():
             if path := self.follow(fibre.enters, fibre.slot):
                 yield Trace(port, path, self.lab.receivers.get(path[-1].egress))
 
     def ends(self) -> Mapping[Setting, tuple[frozenset[HostPort], frozenset[HostPort]]]:
-        """For every setting: whose light it carries, and to whom, as far as the inventory knows."""
+        """For every setting: the transmitters whose light it carries and their receivers, as far as the inventory knows."""
         senders: dict[Setting, set[HostPort]] = {}
         hearers: dict[Setting, set[HostPort]] = {}
         for trace in self.traces():
@@ -81,7 +82,7 @@ class LightMap:
                     hearers.setdefault(setting, set()).add(trace.receiver)
         found = {}
         for setting in (setting for settings in self._at.values() for setting in settings):
-            if setting not in senders:  # light that comes from where the inventory knows no fibre, or whose slot it does not say
+            if setting not in senders:  # no known fibre brings light here, or its slot is not in the inventory
                 slot = setting.slot if isinstance(setting, SpectralRoute) else None
                 dark = self.follow(setting.ingress, slot) or (setting,)
                 receiver = self.lab.receivers.get(dark[-1].egress)
@@ -92,8 +93,13 @@ class LightMap:
         return found
 
 
+def lit(held: Held, lab: Lab) -> frozenset[Setting]:
+    """The settings passed by light that reaches a host."""
+    return frozenset(s for trace in LightMap(held, lab).traces() if trace.receiver is not None for s in trace.path)
+
+
 def passes(setting: Setting, slot: Slot | None) -> bool:
-    """Whether the setting lets all of that light through."""
+    """Whether the setting passes all light of `slot`."""
     return not isinstance(setting, SpectralRoute) or (slot is not None and setting.slot.holds(slot))
 
 

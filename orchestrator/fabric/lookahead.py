@@ -1,9 +1,9 @@
-"""What slow devices can do ahead of a change, in the dark: the look-ahead side of a patch panel. Pure.
+"""What slow devices can do ahead of a change without interrupting light: the look-ahead side of a patch panel. Pure.
 
-TopoOpt puts a 1x2 switch at every interface, before two ports of the panel: while light goes over one, the robot wires the other,
-and the change itself is a flip of milliseconds. Nothing here knows of sides. A setting of a slow device is *dark* when no light
-that reaches a host passes it; what a change makes there in the dark can be made before, and what it no longer needs there can stay
-plugged, as the way back, until its ports are wanted.
+TopoOpt puts a 1x2 switch at every interface, in front of two ports of the panel: while one carries light, the robot wires the
+other, and the change itself is a flip of milliseconds. Nothing here depends on sides. A setting of a slow device is *dark* when no
+light that reaches a host passes it; dark settings of a change can be made before it, and dark settings it no longer needs can stay
+connected, for the way back, until their ports are needed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from optics import Change, DeviceName, HostPort, Setting, clash
-from orchestrator.fabric.lightpath import Held, LightMap, among
+from orchestrator.fabric.lightpath import Held, LightMap, among, lit
 from orchestrator.fabric.move_order import ordered
 from orchestrator.fabric.transition import Transition
 from orchestrator.inventory.lab import Lab
 
 
-def lit(held: Held, lab: Lab) -> frozenset[Setting]:
-    """The settings that light on its way to a host passes."""
-    return frozenset(s for trace in LightMap(held, lab).traces() if trace.receiver is not None for s in trace.path)
-
-
-def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
-    """Settings of ours that nothing wants any more and may stay: on slow devices, dark once `wanted` is up, in nobody's way."""
+def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
+    """Owned settings that are no longer wanted and may stay: on slow devices, dark once `wanted` is up, clashing with nothing."""
     found: dict[DeviceName, frozenset[Setting]] = {}
     for device, held in observed.items():
         if not lab.slow(device):
@@ -43,8 +38,8 @@ def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[Device
     return {device: free - alight for device, free in found.items() if free - alight}
 
 
-def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[DeviceName, frozenset[Setting]]:
-    """What slow devices hold of ours, dark, beside what the plan that is up wants: wired for the next, or the way back."""
+def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
+    """Owned dark settings of slow devices that the current plan does not want: wired ahead, or kept for the way back."""
     alight = lit(observed, lab)
     found = {
         device: among(held, owned.get(device, ())) - among(held, wanted.get(device, ())) - alight
@@ -55,7 +50,8 @@ def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Mapping[Dev
 
 
 def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, Change]:
-    """What slow devices can do of `change` now so that no host sees any of it: make what is dark, taking out what is dark first."""
+    """The part of `change` that slow devices can do now, unseen by any host: make dark settings, removing dark ones in their
+    way."""
     slow = [device for device in change.changes if lab.slow(device)]
     if not slow:
         return {}
@@ -68,7 +64,7 @@ def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, C
         changes[device] = _of(device, free, blocked)
     before = _heard(observed, lab)
     after = {d: (frozenset(held) - changes[d].remove) | changes[d].add if d in changes else held for d, held in observed.items()}
-    # Light that would arrive where none did: its circuit is made with the rest of the change.
+    # Light that would reach a host that had none: its circuit is made with the rest of the change.
     early = {s for way, path in _heard(after, lab).items() if way not in before for s in path}
     for device in slow:
         kept = frozenset(changes[device].add - early)

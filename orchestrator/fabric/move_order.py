@@ -1,9 +1,9 @@
-"""In which order a device that moves one fibre at a time makes a change: ports dark for the shortest time, hosts joined for the
-longest. Pure.
+"""The order in which a device that moves one fibre at a time makes a change: ports dark for the shortest time, hosts connected for
+the longest. Pure.
 
-Settings that are broken and settings that are made hang together where they share a port. Each such chain is done without a pause,
-from one end to the other, and what a new circuit needs is freed just before it is made. Nothing reaches across chains, so their
-order decides only how long the hosts stay joined by what is still there: chains whose links nobody needs come first.
+Settings to remove and settings to make that share a port form a chain. Each chain is done without a pause, from one end to the
+other; the ports of a new circuit are freed just before it is made. Chains do not depend on each other, so their order decides only
+how long the hosts stay connected by what is still there: chains whose links are not needed come first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from optics import Change, DeviceName, HostName, Setting, clash
-from orchestrator.fabric.lightpath import Held, LightMap
+from orchestrator.fabric.lightpath import Held, LightMap, lit
 from orchestrator.fabric.transition import Transition
 from orchestrator.inventory.lab import Lab
 
@@ -21,23 +21,25 @@ Step: TypeAlias = tuple[HostName, HostName]
 """Light from one host to another."""
 Chain: TypeAlias = tuple[Setting, ...]
 EXACT_CHAINS = 8
-"""Up to this many chains every order is weighed (256 sets of them); beyond it a spanning forest says which come last."""
+"""Up to this many chains every order is evaluated (256 sets of them); beyond it a spanning forest decides which come last."""
 
 
 def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: Held, lab: Lab) -> Transition:
-    """The same change, each serial device's moves in order: what is `early` first, then as `ordered`.
+    """The same change with the moves of each serial device in order: those of `early` first, then as `ordered`.
 
-    What other devices break at once counts as gone.
+    What other devices remove at once counts as gone.
     """
     slow = [device for device in change.changes if lab.traits_of(device).at_once == 1]
     if not slow:
         return change
-    lit = [trace for trace in LightMap(observed, lab).traces() if trace.receiver is not None]
+    traces = [trace for trace in LightMap(observed, lab).traces() if trace.receiver is not None]
     changes = dict(change.changes)
     for device in slow:
         before = early.get(device, Change(device))
         asked = _rest(changes[device], before)
-        rest = [t for t in lit if not any(s in change.removed.get(s.ingress.device, ()) and s not in asked.remove for s in t.path)]
+        rest = [
+            t for t in traces if not any(s in change.removed.get(s.ingress.device, ()) and s not in asked.remove for s in t.path)
+        ]
         carried = {s: (t.transmitter.host, t.receiver.host) for t in rest if t.receiver for s in t.path if s in asked.remove}
         stay = [(t.transmitter.host, t.receiver.host) for t in rest if t.receiver and not asked.remove.intersection(t.path)]
         changes[device] = replace(changes[device], order=(*before.order, *ordered(asked, carried, stay)))
@@ -45,7 +47,7 @@ def in_order(change: Transition, early: Mapping[DeviceName, Change], observed: H
 
 
 def without(change: Transition, early: Mapping[DeviceName, Change]) -> Transition:
-    """The same transition once `early` is done: fewer changes are left, what is made and removed in all is the same."""
+    """What is left of the transition once `early` is done; `made` and `removed` still describe the whole."""
     if not early:
         return change
     left = {d: _rest(c, early[d]) if d in early else c for d, c in change.changes.items()}
@@ -60,8 +62,8 @@ def _rest(change: Change, early: Change) -> Change:
 def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay: Iterable[Step] = ()) -> tuple[Setting, ...]:
     """All settings of the change, each port free when it is reused, with the fewest dark port-moves (see `dark_moves`).
 
-    carried: the hosts that a setting to be removed joins; stay: those that are joined throughout. Among orders that are equally
-    dark the hosts stay joined for as long as possible. New circuits that need nothing freed come first, what is only removed last.
+    carried: the hosts that a setting to be removed connects; stay: those connected throughout. Among orders that are equally dark,
+    hosts stay connected for as long as possible. New circuits that need no port freed come first, settings only removed last.
     """
     chains = _chains(change)
     fresh = [chain for chain in chains if not change.remove.intersection(chain)]
@@ -76,7 +78,7 @@ def ordered(change: Change, carried: Mapping[Setting, Step] | None = None, stay:
 
 def dark_moves(order: Sequence[Setting], change: Change, lit: Collection[Setting] | None = None) -> int:
     """Dark time of an order, in moves times ports: a port of a lit circuit is dark from the start of the move that breaks it to the
-    end of the one that lights it again. Ports that stay dark afterwards are not counted: that is what was asked."""
+    end of the one that lights it again. Ports that stay dark afterwards are not counted: the plan asks for that."""
     lit = change.remove if lit is None else lit
     at = {setting: place for place, setting in enumerate(order)}
     return sum(
@@ -98,7 +100,7 @@ def _shared(one: Setting, other: Setting) -> int:
 
 
 def _chains(change: Change) -> list[Chain]:
-    """The settings that hang together by ports, each chain in its own best order; chains in the order of their first port."""
+    """The settings grouped by shared ports, each chain in its own best order; chains in the order of their first port."""
     users: dict[object, list[Setting]] = {}
     for setting in sorted(change.remove, key=str):
         for side in (("in", setting.ingress), ("out", setting.egress)):
@@ -125,7 +127,7 @@ def _chains(change: Change) -> list[Chain]:
 
 
 def _beside(new: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> list[Setting]:
-    """New settings that need one of the ports that `new` waits for to be freed."""
+    """New settings that need a port which `new` also waits for."""
     return [other for old in needs[new] for other in freed[old] if other != new]
 
 
@@ -139,7 +141,7 @@ def _group(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mappin
 
 
 def _sweep(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mapping[Setting, list[Setting]]) -> Chain:
-    """Along the chain: free what the next new setting still needs, make it, go on to its neighbour."""
+    """Walk the chain: free what the next new setting needs, make it, continue with its neighbour."""
     order: dict[Setting, None] = {}
     open_ = [start]
     while open_:
@@ -153,7 +155,7 @@ def _sweep(start: Setting, needs: Mapping[Setting, list[Setting]], freed: Mappin
 
 
 def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]) -> list[Chain]:
-    """The chains so that pairs of hosts that light joins now lose their ways as late as possible."""
+    """The chains in the order in which connected pairs of hosts lose their paths as late as possible."""
     cuts = [frozenset(carried[s] for s in chain if s in carried) for chain in chains]
     if len(chains) < 2 or not any(cuts):
         return chains
@@ -171,7 +173,7 @@ def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: 
 
 
 def _pairs(edges: Iterable[Step]) -> int:
-    """How many ordered pairs of hosts light leads between, over other hosts too."""
+    """How many ordered pairs of hosts are connected, over other hosts too."""
     onward: dict[HostName, set[HostName]] = {}
     for a, b in edges:
         onward.setdefault(a, set()).add(b)
@@ -187,7 +189,7 @@ def _pairs(edges: Iterable[Step]) -> int:
 
 
 def _forest_last(chains: list[Chain], carried: Mapping[Setting, Step], stay: Collection[Step]) -> list[Chain]:
-    """Chains without which what stays and the others still join everybody come first; of the rest, those that join most last."""
+    """Chains that the other links can do without come first; of the rest, those that connect the most hosts last."""
     parent: dict[HostName, HostName] = {}
 
     def root(host: HostName) -> HostName:
@@ -214,8 +216,8 @@ def _key(setting: Setting) -> tuple[object, ...]:
 
 
 def per_device_dark(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, float]:
-    """Expected dark time (s times ports) of the slow devices that darken anything, as `dark_port_s`."""
+    """Expected dark time (s times ports) of the slow devices whose moves interrupt light, as `dark_port_s`."""
     if not any(lab.slow(device) for device in change.changes):
         return {}
-    lit = {s for trace in LightMap(observed, lab).traces() if trace.receiver is not None for s in trace.path}
-    return {d: dark_port_s(c, lab, lit) for d, c in change.changes.items() if lab.slow(d)}
+    alight = lit(observed, lab)
+    return {d: dark_port_s(c, lab, alight) for d, c in change.changes.items() if lab.slow(d)}

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from optics import HostName, HostPort, Infeasible, Link, LinkKind
 from optics.plain import natural
-from optics.plan import FixedRoute, Job, Ring, ring_steps
+from optics.plan import FixedRoute, Ring, ring_steps
 from orchestrator.inventory.lab import Lab
 
 
@@ -30,18 +30,8 @@ Key: TypeAlias = tuple[HostName, HostName, int]
 NextHops: TypeAlias = Mapping[Key, Hop]
 
 
-@dataclass(frozen=True, slots=True)
-class RingPath:
-    """One ring as light: the hop of each step, from `order[i]` to `order[i + 1]`, and the lane whose addresses it uses."""
-
-    index: int
-    lane: int
-    order: tuple[HostName, ...]
-    hops: tuple[Hop, ...]
-
-
 def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
-    """The hops that leave each host; parallel links stand in the same order at both ends. Hosts in natural order."""
+    """The hops that leave each host; parallel links are in the same order at both ends. Hosts in natural order."""
     ways: list[tuple[tuple[HostPort, HostPort], Hop]] = []
     hosts: set[HostName] = set()
     for link in links:
@@ -146,41 +136,11 @@ def _ring_hops(leaving: Mapping[HostName, Sequence[Hop]], lanes: int, rings: Seq
     for (host, follower), taken in users.items():
         parallel = [hop for hop in leaving.get(host, ()) if hop.into.host == follower]
         if not parallel:
-            continue  # the link is dark for now: the lane goes round like any other traffic
+            continue  # the link is dark for now: the lane is routed like any other traffic
         rest = [lane for lane in range(lanes) if lane not in taken]
         for place, lane in enumerate([*sorted(taken), *rest]):
             found[host, follower, lane] = parallel[place % len(parallel)]
     return found
-
-
-def plan_rings(job: Job, links: Iterable[Link], lab: Lab, fixed: Iterable[FixedRoute] = ()) -> tuple[RingPath, ...]:
-    """Each ring of the job with the ports its steps leave and enter by, as `rules` will route them.
-
-    Raises: Infeasible - a step has no link.
-    """
-    links = tuple(links)
-    lanes = lanes_of(lab)
-    chosen = next_hops(links, lanes, fixed, job.orders)
-    paths = []
-    for index, order in enumerate(job.orders):
-        lane = index % lanes
-        hops = []
-        for host, follower in ring_steps(order):
-            hop = chosen.get((host, follower, lane))
-            if hop is None or hop.into.host != follower:
-                raise Infeasible(f"ring {index} steps from {host} to {follower}, but no link joins them")
-            hops.append(hop)
-        paths.append(RingPath(index, lane, tuple(order), tuple(hops)))
-    return tuple(paths)
-
-
-def edge_disjoint(paths: Sequence[RingPath]) -> tuple[str, ...]:
-    """Hops that more than one ring uses in the same direction, in words; empty when every ring has its links to itself."""
-    users: dict[Hop, list[int]] = {}
-    for path in paths:
-        for hop in path.hops:
-            users.setdefault(hop, []).append(path.index)
-    return tuple(f"rings {', '.join(map(str, rings))} share {hop}" for hop, rings in sorted(users.items()) if len(rings) > 1)
 
 
 def lanes_of(lab: Lab) -> int:

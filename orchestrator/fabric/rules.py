@@ -1,8 +1,8 @@
-"""What each host must be told so that traffic follows the plan's links. Pure: links, inventory and MACs in, rules out.
+"""The routing rules of each host, so that traffic follows the plan's links. Pure: links, inventory and MACs in, rules out.
 
 `kernel` hosts forward by ordinary routes with permanent neighbours. `npar-rdma` hosts follow the recipe of the TopoOpt testbed
-(hipersys-team/TopoOpt, testbed set-up): each NIC port has two functions, one whose MAC the NIC consumes as RDMA and one whose MAC
-the kernel sees; a frame for a relay is therefore addressed to the second one, and `tc` filters send it on.
+(hipersys-team/TopoOpt, testbed set-up): each NIC port has two functions. Frames to the MAC of the first are consumed as RDMA by the
+NIC, frames to the MAC of the second reach the kernel; a frame for a relay is addressed to the second, and `tc` filters forward it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import FixedRoute, Ring
 from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, hops, landings, lanes_of, next_hops
-from orchestrator.inventory.lab import Host, Lab
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.lab import Lab
 
 __all__ = [
     "Macs",
@@ -28,7 +29,6 @@ __all__ = [
     "TransitFilter",
     "drain_rules",
     "hops",
-    "rdma_address",
     "rules",
 ]
 
@@ -57,7 +57,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Neighbour:
-    """A permanent neighbour: frames for `address` on `interface` go to `mac`, without asking (ARP is silent across a dark link)."""
+    """A permanent neighbour: frames for `address` on `interface` go to `mac` without ARP, which gets no answer over a dark link."""
 
     address: str
     mac: str
@@ -142,7 +142,7 @@ def drain_rules(
 ) -> Mapping[HostName, Rules]:
     """The rules while the other old links are dark: surviving paths only; a pair without one keeps its old next hop.
 
-    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is dropped meanwhile.
+    `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is left out meanwhile.
     Raises: as `rules`.
     """
     old_links, kept_links, fixed_routes = tuple(old_links), tuple(kept_links), tuple(fixed_routes)
@@ -163,7 +163,7 @@ def _written(links: Sequence[Link], chosen: NextHops, lab: Lab, macs: Mapping[Ho
             found[host] |= _kernel(lab.hosts[host], lab.hosts[target], lane, hop, lab, macs)
     if len(kernel) < len(members):
         _npar(chosen, lab, macs, found)
-    return {host: frozenset(ours) for host, ours in found.items()}
+    return {host: frozenset(held) for host, held in found.items()}
 
 
 def _mac(macs: Mapping[HostPort, Macs], port: HostPort, *, eth: bool = False) -> str:
@@ -187,7 +187,7 @@ def _kernel(host: Host, target: Host, lane: int, hop: Hop, lab: Lab, macs: Mappi
 
 
 def _npar(chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs], found: Mapping[HostName, set[Rule]]) -> None:
-    """Own routes to each port a path lands on, and the filters of every relay on the way."""
+    """Routes to each port at which a path ends, and the filters of every relay on it."""
     for host, target in sorted({(host, target) for host, target, _ in chosen}):
         for port, path in landings(chosen, lab, host, target).items():
             first, address = path[0], lab.hosts[target].port_address(port)
@@ -209,15 +209,3 @@ def _filters(arrival: HostPort, target: HostName, onward: Hop, lab: Lab, macs: M
     mac = _mac(macs, onward.into, eth=onward.into.host != target)
     out = relay.ports[onward.out.number].interface
     return {TransitFilter(arriving, block, mac, out, protocol) for protocol in ("ip", "802.1Q")}
-
-
-def rdma_address(mine: Iterable[Rule], target: Host, lane: int = 0) -> str | None:
-    """The address under which `target` is reached by a host with these rules: which of its ports the path lands on; None if none.
-
-    Where several ports are reached, lane `l` takes the l-th of them modulo their number.
-    """
-    owned = {target.port_address(number): number for number in target.ports}
-    reached = sorted(
-        (owned[a], a) for rule in mine if isinstance(rule, RdmaRoute) and (a := rule.destination.split("/")[0]) in owned
-    )
-    return reached[lane % len(reached)][1] if reached else None

@@ -17,7 +17,7 @@ from agent.basics import VERSION
 from optics import Garbled, HostName, Locked, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.hosts import ssh
 from orchestrator.hosts.api import Hello, PortState
-from orchestrator.inventory.lab import Host
+from orchestrator.inventory.hosts import Host
 
 if TYPE_CHECKING:
     import paramiko

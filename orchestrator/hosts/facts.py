@@ -16,7 +16,7 @@ from typing import Any
 import agent
 import playbooks
 import workloads
-from orchestrator.inventory.lab import Host
+from orchestrator.inventory.hosts import Host
 
 PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])

@@ -12,7 +12,8 @@ from optics import HostName, Infeasible
 from optics.plan import Job, Traffic
 from orchestrator.hosts import render
 from orchestrator.hosts.facts import HOST_DEVICE, workload_digest
-from orchestrator.inventory.lab import Host, Lab
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.lab import Lab
 from workloads.options import OPTIONS
 
 MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next

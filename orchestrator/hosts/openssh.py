@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optics import HostName, Missing, TimedOut
 from orchestrator.hosts import ssh
-from orchestrator.inventory.lab import Host
+from orchestrator.inventory.hosts import Host
 
 CONNECT_S = 10.0
 """How long the host may take to accept the connection (s)."""

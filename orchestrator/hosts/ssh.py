@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from optics import HostName, Unreachable
-from orchestrator.inventory.lab import SshTarget
+from orchestrator.inventory.hosts import SshTarget
 
 if TYPE_CHECKING:
     import paramiko

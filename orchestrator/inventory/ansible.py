@@ -1,4 +1,4 @@
-"""Reads an Ansible YAML inventory as far as a lab needs it: groups, children, inherited variables, host ranges. Values only.
+"""Reads the part of an Ansible YAML inventory that a lab needs: groups, children, inherited variables, host ranges. Values only.
 
 Precedence is Ansible's: a child group overrides its parent, among groups of equal depth the later name wins, the host wins over
 all. Templates (`{{ }}`) are not evaluated, except `{{ inventory_hostname }}`.
@@ -20,7 +20,7 @@ _MAX_RANGE = 4096  # hosts one pattern may name; the project's largest lab has 2
 
 @dataclass
 class InventoryHost:
-    """One host: its variables after inheritance, and for each the path in the file where its value stands."""
+    """One host: its variables after inheritance, and for each the path of its value in the file."""
 
     name: str
     path: Path
@@ -37,7 +37,7 @@ class _Group:
 
 
 def read_inventory(document: Document, problems: Problems) -> dict[str, InventoryHost]:
-    """The hosts of the inventory in the order of the file; what is malformed goes to `problems`."""
+    """The hosts of the inventory in the order of the file; errors go to `problems`."""
     reader = _Reader(problems)
     if document.value is None:
         problems.add((), "the file is empty; wanted groups of hosts")

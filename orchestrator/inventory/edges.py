@@ -1,4 +1,4 @@
-"""What an inventory's files may say: the edges of the three files, checked by pydantic before anything becomes a value."""
+"""The schema of the three inventory files, checked by pydantic before anything becomes a value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HostEdge(Edge):
     @classmethod
     def _not_the_launchers(cls, names: list[str]) -> list[str]:
         if wrong := [name for name in names if re.fullmatch(LAUNCHERS, name)]:
-            raise ValueError(f"{', '.join(wrong)}: the hosts and the launcher set it; no plan does")
+            raise ValueError(f"{', '.join(wrong)}: set by the hosts and the launcher, not by plans")
         return names
 
     @field_validator("node_prefix")
@@ -75,7 +75,7 @@ class HostEdge(Edge):
 
 
 class SshEdge(Edge):
-    """The variables of Ansible's ssh connection that the fast path needs too."""
+    """The variables of Ansible's SSH connection that the warm SSH sessions use too."""
 
     ansible_host: str | None = None
     ansible_port: Annotated[int, Field(ge=1, le=65535)] = 22
@@ -107,7 +107,7 @@ class TraitsEdge(Edge):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f'"{pattern}" is no pattern of port labels: {error}') from None
+                raise ValueError(f'"{pattern}" is not a regular expression for port labels: {error}') from None
         return ways
 
 
@@ -192,7 +192,7 @@ class RackEdge(Edge):
 
 
 class SegmentEdge(Edge):
-    """Host ports cabled to packet switches that are not driven from here."""
+    """Host ports cabled to packet switches that the program does not configure."""
 
     name: Name
     ports: Annotated[list[Annotated[str, Field(pattern=PORT, description="a host port such as gpu01:p5")]], Field(min_length=2)]

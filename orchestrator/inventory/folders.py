@@ -1,4 +1,4 @@
-"""Inventory directories: which there are, and what is said of one that is not there."""
+"""Inventory directories: which exist, and the error for one that does not."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def beside(folder: Path) -> list[str]:
 
 
 def absent(inventory: Path) -> BadFile | None:
-    """What is wrong where `inventory` is no directory, or one without any of the files of an inventory; None: it may be one."""
+    """The error if `inventory` is not a directory or has none of the files of an inventory, else None."""
     near = did_you_mean(inventory.name, beside(inventory))
     if not inventory.exists():
         words = f"{inventory}: no such directory{near}"
     elif not inventory.is_dir():
-        words = f"{inventory}: not a directory; an inventory is one"
+        words = f"{inventory}: not a directory; an inventory is a directory"
     elif not any((inventory / name).exists() for name in FILES):
         words = f"{inventory}: not an inventory: it has no {', no '.join(FILES)}{near}"
     else:

@@ -1,4 +1,4 @@
-"""Ports as operators name them: the inventory knows which there are, and another spelling of one is no name of it. Pure."""
+"""Ports as operators name them, checked against the inventory. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from orchestrator.inventory.lab import Lab
 
 
 def no_fibre(word: str, lab: Lab) -> str:
-    """Empty if a cable of the inventory ends at the device port `word` (`ocs1:17`); otherwise why it names no port, in words.
+    """Empty if a cable of the inventory ends at the device port `word` (`ocs1:17`); otherwise why the name is refused.
 
-    Uncabled ports are refused too: what is said of them would protect nothing, and a spelling mistake looks the same.
+    Uncabled ports are refused too: to name one would have no effect, and a spelling mistake looks the same.
     """
     known = [str(port) for port in lab.cabled if port.device == word.partition(":")[0]]
     if word in known:
@@ -29,7 +29,7 @@ def host_port(word: str, lab: Lab) -> HostPort | None:
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
-    """Did-you-mean that takes numbers for what they are: west:01 is meant to be west:1, not the more similar west:101."""
+    """A suggestion that compares numbers as numbers: for west:01 it is west:1, not the textually closer west:101."""
     known = sorted(known)
     same = next((name for name in known if _plain(name) == _plain(word)), None)
     return f"; did you mean {same}?" if same else did_you_mean(word, known)

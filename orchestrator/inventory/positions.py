@@ -1,4 +1,4 @@
-"""Where in a user's file each value stands, so that every complaint has a line and a column. Text in, values and places out."""
+"""The position of each value in a user's file, so that every error has a line and a column. Text in, values and positions out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Path: TypeAlias = tuple[str | int, ...]
 Spot: TypeAlias = tuple[int, int]
 """Line and column, both counted from 1; the column counts characters, as editors do."""
 
-MAX_DEPTH = 64  # no file of ours nests deeper than 8; the limit keeps a hostile one from exhausting the stack
+MAX_DEPTH = 64  # valid files nest no deeper than 8; the limit keeps a hostile one from exhausting the stack
 MAX_NODES = 500_000  # a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000 nodes
 MAX_NUMBER = 64  # characters of a number in YAML: one in base 60 takes quadratic time to read
-MAX_LINES = 100  # of complaints about one file
+MAX_LINES = 100  # errors reported for one file
 _OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is asked for its better words
 
 
@@ -51,12 +51,12 @@ class Problems:
         self._found: list[tuple[Spot, str]] = []
 
     def add(self, path: Path, what: str, *, key: bool = False) -> None:
-        """Complain about the value at `path`, or with `key` about its key."""
+        """Report an error of the value at `path`, or with `key` of its key."""
         where = spell(path)
         self.at(self.document.spot(path, key=key), f"{where}: {what}" if where else what)
 
     def at(self, spot: Spot, what: str) -> None:
-        """Complain about a spot."""
+        """Report an error at a line and column."""
         self._found.append((spot, what))
 
     def __bool__(self) -> bool:
@@ -100,7 +100,7 @@ def read_json(text: str, name: str) -> Document:
     if reader.duplicates:
         problems = Problems(document)
         for path, spot, first in reader.duplicates:
-            problems.at(spot, f"{spell(path)}: the key stands twice, first in line {first[0]}")
+            problems.at(spot, f"{spell(path)}: the key appears twice, first in line {first[0]}")
         raise BadFile(problems.lines())
     return document
 
@@ -175,7 +175,7 @@ class _JsonReader:
         return result
 
     def items(self, end: str) -> Iterator[int]:
-        """Step through what stands between brackets; the caller reads one item per step."""
+        """Iterate over the items between brackets; the caller reads one item per step."""
         self.at += 1
         self.space()
         if self.peek() == end:
@@ -194,7 +194,7 @@ class _JsonReader:
             self.space()
             if self.peek() == end:
                 self.at = comma
-                self.fail(f"a comma stands before '{end}'")
+                self.fail(f"unexpected comma before '{end}'")
 
     def string(self) -> str:
         start, found = self.at, _STRING.match(self.text, self.at)
@@ -263,7 +263,7 @@ class _JsonReader:
 def read_yaml(text: str, name: str) -> Document:
     """Parse one YAML document with the safe subset of tags; unknown tags (`!vault`) become their plain text.
 
-    Raises: BadFile - not YAML, nested too deep, too large, or a key that stands twice in one mapping.
+    Raises: BadFile - not YAML, nested too deep, too large, or a key that appears twice in one mapping.
     """
     try:
         root = _compose(text, name)
@@ -285,7 +285,7 @@ def read_yaml(text: str, name: str) -> Document:
 def _within_limits(text: str, name: str) -> None:
     """Refuse what is too deep or too large before nodes are made of it: libyaml's composer calls itself and has no limit.
 
-    Raises: BadFile. yaml.YAMLError - the text is not YAML; what stands before that place is neither too deep nor too large.
+    Raises: BadFile. yaml.YAMLError - the text is not YAML; the text before that place is neither too deep nor too large.
     """
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
@@ -365,7 +365,7 @@ class _YamlReader:
                 continue
             if key in own:
                 first = self.keys[(*path, key)][0]
-                self.complain(key_node, f"{spell((*path, key))}: the key stands twice, first in line {first}")
+                self.complain(key_node, f"{spell((*path, key))}: the key appears twice, first in line {first}")
                 continue
             self.keys[(*path, key)] = (key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             own[key] = value_node

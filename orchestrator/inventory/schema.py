@@ -1,4 +1,4 @@
-"""Checks parsed files against pydantic models and says what is wrong in our words, at the user's line and column."""
+"""Checks parsed files against pydantic models; errors are in plain words, with the user's line and column."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(
 ) -> Model | None:
     """`value` as a `model`, or None after adding everything wrong with it to `problems`.
 
-    `path` is where `value` stands in the document; `place`, if given, maps a path inside the value to its path in the document.
+    `path`: the place of `value` in the document; `place`, if given, maps a path inside the value to its path in the document.
     """
     try:
         return model.model_validate(value)
@@ -60,7 +60,7 @@ def check(
 
 
 def attempt(model: type[Model], value: Any) -> Model | None:
-    """`value` as a `model` if it is one, else None: for checks that go on after `check` has complained."""
+    """`value` as a `model` if it is one, else None: for further checks after `check` has reported the errors."""
     try:
         return model.model_validate(value)
     except ValidationError:
@@ -118,19 +118,19 @@ OPTION = r"^[a-z][a-z0-9_]{0,62}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
 ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
 LAUNCHERS = r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
-"""Variables of a job that nobody but the launcher and the hosts set: which program runs, as whom, and where a rank stands."""
+"""Variables of a job that only the launcher and the hosts set: which program runs, as which user, and where each rank runs."""
 LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {
     NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
     END: "a host port such as gpu01:p1, or a host alone",
     PORT: "a host port such as gpu01:p1",
     INTERFACE: "the name of a Linux interface, at most 15 characters",
-    OPTION: "an option's name in small letters, digits and '_'",
+    OPTION: "an option name in lower-case letters, digits and '_'",
     VARIABLE: "the name of an environment variable",
-    ACCOUNT: "a user's name in small letters, digits, '_' and '-', at most 32",
+    ACCOUNT: "a user name in lower-case letters, digits, '_' and '-', at most 32",
     LINE: "one line of text, at most 4096 characters",
 }
-"""What each pattern of the files asks for, in words."""
+"""What each pattern requires, in words."""
 
 _KINDS = {
     "string_type": "text",
@@ -152,7 +152,7 @@ _LIMITS = {
 
 
 def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[str, bool, Path]:
-    """What to say, whether it is about the key, and the path to blame."""
+    """The message, whether it is about the key, and the path it is about."""
     kind, got, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return f"unknown field{did_you_mean(inner[-1], _fields(model, inner[:-1]))}", True, inner

@@ -1,4 +1,4 @@
-"""Electrical segments: host ports cabled to packet switches, which deliver by address and which nobody here drives. Pure."""
+"""Electrical segments: host ports cabled to packet switches, which the program does not configure. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Segment:
 
     @property
     def cables(self) -> Mapping[str, HostPort]:
-        """The host port at the end of each cable to these switches; a cable is called by switch and host."""
+        """The host port of each cable to these switches; a cable is named after segment and host."""
         return {cable_of(self.name, host): port for host, port in self.ports.items()}
 
     def rack(self, host: HostName) -> int:
@@ -52,7 +52,7 @@ class Segment:
         return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)
 
     def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
-        """What carries traffic from `a` to `b`, by name, and its rate (Mb/s): the two ports, and the uplinks between racks."""
+        """What limits traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
         yield f"{self.ports[a]} out", self.link_mbps
         if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
             for number, way in zip(ways, ("up", "down"), strict=True):
@@ -60,7 +60,7 @@ class Segment:
         yield f"{self.ports[b]} in", self.link_mbps
 
     def alone_mbps(self, a: HostName, b: HostName) -> float:
-        """What `a` can send `b` where nobody else sends (Mb/s)."""
+        """The rate at which `a` can send to `b` while no other host sends (Mb/s)."""
         return min(mbps for _, mbps in self.limits(a, b))
 
     @property
@@ -82,8 +82,8 @@ def read_segments(
 ) -> dict[str, Segment]:
     """The segments of fibres.yml, everything wrong with them added to `problems`.
 
-    ports: the port numbers of each well described host; host_names: all hosts, None where that is not known. taken: which names
-    and host ports have a cable already, and where.
+    ports: the port numbers of each valid host; host_names: all hosts, None if not known. taken: names and host ports that are
+    already used, and by which entry.
     """
     found: dict[str, Segment] = {}
     plugged: dict[object, str] = dict(taken)
@@ -91,7 +91,7 @@ def read_segments(
         path: Path = ("segments", index)
         place = f"segments[{index}]"
         if edge.name in plugged:
-            problems.add((*path, "name"), f"the name {edge.name} is taken already, by {plugged[edge.name]}")
+            problems.add((*path, "name"), f"the name {edge.name} is already used by {plugged[edge.name]}")
         plugged.setdefault(edge.name, place)
         members: dict[HostName, HostPort] = {}
         for at, text in enumerate(edge.ports):
@@ -104,11 +104,11 @@ def read_segments(
             elif host in ports and port.number not in ports[host]:
                 problems.add(where, f"{host} has no port {number} (it has {', '.join(map(str, ports[host]))})")
             elif host in members:
-                problems.add(where, f"{host} is at this segment already, by {members[host]}; a segment takes one port of a host")
+                problems.add(where, f"{host} is already at this segment, by {members[host]}; a segment takes one port per host")
             elif port in plugged:
-                problems.add(where, f"there is a cable at {port} already, {plugged[port]}")
+                problems.add(where, f"a cable at {port} is already defined by {plugged[port]}")
             elif (cable := cable_of(edge.name, host)) in plugged:
-                problems.add(where, f"the name of its cable, {cable}, is taken already, by {plugged[cable]}")
+                problems.add(where, f"the name of its cable, {cable}, is already used by {plugged[cable]}")
             members.setdefault(host, port)
             plugged.setdefault(port, place)
             plugged.setdefault(cable_of(edge.name, host), place)
@@ -119,7 +119,7 @@ def read_segments(
 
 
 def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Problems, path: Path) -> None:
-    """Racks part the hosts of their segment."""
+    """Each host of a segment with racks must be in exactly one of them."""
     seen: dict[HostName, int] = {}
     for index, rack in enumerate(edge.racks):
         for at, host in enumerate(rack.hosts):
@@ -127,10 +127,10 @@ def _racks(edge: SegmentEdge, members: Mapping[HostName, HostPort], problems: Pr
             if host not in members:
                 problems.add(where, f"{host} has no port at segment {edge.name}{did_you_mean(host, members)}")
             elif host in seen:
-                problems.add(where, f"{host} is in racks[{seen[host]}] already")
+                problems.add(where, f"{host} is already in racks[{seen[host]}]")
             seen.setdefault(host, index)
     if edge.racks and (lost := [host for host in members if host not in seen]):
-        problems.add((*path, "racks"), f"{_few(lost)} in no rack; every host of the segment is in one, or leave racks out")
+        problems.add((*path, "racks"), f"{_few(lost)} in no rack; list every host of the segment, or leave racks out")
 
 
 def _few(hosts: Sequence[HostName]) -> str:

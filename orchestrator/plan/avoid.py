@@ -1,4 +1,4 @@
-"""`--avoid`: ports, fibres, trunks and devices that a plan must do without, and the spare ports its links move to. Pure."""
+"""`--avoid`: ports, fibres, trunks and devices that a plan must not use, and the spare ports its links move to. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.plan.ports import assign_ports
 
 
 def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
-    """The plan, to be brought up without what `words` name. Raises: BadFile - as `read_avoid`."""
+    """The plan without what `words` name. Raises: BadFile - as `read_avoid`."""
     if not words:
         return plan
     avoid = read_avoid(words, lab)
@@ -23,9 +23,9 @@ def avoiding(plan: Plan, words: Sequence[str], lab: Lab) -> Plan:
 
 
 def read_avoid(words: Sequence[str], lab: Lab) -> Avoid:
-    """What an operator names: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk, a device; by its usual name.
+    """What the operator wants to avoid: a host port (gpu03:p1), a device port (ocs1:17), a fibre, a trunk or a device.
 
-    Raises: BadFile - a name the lab does not know; all of them at once.
+    Raises: BadFile - listing all names that are not in the lab.
     """
     problems: list[str] = []
     ports: set[HostPort] = set()
@@ -76,10 +76,10 @@ def without(lab: Lab, avoid: Avoid) -> Lab:
 def choose(
     wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], foreign: Collection[HostPort], avoid: Avoid
 ) -> tuple[Link, ...]:
-    """The links with their ports, as `assign.assign_ports`, without the ports to avoid.
+    """The links with their ports, as `ports.assign_ports`, without the ports to avoid.
 
-    A link that names one moves to a spare port of the same host; its other end moves too where that is the only way.
-    Raises: Infeasible - there is none, naming what is in the way and the nearest thing that would do.
+    A link that names one moves to a spare port of the same host; its other end moves too if there is no other solution.
+    Raises: Infeasible - naming what is in the way and the nearest alternative.
     """
     wanted = tuple(wanted)
     if not avoid.ports:
@@ -107,7 +107,7 @@ def _freed(wanted: Sequence[WantedLink], which: Collection[int], ports: Collecti
 
 
 def _in_the_way(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken: Collection[HostPort], avoid: Avoid) -> str:
-    """Why a link cannot move: what each other port of its hosts does."""
+    """Why a link cannot move: what each other port of its host is used for."""
     ends = [end for end in (link.a, link.b) if isinstance(end, HostPort)]
     named = next(end for end in ends if end in avoid.ports)
     peer = host_of(link.b if link.a == named else link.a)
@@ -124,7 +124,7 @@ def _in_the_way(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken:
         elif port in used:
             words.append(f"{port} carries {used[port]}")
         elif port in taken:
-            words.append(f"{port} carries a circuit that is not ours")
+            words.append(f"{port} carries a foreign circuit")
         elif (device := lab.fibres[port].device) not in meets:
             words.append(f"{port} is free, but {peer} has no free port at {device}")
         else:

@@ -1,4 +1,4 @@
-"""What a plan file may say: the edge of `testbed.plan/1`, checked by pydantic, and its JSON Schema."""
+"""The schema of a plan file, `testbed.plan/1`, checked by pydantic, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TransferEdge(Edge):
     src: str
     dst: str
     bytes: Annotated[int, Field(ge=1, le=_BIG)]
-    lane: Annotated[int, Field(ge=0, le=63, description="which of the addresses, and so which of the equal ways")] = 0
+    lane: Annotated[int, Field(ge=0, le=63, description="which of the addresses, and so which of the equal-cost paths")] = 0
 
 
 class TrafficEdge(Edge):
@@ -83,7 +83,7 @@ class TrafficEdge(Edge):
 
 
 class PredictedEdge(Edge):
-    """What the planner expects of the job on these links; shown beside what is measured."""
+    """What the planner predicts for the job on these links; shown next to the measured values."""
 
     iteration_ms: Figure | None = None
     compute_ms: Figure | None = None
@@ -127,7 +127,7 @@ class JobEdge(Edge):
         Field(description="variables that tune NCCL, gloo, OpenMP or torch; none that names a file, a library or a host"),
     ] = Field(default_factory=dict)
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves; its rings stand there")] = None
+    traffic: Annotated[TrafficEdge | None, Field(description="of a replay: what an iteration moves, with its rings")] = None
 
 
 class RouteEdge(Edge):
@@ -155,7 +155,7 @@ class AcceptanceEdge(Edge):
         float | None,
         Field(ge=-40, le=20, description="power wanted where light leaves the last device; spectral routes are attenuated to it"),
     ] = None
-    tolerance_db: Annotated[float, Field(ge=0.1, le=10, description="how far from target_dbm is near enough")] = 0.5
+    tolerance_db: Annotated[float, Field(ge=0.1, le=10, description="allowed deviation from target_dbm")] = 0.5
     light_window_db: Annotated[
         float | None,
         Field(gt=0, le=30, description="how far measured and expected loss may differ, instead of what the devices' numbers allow"),
@@ -177,10 +177,10 @@ class AcceptanceEdge(Edge):
 
 
 class TransitionEdge(Edge):
-    """How to get from the live map to this one."""
+    """How to change from the current circuits to those of the plan."""
 
     drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
-    revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that nobody confirmed in this time")] = 30.0
+    revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that is not confirmed within this time")] = 30.0
 
 
 class SegmentEdge(Edge):
@@ -207,7 +207,7 @@ class PlanEdge(Edge):
     routes: Annotated[list[RouteEdge], Field(max_length=65536)] = Field(default_factory=list)
     interchangeable: Annotated[
         Literal["all"] | list[list[str]],
-        Field(description="groups of hosts that may take each other's place with --relabel; all: those of the plan that are alike"),
+        Field(description="groups of hosts that --relabel may exchange; all: all equal hosts of the plan"),
     ] = Field(default_factory=list)
     acceptance: AcceptanceEdge = AcceptanceEdge()
     transition: TransitionEdge = TransitionEdge()

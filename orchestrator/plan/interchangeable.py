@@ -1,4 +1,4 @@
-"""Hosts that can take each other's place, and a plan whose hosts have. Pure."""
+"""Interchangeable hosts, and the text of a plan with some of them exchanged. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from optics import HostName, HostPort
 from orchestrator.inventory.lab import Lab
 
 Labels: TypeAlias = Mapping[HostName, HostName]
-"""Host of the plan -> host that takes its place."""
+"""Host in the plan -> host that takes its place."""
 
 
 def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
-    """What hosts must agree in to be interchangeable."""
+    """The properties in which interchangeable hosts agree."""
     it = lab.hosts[host]
     wired = {n: str(lab.fibres[HostPort(host, n)].device) for n in it.ports if HostPort(host, n) in lab.fibres}
     devices = ", ".join(f"p{n} at {device}" for n, device in wired.items())
@@ -34,7 +34,7 @@ def difference(one: HostName, other: HostName, lab: Lab) -> str:
 
 
 def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ...]:
-    """The hosts in groups that agree in their facts; hosts without their like are left out."""
+    """The hosts grouped by equal facts; hosts without an equal are left out."""
     groups: dict[tuple[object, ...], list[HostName]] = {}
     for host in dict.fromkeys(hosts):
         groups.setdefault(tuple(facts(host, lab).values()), []).append(host)
@@ -42,7 +42,7 @@ def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ..
 
 
 def relabelled_text(text: str, by: Labels) -> str:
-    """The same plan file with other hosts in their places: links, ranks, rings and routes follow the labels."""
+    """The same plan file with other hosts: links, ranks, rings and routes follow the labels."""
     if not by:
         return text
     body = json.loads(text)
@@ -67,7 +67,7 @@ def relabelled_text(text: str, by: Labels) -> str:
 
 
 def labels_between(text: str, other: str) -> dict[HostName, HostName] | None:
-    """The labels that make `other` out of `text`, None if it is another plan."""
+    """The labels that turn `text` into `other`, None if that is another plan."""
     try:
         one, two = json.loads(text), json.loads(other)
         by: dict[HostName, HostName] = {}

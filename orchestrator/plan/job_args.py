@@ -1,4 +1,4 @@
-"""A job's arguments against what its program takes, and what makes two jobs the same training."""
+"""Checks the arguments, variables and back-end of a job against its program and its hosts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.options import OPTIONS, size
 
 
 def check_program(job: JobEdge, lab: Lab, problems: Problems) -> None:
-    """Add every argument, variable and back-end of a plan's job that its program or its hosts do not take."""
+    """Report every argument, variable and back-end of a job that its program or its hosts do not accept."""
     _check_args(job.workload, job.args, problems)
     ranks = [lab.hosts[name] for name in job.ranks if name in lab.hosts]
     opened = set.intersection(*(set(host.job_env) for host in ranks)) if ranks else set()

@@ -1,6 +1,6 @@
 """Which environment variables a plan may set for its job: those that tune NCCL, gloo, OpenMP and torch, and to which values.
 
-A plan may come from a stranger, so a variable is here only if no value of its shape names a file, a library, a plugin, a program or
+Plans are not trusted, so a variable is listed only if no value of its shape can name a file, a library, a plugin, a program or
 a host. Sources: NCCL's user guide, "Environment Variables"; OpenMP 5.2, chapter 21; torch's "Distributed communication package" and
 "CUDA semantics". `testbed_job_env` in the inventory opens more.
 """
@@ -75,11 +75,12 @@ _SHAPES: tuple[tuple[str, str, str], ...] = (
     ("OFF, INFO or DETAIL", r"OFF|INFO|DETAIL", "TORCH_DISTRIBUTED_DEBUG"),
 )
 ALLOWED: Mapping[str, tuple[str, str]] = {name: (words, shape) for words, shape, names in _SHAPES for name in names.split()}
-"""Of each variable a plan may set: what its values are, in words and as a pattern."""
+"""Each variable a plan may set: its values in words and as a pattern."""
 
 
 def check_env(given: Mapping[str, str], opened: Collection[str], path: Path, problems: Problems) -> None:
-    """Add every variable in `given`, which stands at `path`, that a plan may not set to its value; `opened`: by the inventory."""
+    """Report every variable in `given` (at `path`) that a plan may not set, or not to its value. opened: allowed by the
+    inventory."""
     for name, value in given.items():
         place: Path = (*path, name)
         if name in opened:
@@ -87,7 +88,7 @@ def check_env(given: Mapping[str, str], opened: Collection[str], path: Path, pro
         if name not in ALLOWED:
             near = get_close_matches(name, ALLOWED, 1, 0.9)
             if re.fullmatch(LAUNCHERS, name):
-                why = "it says which program runs, as whom, or where a rank stands; the hosts and the launcher do"
+                why = "it sets which program runs, as which user, or on which host; only the hosts and the launcher may"
             elif near:
                 why = f"did you mean {near[0]}?"
             else:

@@ -1,4 +1,4 @@
-"""Notices a plan that was written for another lab, so that one sentence says so."""
+"""Recognises a plan that was written for another lab, and says so in one sentence."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.positions import Document, Path
 
 FEW_ENDS = 6
-"""Fewer wrong ends of links than this are mistakes in a plan for this lab; each is told at its place."""
+"""With fewer wrong ends of links than this, each is reported at its place instead."""
 
 
 def refuse_another_labs(document: Document, lab: Lab) -> None:
-    """Raises: BadFile - one sentence where half of what the plan links is not in the lab, instead of a line for each."""
+    """Raises: BadFile - one sentence if at least half of the ends the plan links are not in the lab."""
     links = document.value.get("links") if isinstance(document.value, Mapping) else None
     ends: dict[str, Path] = {}
     for index, link in enumerate(links if isinstance(links, list) else ()):

@@ -52,7 +52,7 @@ def _optical(wanted: Sequence[WantedLink], lab: Lab, live: Collection[Link], avo
 
 
 def _planes(lab: Lab) -> dict[DeviceName, DeviceName]:
-    """For each device, the first of those that trunks join it with."""
+    """For each device, the first of the devices that trunks connect it with."""
     plane = {device: device for device in lab.devices}
     for trunk in lab.trunks:
         one, other = plane[trunk.start.device], plane[trunk.end.device]
@@ -72,7 +72,7 @@ def _assign(problem: _Problem, live: Collection[Link]) -> tuple[Link, ...]:
         raise Infeasible(why, hint="name fewer links, or more ports and fibres in the inventory")
     found = problem.search({}, {index: problem.plane[lab.fibres[pin.a].device] for index, pin in pins.items()})
     if found is None:
-        hint = "name the ports in the plan (gpu01:p1) where you know a colouring, or take links out of the plan"
+        hint = "name ports in the plan (gpu01:p1) if you know an assignment, or remove links from the plan"
         raise Infeasible(problem.verdict(), hint=hint)
     return problem.improve(pins) or found
 
@@ -89,7 +89,7 @@ class _Problem:
         self.plane = plane if plane is not None else {device: device for device in lab.devices}
         self.named = {end for link in wanted for end in (link.a, link.b) if isinstance(end, HostPort)}
         self.avoid = avoid - self.named
-        self.exhausted = False  # the last search looked at every possibility
+        self.exhausted = False  # the last search was complete
 
     def pins(self, live: Collection[Link]) -> dict[int, Link]:
         """For each wanted link with a bare end, a live link between the same hosts that could stay as it is."""
@@ -147,7 +147,7 @@ class _Problem:
         return found
 
     def contradiction(self, pins: dict[int, Link]) -> str | None:
-        """A condition that every assignment must meet and none can, in words; None if no such condition fails."""
+        """A necessary condition that fails, in words; None if none does."""
         room, why = self.room(pins)
         if room is None:
             return why
@@ -165,7 +165,7 @@ class _Problem:
         for host, links in load.items():
             if links > ports[host]:
                 lost = sum(port.host == host for port in self.avoid)
-                more = f" ({lost} carry circuits that are not ours)" if lost else ""
+                more = f" ({lost} carry foreign circuits)" if lost else ""
                 return f"{host} needs {links} more ports for links without named ports, {ports[host]} are free{more}"
         return self._parity(room, needs)
 
@@ -193,7 +193,7 @@ class _Problem:
         return None
 
     def improve(self, pins: dict[int, Link]) -> tuple[Link, ...] | None:
-        """An assignment that keeps all live links but one, else as many as could be added in turn; None if none could."""
+        """An assignment that keeps all live links but one, else as many as can be added one by one; None if none can be kept."""
         tries = KEEPING_EFFORT // max(1, len(self.wanted))
         for dropped in sorted(pins)[:tries]:
             found = self.search({index: pin for index, pin in pins.items() if index != dropped}, quick=True)
@@ -209,7 +209,7 @@ class _Problem:
     def search(
         self, pins: dict[int, Link], prefer: Mapping[int, DeviceName] | None = None, *, quick: bool = False
     ) -> tuple[Link, ...] | None:
-        """An assignment that respects the pins, or None; `exhausted` then says whether there is truly none."""
+        """An assignment that respects the pins, or None; `exhausted` then says whether that is proved."""
         if self.contradiction(pins) is not None:
             return None
         prefer = prefer or {}
@@ -234,7 +234,7 @@ class _Problem:
     def verdict(self) -> str:
         count = sum(not (isinstance(link.a, HostPort) and isinstance(link.b, HostPort)) for link in self.wanted)
         if self.exhausted:
-            return f"no choice of ports carries these {count} links: every colouring of them by device was tried"
+            return f"no choice of ports carries these {count} links: every assignment to devices was tried"
         return f"found no choice of ports for these {count} links within {RESTARTS} searches of {SEARCH_STEPS} steps"
 
     def _ports(self, pins: dict[int, Link], needs: list[Need], devices: dict[int, DeviceName]) -> tuple[Link, ...]:
@@ -272,7 +272,7 @@ class _Problem:
         return tuple(result)
 
     def _near_first(self, room: Room, link: WantedLink, plane: DeviceName) -> None:
-        """Put ports of one device to the front of both ends' free ports: no trunk is spent where none is needed."""
+        """Move ports at the same device to the front of both ends' free ports, so that no trunk is used without need."""
         if self.plane.get(plane) == plane and list(self.plane.values()).count(plane) == 1:
             return
         at = self.lab.fibres
@@ -287,10 +287,11 @@ class _Problem:
                 numbers.insert(0, numbers.pop(numbers.index(port.number)))
 
 
-def _fits(wanted: WantedLink, way: Link) -> bool:
-    """`way` is a link that `wanted`, with a bare end, would accept."""
-    return way.kind is wanted.kind and all(
-        asked == got if isinstance(asked, HostPort) else asked == got.host for asked, got in ((wanted.a, way.a), (wanted.b, way.b))
+def _fits(wanted: WantedLink, link: Link) -> bool:
+    """Whether `link` is what `wanted`, with a bare end, asks for."""
+    return link.kind is wanted.kind and all(
+        asked == got if isinstance(asked, HostPort) else asked == got.host
+        for asked, got in ((wanted.a, link.a), (wanted.b, link.b))
     )
 
 

@@ -1,14 +1,14 @@
-"""`--relabel`: a plan with its interchangeable hosts in the places where most light stays as it is. Pure."""
+"""`--relabel`: a plan with its interchangeable hosts exchanged so that most circuits stay. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
-from optics import DeviceName, HostName, Infeasible, Interlock, Setting
+from optics import HostName, Infeasible, Interlock, Setting
 from optics.plan import Plan
 from orchestrator.fabric.circuits import foreign_ports, live_links
-from orchestrator.fabric.lightpath import among
+from orchestrator.fabric.lightpath import Held, among
 from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.interchangeable import Labels, labels_between, relabelled_text
@@ -22,13 +22,13 @@ def relabelled(
     plan: Plan,
     text: str,
     lab: Lab,
-    observed: Mapping[DeviceName, frozenset[Setting]],
+    observed: Held,
     owned: Iterable[Setting],
     current_text: str = "",
 ) -> tuple[Plan, str, RelabelReport]:
-    """The plan that moves the fewest settings, its text, and what was done. It never moves more than the plan as written does.
+    """The plan that moves the fewest settings, never more than the plan as written, its text, and a report.
 
-    current_text: of the plan that is up; where that is this plan relabelled, its labels are kept unless others move less.
+    current_text: of the plan that is up; if that is this plan relabelled, its labels are kept unless others move less.
     Raises: Infeasible, Interlock - as `target`, if no labelling helps.
     """
     owned = list(owned)
@@ -75,6 +75,6 @@ def _applied(plan: Plan, text: str, lab: Lab, by: Labels) -> tuple[Plan, str]:
     return replace(read_plan(changed, plan.name, lab), avoid=plan.avoid, warnings=plan.warnings), changed
 
 
-def _moves(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting]], owned: Iterable[Setting]) -> int:
+def _moves(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> int:
     change = target(plan, lab, observed, owned).change
     return sum(map(len, change.made.values())) + sum(map(len, change.removed.values()))

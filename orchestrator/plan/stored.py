@@ -1,4 +1,4 @@
-"""Links and circuits as the store keeps them, and back."""
+"""Links and circuits as JSON values for the store, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.inventory.lab import Lab
 
 
 def path_data(circuit: Circuit) -> dict[str, object]:
-    """A circuit's way as the store keeps it, for circuits that could take another one too."""
+    """A circuit's path as stored; needed where it could take another path too."""
     return {
         "transmitter": [circuit.transmitter.host, circuit.transmitter.number],
         "receiver": [circuit.receiver.host, circuit.receiver.number],
@@ -26,7 +26,7 @@ def path_data(circuit: Circuit) -> dict[str, object]:
 
 
 def stored_circuits(stored: object, lab: Lab) -> tuple[Circuit, ...]:
-    """The circuits of a current plan: by the ways they were given, which several devices leave a choice of."""
+    """The circuits of a current plan, on their stored paths: over several devices there is more than one."""
     kept: dict[tuple[HostPort, HostPort], tuple[Setting, ...]] = {}
     for x in (stored.get("paths") if isinstance(stored, dict) else None) or ():
         kept[HostPort(*x["transmitter"]), HostPort(*x["receiver"])] = tuple(_stored_setting(*s) for s in x["path"])
@@ -41,7 +41,7 @@ def _stored_setting(device: DeviceName, ingress: str, egress: str, *edges: int) 
 
 
 def link_data(link: Link) -> dict[str, str | int]:
-    """A link as the store keeps it."""
+    """A link as stored."""
     return {
         "a": link.a.host,
         "a_port": link.a.number,
@@ -52,7 +52,7 @@ def link_data(link: Link) -> dict[str, str | int]:
 
 
 def stored_links(stored: object) -> tuple[Link, ...]:
-    """The links of a current plan as the store kept them; empty if it kept none."""
+    """The stored links of a current plan; empty if there are none."""
     listed = stored.get("links") if isinstance(stored, dict) else None
     return tuple(
         Link(HostPort(x["a"], x["a_port"]), HostPort(x["b"], x["b_port"]), LinkKind(x["kind"]))

@@ -1,4 +1,4 @@
-"""What a plan means on this lab, now: ports chosen, circuits, the change, the rules. Pure; computed from an observation."""
+"""A plan applied to the observed state of a lab: chosen ports, circuits, and the change to make. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from optics import (
 from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric import circuits as light
-from orchestrator.fabric.lightpath import LightMap, among, loss_db, route, routes
+from orchestrator.fabric.lightpath import Held, LightMap, among, loss_db, route, routes
 from orchestrator.fabric.lookahead import ahead, spare
 from orchestrator.fabric.move_order import in_order, per_device_dark, without
-from orchestrator.fabric.transition import Held, Transition, per_device, transition
+from orchestrator.fabric.transition import Transition, per_device, transition
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.avoid import choose
 from orchestrator.plan.avoid import without as bare
@@ -34,11 +34,11 @@ from orchestrator.results import CircuitRow, DeviceDiff
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a plan leads. old_links: what is lit now between known host ports, others' light aside, and the plan's segments, which
-    always carry traffic; kept_links: those that stay.
+    """What a plan leads to. old_links: owned links that are lit now between known host ports, and the plan's segments, which always
+    carry traffic; kept_links: those that stay.
 
-    early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`prewire.ahead`); late: the
-    rest of it.
+    early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`lookahead.ahead`); late:
+    the rest of it.
     """
 
     links: tuple[Link, ...]
@@ -69,7 +69,7 @@ class Target:
     def rising(self, already: Collection[Setting] = ()) -> Mapping[HostName, tuple[int, ...]]:
         """Port numbers of each host that get new light: what its commit waits for. Hosts that get none are absent.
 
-        already: settings the devices came to hold since they were observed; their light will not come anew.
+        already: settings made since the observation; their ports have light already.
         """
         ports: dict[HostName, set[int]] = defaultdict(set)
         there = routes(already)
@@ -84,14 +84,14 @@ def normal(link: Link) -> Link:
     return link if link.kind is LinkKind.SIMPLEX or link.a <= link.b else Link(link.b, link.a, link.kind)
 
 
-def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting]], owned: Iterable[Setting]) -> Target:
-    """Work out the least disruptive way to `plan`.
+def target(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> Target:
+    """The least disruptive change to `plan`.
 
-    Raises: Infeasible - the lab cannot carry the plan, or a circuit would lose more light than allowed. Interlock - circuits
-    that are not ours are in the way.
+    Raises: Infeasible - the lab cannot carry the plan, or a circuit would exceed the allowed loss. Interlock - foreign circuits
+    are in the way.
     """
     ours = per_device(owned)
-    # Links of others are neither kept for bare hosts nor given up: their ports are taken.
+    # Foreign links are neither kept for bare hosts nor removed: their ports are taken.
     mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
     links = choose(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab), plan.avoid)
     ways = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - mine[d] for d, held in observed.items()})
@@ -114,9 +114,9 @@ def target(plan: Plan, lab: Lab, observed: Mapping[DeviceName, frozenset[Setting
 def diff(
     change: Transition, traits: Mapping[DeviceName, Traits], lab: Lab, early: Mapping[DeviceName, Change] | None = None
 ) -> tuple[DeviceDiff, ...]:
-    """The change for a report, device by device. Expected dark time (ms) is how long the device needs where light moves.
+    """The change for a report, device by device. Expected dark time (ms): how long the device needs for its moves.
 
-    early: the part that is done before, in the dark.
+    early: the part that is done ahead, while no light depends on it.
     """
     early = early or {}
     change = without(change, early)
@@ -143,7 +143,7 @@ def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
 
 
 def switching_s(change: Change, traits: Traits) -> float:
-    """How long (s, of this lab) the device needs for `change` by its data sheet: settling, as often as it must be told anew.
+    """How long (s, of this lab) the device needs for `change` by its data sheet: its settling time for each command.
 
     A robot does one move at a time; a mirror switch turns all mirrors together.
     """
@@ -164,13 +164,13 @@ def expected_dark_ms(change: Transition, traits: Mapping[DeviceName, Traits]) ->
 
 
 def dark_time_scale(change: Transition, traits: Mapping[DeviceName, Traits], lab: Lab) -> float:
-    """The time scale of the device the expected dark time is of; 1 for hardware."""
+    """The time scale of the device that determines the expected dark time; 1 for hardware."""
     found = slowest(change, traits)
     return lab.time_scale(found[0]) if found else 1.0
 
 
 def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
-    """Every light path that is kept, broken, made or somebody else's, for a report; one that is rerouted is broken and made."""
+    """Every circuit that is kept, broken, made or foreign, for a report; a rerouted one is both broken and made."""
     change = goal.change
     before = {d: change.kept[d] | change.removed[d] | change.foreign[d] for d in change.kept}
     after = {d: change.kept[d] | change.made[d] | change.foreign[d] for d in change.kept}
@@ -180,14 +180,14 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
     for state, ways in (("keep", was & will), ("break", was - will), ("make", will - was)):
         for transmitter, receiver, path in ways:
             if receiver is not None:
-                theirs = "foreign" if state == "keep" and foreign.intersection(path) else state
+                shown = "foreign" if state == "keep" and foreign.intersection(path) else state
                 loss = loss_db(transmitter, receiver, path, lab)
-                rows.append(CircuitRow(f"{transmitter}->{receiver}", tuple(map(str, path)), loss, theirs))
+                rows.append(CircuitRow(f"{transmitter}->{receiver}", tuple(map(str, path)), loss, shown))
     order = ("keep", "break", "make", "foreign")
     return tuple(sorted(rows, key=lambda row: (row.path, order.index(row.state))))
 
 
-def fingerprint(plan: Plan, observed: Mapping[DeviceName, frozenset[Setting]]) -> str:
+def fingerprint(plan: Plan, observed: Held) -> str:
     """A short name for this plan on this state of the devices; another state gives another name."""
     held = (s for device in sorted(observed) for s in sorted(observed[device], key=sort_key))
     text = " ".join((plan.sha256, *plan.avoid.words)) + "".join(f"\n{s}" for s in held)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from drivers.api import CircuitSwitch
 from optics import Circuit, DeviceName, HostName, HostPort, Link, TestbedError
-from orchestrator.fabric.detour import dark_circuits, dead_links, link_text, listening
+from orchestrator.fabric.circuits import receivers
+from orchestrator.fabric.detour import dark_circuits, dead_links, link_text
 from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.verify.power import Reading, measure
@@ -53,7 +54,7 @@ async def degraded(
     found, trouble = await sides(devices, lab, dark)
     lines = []
     for link in dead:
-        ends = sorted(port for port in listening([link]) if carriers.get(port) is False)
+        ends = sorted(port for port in receivers([link]) if carriers.get(port) is False)
         why = [found[way] for way in dark if way.receiver in ends and way in found]
         if lab.electrical(link):
             continue

@@ -21,7 +21,8 @@ from optics.plain import counted
 from orchestrator.settings import Settings
 
 if TYPE_CHECKING:
-    from orchestrator.inventory.lab import Host, Lab
+    from orchestrator.inventory.hosts import Host
+    from orchestrator.inventory.lab import Lab
     from orchestrator.store.store import Store
 from dataclasses import dataclass
 

@@ -18,9 +18,8 @@ from optics.plan import Plan
 from optics.words import short, sort_key
 from orchestrator.fabric.cabling import explained, led, senders
 from orchestrator.fabric.circuits import receivers, settings
-from orchestrator.fabric.lightpath import among, route, routes
+from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
-from orchestrator.fabric.transition import Held
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import Rung

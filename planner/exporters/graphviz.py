@@ -12,11 +12,11 @@ from planner.exporters.switches import Switch
 from planner.shape import Shape
 
 COLOURS = ("#2f6f9f", "#d98200", "#3f8f3f", "#8a4fb0", "#b3261e", "#5f6f00", "#00808a", "#a0407f")
-"""Of rings, in turn; told apart by most eyes."""
+"""Colours of rings, in turn; distinguishable with most colour vision."""
 
 
 def dot(shape: Shape, hosts: Sequence[str], name: str = "plan", switches: Sequence[Switch] = ()) -> str:
-    """The file; `neato -n` keeps the circle, where there are no switches: they are placed by whoever draws it.
+    """The file; `neato -n` keeps the circle, where there are no switches: their places are left to GraphViz.
 
     switches: what joins the hosts; `shape` counts for links only where there are none.
     """

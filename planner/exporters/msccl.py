@@ -19,7 +19,7 @@ from planner.demand import Infeasible
 MOST_STEPS, MOST_BLOCKS, MOST_CHANNELS = 256, 32, 32
 """Steps of a thread block, thread blocks of a channel on a rank, channels."""
 FINEST = 60
-"""A piece is cut into so many chunks at most; a send of a whole one must stay below 72 chunks. Finer parts are rounded."""
+"""Most chunks a piece is cut into; a send of a whole one must stay below 72 chunks. Finer parts are rounded."""
 
 Kind = str
 Block = tuple[int, int, int]
@@ -63,7 +63,7 @@ def scheduled(name: str, n: int, sends: Sequence[Send], *, protocol: str = "Simp
 
     A piece for each rank, a piece of so many chunks that the parts of all sends are whole numbers of them. Each link has a thread
     block of its own at both ends; parallel links are channels. Steps wait only for those that touched the same chunks before.
-    Raises: Infeasible - nobody sends, or it is more than MSCCL takes.
+    Raises: Infeasible - no sends, or more than MSCCL allows.
     """
     if not sends:
         raise Infeasible("a schedule without sends sums nothing", "give one of 2 ranks or more")
@@ -107,14 +107,14 @@ class _Step:
 
 @dataclass
 class _Touched:
-    """Who wrote a chunk of a rank last (block, step), and who has read it since."""
+    """The last writer of a chunk of a rank (block, step), and its readers since."""
 
     written: tuple[Block, int] | None = None
     read: list[tuple[Block, int]] = field(default_factory=list)
 
 
 class _Program:
-    """Thread blocks of n ranks over a buffer of so many chunks."""
+    """Thread blocks of n ranks over a buffer of a number of chunks."""
 
     def __init__(self, n: int, chunks: int) -> None:
         self.n, self.chunks = n, chunks

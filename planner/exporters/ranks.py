@@ -10,7 +10,7 @@ from planner.demand import Infeasible
 
 
 def rank_file(hosts: Sequence[str], order: Order) -> str:
-    """A host a line; line k is rank k, so that stock NCCL's ring, which follows ranks, goes round in `order`."""
+    """A host a line; line k is rank k, so that stock NCCL's ring, which follows ranks, follows `order`."""
     return "".join(f"{hosts[rank]}\n" for rank in order)
 
 

@@ -1,4 +1,4 @@
-"""A design as a picture that stands alone: rings and pairs, or packet switches, and hosts on a circle; beside it what ranks send.
+"""A design as a self-contained picture: rings and pairs, or packet switches, and hosts on a circle; with maps of the traffic.
 
 Before: bytes from row to column of one iteration, sums passed on in rank order. After: bytes on each link, routes followed; what is
 empty there is no link. Both maps have one scale. Over packet switches there are no links from rank to rank, and only the first map.

@@ -1,4 +1,4 @@
-"""Packet switches as other tools and pictures are told of them: who is cabled to which."""
+"""Packet switches for exporters and pictures: which ranks are cabled to which."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class Switch:
 
     @property
     def every_rank(self) -> tuple[int, ...]:
-        """The ranks that it joins, by whatever way."""
+        """The ranks it connects, directly or over other switches."""
         return tuple(rank for switch in self.tree() for rank in switch.ranks)

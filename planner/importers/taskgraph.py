@@ -1,4 +1,4 @@
-"""What a TopoOpt task graph moves: its all-reduces by group, its transfers by pair, its compute time.
+"""Reads the traffic of a TopoOpt task graph: all-reduces by group, transfers by pair, compute time.
 
 Transfers are nominal ones, from node to node whatever lies between; a transfer within a node and groups of one node carry nothing
 over the network. Run times are in ms (Flasew/ffsim-opera, src/clos/ffapp.cpp takes them times 10^9 as picoseconds).

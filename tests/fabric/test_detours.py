@@ -57,7 +57,7 @@ def test_traffic_of_a_ring_goes_the_other_way_round_and_says_so() -> None:
     assert len(found.groups) == 1 and found.lost == 0 and found.pairs == 30
     for lane in range(4):
         assert len(walk(found.rules, here, macs(here), found.alive, name(2), name(3), lane)) == 6
-    assert found.words() == ["ring steps that go round: gpu03->gpu04"]
+    assert found.words() == ["rerouted ring steps: gpu03->gpu04"]
     assert all(
         count is not None and count <= 5
         for asked in questions(found, here, RING)
@@ -82,7 +82,7 @@ def test_a_one_way_ring_that_is_cut_has_pairs_without_a_way() -> None:
     here, links = lab(4, 2), ring(4, LinkKind.SIMPLEX)
     found = detour(links, {links[0]}, here, macs(here))
     assert found.pairs == 12 and found.lost == 6
-    assert found.words() == ["6 of 12 pairs of hosts have no way left"]
+    assert found.words() == ["6 of 12 pairs of hosts have no path left"]
 
 
 def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> None:
@@ -91,7 +91,7 @@ def test_a_fixed_route_over_a_dead_link_is_off_and_named_and_another_stays() -> 
     stays = FixedRoute(name(5), name(3), (name(4),))
     found = detour(links, {links[1]}, here, macs(here), [off, stays])
     assert found.dropped == (off,) and found.kept_routes == (stays,)
-    assert found.words() == ["fixed route gpu01-gpu02-gpu03-gpu04 is off meanwhile"]
+    assert found.words() == ["fixed route gpu01-gpu02-gpu03-gpu04 is not used meanwhile"]
     assert walk(found.rules, here, macs(here), found.alive, name(0), name(3)) == (name(0), name(5), name(4), name(3))
 
 

@@ -59,9 +59,10 @@ from orchestrator.plan.edges import (
     TrafficEdge,
     TransferEdge,
     TransitionEdge,
+    json_schema,
 )
 from orchestrator.plan.job_env import ALLOWED
-from orchestrator.plan.reader import json_schema, read_plan
+from orchestrator.plan.reader import read_plan
 from tests.house.repository import ROOT, blocks, pages
 from workloads.options import OPTIONS
 

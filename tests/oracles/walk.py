@@ -13,7 +13,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 from optics import HostName, HostPort, Link, LinkKind, NotVerified
 from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, RdmaRoute, Route, Rule, Rules, TransitFilter
-from orchestrator.inventory.lab import Host, Lab
+from orchestrator.inventory.hosts import Host
+from orchestrator.inventory.lab import Lab
 
 TIME_TO_LIVE = 64  # the kernel's default; a packet that needs more hops is in a loop
 
@@ -55,12 +56,18 @@ def walk(
     host = lab.hosts[target]
     if host.forwarding == "kernel":
         return walk_to(rules, lab, macs, links, source, host.lane_address(lane), tagged=tagged)
-    owned = {host.port_address(number): number for number in host.ports}
-    mine = (rule.destination for rule in rules.get(source, ()) if isinstance(rule, RdmaRoute))
-    reached = sorted({owned[a]: a for destination in mine if (a := str(IPv4Network(destination)[0])) in owned}.items())
-    if not reached:
+    address = rdma_address(rules.get(source, ()), host, lane)
+    if address is None:
         raise Lost((source,), f"no route to any port of {target}")
-    return walk_to(rules, lab, macs, links, source, reached[lane % len(reached)][1], tagged=tagged)
+    return walk_to(rules, lab, macs, links, source, address, tagged=tagged)
+
+
+def rdma_address(rules: Iterable[Rule], target: Host, lane: int) -> str | None:
+    """The address of `target` that a host with these rules uses on `lane`: of the ports it has routes to, the lane-th in turn."""
+    owned = {target.port_address(number): number for number in target.ports}
+    found = (rule.destination for rule in rules if isinstance(rule, RdmaRoute))
+    reached = sorted({owned[a]: a for destination in found if (a := str(IPv4Network(destination)[0])) in owned}.items())
+    return reached[lane % len(reached)][1] if reached else None
 
 
 def walk_to(

@@ -91,7 +91,7 @@ def test_the_nearest_possibility_is_a_link_that_could_move_too() -> None:
     taken = {port(2, 2)}
     with pytest.raises(Infeasible) as refused:
         choose(wanted, three, (), taken, read_avoid(["gpu03:p1"], three))
-    assert "gpu03:p2 carries a circuit that is not ours; gpu03:p3 is free, but gpu04 has no free port at ocs3" in str(refused.value)
+    assert "gpu03:p2 carries a foreign circuit; gpu03:p3 is free, but gpu04 has no free port at ocs3" in str(refused.value)
     assert refused.value.hint == (
         "it would fit if gpu04:p3 -- gpu01:p3 moved too: leave its ports out of the plan (its hosts alone)"
     )

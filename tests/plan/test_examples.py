@@ -13,11 +13,12 @@ import pytest
 
 from optics import BadFile
 from orchestrator.fabric.circuits import circuits, over_budget
-from orchestrator.fabric.next_hops import edge_disjoint, plan_rings
 from orchestrator.inventory.lab import Lab, Secret, read_lab
 from orchestrator.inventory.positions import read_yaml
+from orchestrator.plan.edges import json_schema
 from orchestrator.plan.ports import assign_ports
-from orchestrator.plan.reader import json_schema, read_plan
+from orchestrator.plan.reader import read_plan
+from tests.oracles.rings import edge_disjoint, plan_rings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.json"))

@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from optics import CrossConnect, HostPort, Interlock, Link, Port
+from optics.plain import natural
 from optics.plan import Plan
 from orchestrator.fabric.circuits import circuits, foreign_ports, live_links, settings
-from orchestrator.fabric.next_hops import plan_rings
+from orchestrator.fabric.lightpath import LightMap, loss_db
 from orchestrator.fabric.rules import Macs, Rules, drain_rules, hops, rules
-from orchestrator.fabric.transition import describe, transition
+from orchestrator.fabric.transition import transition
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
+from tests.oracles.rings import plan_rings
 from tests.oracles.walk import walk
 
 HERE = Path(__file__).parent
@@ -81,11 +83,16 @@ def story(case: Path) -> str:
         change = transition(observed, settings(ways), ours)
     except Interlock as refused:
         return "\n".join([*lines, f"refused: {refused}"]) + "\n"
-    for diff in describe(change, lab):
-        lines.append(f"{diff.device}: {diff.count('keep')} kept, {diff.count('break')} broken, {diff.count('make')} made")
-        for row in diff.rows:
-            loss = "" if row.loss_db is None else f" {row.loss_db:.2f} dB"
-            lines.append(f"  {row.action} {row.setting} ({row.transmitter}->{row.receiver}){loss}")
+    traces = [*LightMap(observed, lab).traces(), *LightMap(change.after(observed), lab).traces()]
+    ends = {trace.path[0]: trace for trace in traces}
+    for device in sorted(change.kept):
+        kept, removed, made = change.kept[device], change.removed[device], change.made[device]
+        lines.append(f"{device}: {len(kept)} kept, {len(removed)} broken, {len(made)} made")
+        for action, held in (("keep", kept), ("break", removed), ("make", made), ("foreign", change.foreign[device])):
+            for setting in sorted(held, key=lambda one: (natural(one.ingress.label), natural(one.egress.label))):
+                a, b = (ends[setting].transmitter, ends[setting].receiver) if setting in ends else (None, None)
+                loss = f" {loss_db(a, b, (setting,), lab):.2f} dB" if a and b else ""
+                lines.append(f"  {action} {setting} ({a}->{b}){loss}")
     counted = Counter(hops(links, lab, plan.routes).values())
     lines.append("pairs by hops: " + ", ".join(f"{hops}: {count}" for hops, count in sorted(counted.items())))
     for ring in plan_rings(plan.job, links, lab, plan.routes) if plan.job else ():

@@ -99,7 +99,7 @@ def test_bad_segments_of_a_plan_are_refused_at_their_places(lab: Lab) -> None:
         "segments[0].name: segment idael is not in the lab (8 segments, domain1..rail2); did you mean ideal?",
         "segments[1].hosts[1]: gpu02 has no port at segment rail1 (3 hosts, gpu01, gpu03, gpu05 have)",
         "segments[1].hosts[2]: host gpu01 is named twice",
-        "segments[2].name: segment rail1 is named already, by segments[1]",
+        "segments[2].name: segment rail1 is already named by segments[1]",
         "segments[3].x: unknown field",
     ]
 

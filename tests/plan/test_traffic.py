@@ -10,12 +10,12 @@ import pytest
 
 from optics import BadFile
 from orchestrator.engine.change.job_record import launched, spec_of
-from orchestrator.fabric.next_hops import plan_rings
 from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
 from orchestrator.store.store import JobRecord
+from tests.oracles.rings import plan_rings
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]
@@ -94,7 +94,7 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
     ("send", "words"),
     [
         ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
-        ({"end": 0.5}, "gpu02 does not get gpu01's piece once and whole"),
+        ({"end": 0.5}, "gpu02 does not get gpu01's piece exactly once and complete"),
         ({"shard": "gpu02"}, "nothing is sent"),
         ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece once"),
         ({"step": 0}, "step: wanted at least 1"),
@@ -135,7 +135,7 @@ def test_traffic_that_cannot_be_is_refused(change: dict[str, Any], words: str, l
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ({"traffic": None}, "traffic: a replay needs it"),
+        ({"traffic": None}, "traffic: a replay needs traffic"),
         ({"workload": "train"}, "traffic: train has none"),
         ({"rings": [HOSTS]}, "the rings of a replay stand with its groups"),
     ],

@@ -34,7 +34,7 @@ def test_the_next_job_gets_the_first_hosts_that_are_free(lab: Lab) -> None:
     assert chosen_hosts(lab, 2, ("gpu12", "gpu02"), whose) == ("gpu12", "gpu02")
     for count, named, words, hint in (
         (9, (), "x.json, y.json leave 8 of 12 hosts free", "set ranks to 8 in the workload, or take a lab of 13"),
-        (2, ("gpu01", "gpu02"), "gpu01 is named, and x.json has it", "free: gpu02, gpu06"),
+        (2, ("gpu01", "gpu02"), "gpu01 is used by x.json", "free: gpu02, gpu06"),
         (2, ("gpu02", "gpu06", "gpu07"), "3 hosts are named, the workload has 2 ranks", "name 2 of them: gpu02,gpu06,"),
     ):
         with pytest.raises(Infeasible) as caught:

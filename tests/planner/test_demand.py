@@ -29,7 +29,7 @@ BAD_DEMANDS = {
     "sends bytes to itself": lambda: Demand(4, (), with_entry(2, 2, 1)),
     "3 x 4 for 4 ranks": lambda: Demand(4, (), np.zeros((3, 4))),
     "computes for -1.0 s": lambda: Demand(4, (), NONE, -1.0),
-    "nobody to talk to": lambda: Demand(1, (), np.zeros((1, 1))),
+    "exchange no traffic": lambda: Demand(1, (), np.zeros((1, 1))),
     "2 groups are named dp": lambda: Demand(4, (Group("dp", (0, 1), 1), Group("dp", (2, 3), 1)), NONE),
     "degree 0": lambda: Lab(4, 0),
     "nan Gb/s": lambda: Lab(4, 4, float("nan")),

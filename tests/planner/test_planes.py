@@ -72,7 +72,7 @@ def test_an_odd_ring_with_a_plane_to_spare_uses_three() -> None:
 
 def test_two_odd_rings_apart_want_three_planes_though_two_could_carry_as_many_links() -> None:
     shape = Shape(6, 2, True, (Ring("a", (0, 1, 2), 1), Ring("b", (3, 4, 5), 1)))
-    with pytest.raises(Infeasible, match="no way was found to spread 6 links over 2 planes"):
+    with pytest.raises(Infeasible, match="found no assignment of 6 links to 2 planes"):
         assign(shape, 2)
     assert proper(shape, assign(shape, 3), 3)
 

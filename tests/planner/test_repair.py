@@ -137,7 +137,7 @@ def test_a_host_without_which_others_are_cut_off_leaves_only_rewiring() -> None:
     shape = Shape(4, 2, True, (), ((0, 1), (1, 2), (2, 3)))
     demand = Demand(4, (Group("dp", (0, 1, 2, 3), 10**8),), np.zeros((4, 4)))
     told = replan(shape, demand, Lab(4, 2), hosts=[1])
-    assert told.reroute is None and "no way leads from rank 0 to rank 2" in told.why_not
+    assert told.reroute is None and "no path leads from rank 0 to rank 2" in told.why_not
     assert told.rewire is not None and told.break_even_iterations == 0
 
 

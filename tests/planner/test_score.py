@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from planner.demand import Demand, Group, Infeasible
-from planner.direct import bipartite, circulant, complete, graph, hypercube, kneser, ring
+from planner.direct import circulant, complete, graph, hypercube, kneser, ring
 from planner.score import (
-    allgather_bound,
     allreduce_bound_s,
     allreduce_loads,
     allreduce_s,
-    alltoall_bound,
     directed_rings,
     iteration_s,
     moore,
@@ -114,19 +112,6 @@ def test_no_topology_of_this_degree_has_fewer_hops() -> None:
     assert moore(13, 1, duplex=False) == (12, 6.5)
     with pytest.raises(Infeasible, match="cannot all be joined"):
         moore(3, 1, duplex=True)
-
-
-def test_an_all_gather_is_bounded_by_the_tightest_cut() -> None:
-    assert allgather_bound(ring(12)) == pytest.approx(11 / 12 / 2)  # all but one rank behind two links
-    assert allgather_bound(circulant(12, (1, 5))) == pytest.approx(11 / 12 / 4)
-    assert allgather_bound(graph(4, [(0, 1), (2, 3), (0, 2)])) == pytest.approx(3 / 4)
-    with pytest.raises(Infeasible, match="cannot send"):
-        allgather_bound(graph(4, [(0, 1), (2, 3)]))
-
-
-def test_all_to_all_is_bounded_by_hops_over_links() -> None:
-    assert alltoall_bound(circulant(12, (1, 5))) == pytest.approx(5)
-    assert alltoall_bound(bipartite(4)) == pytest.approx((4 + 3 * 2) * 8 / 32)
 
 
 def test_a_score_says_in_which_figures_it_is_better() -> None:

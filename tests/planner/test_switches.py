@@ -19,14 +19,16 @@ from orchestrator.cli.design import exported as export
 from orchestrator.cli.designtext import text
 from orchestrator.cli.shared import write_file
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, Design, Read, design, document
+from orchestrator.plan.design.design import PAYLOAD, Design, Read, design
+from orchestrator.plan.design.document import document
 from orchestrator.plan.design.placement import shared
 from orchestrator.plan.reader import read_plan
-from planner import baselines, methods
+from planner import methods
 from planner.demand import Demand, Group
 from planner.shape import Lab as PlannerLab
 from planner.workload import Workload
 from tests.disk import room_for
+from tests.oracles.electrical import Electrical, oversubscribed
 from tests.planner.test_designing import lab as emulated
 from tests.properties.switches import switched_lab
 
@@ -53,11 +55,7 @@ def test_a_design_over_switches_is_reckoned_as_the_planner_reckons_them(lab: Lab
     found = design(read, lab, methods.Wanted(method))
     rate = read.workload.rate_gbps * PAYLOAD * gbps / 25
     whole = PlannerLab(6, 1, rate)
-    model = (
-        baselines.oversubscribed(whole, 4, 3)
-        if method == "oversubscribed"
-        else baselines.Electrical(method, whole.port_bytes_per_s)
-    )
+    model = oversubscribed(whole, 4, 3) if method == "oversubscribed" else Electrical(method, whole.port_bytes_per_s)
     assert found.home.iteration_s == pytest.approx(model.iteration_s(given), rel=1e-6)
     plan = read_plan(json.dumps(document(found)), "plan.json", lab)
     assert plan.segments == (method,) and len(plan.links) == 15 and plan.job is not None
@@ -121,8 +119,8 @@ def test_one_packet_switch_is_a_switch_to_astra(lab: Lab, method: str, gbs: str,
 
 def test_what_a_tool_does_not_know_of_packet_switches_is_refused_and_not_drawn_as_links(lab: Lab, tmp_path: Path) -> None:
     for found, words in (
-        (over(lab, "oversubscribed"), "knows no uplinks that several hosts share"),
-        (over(lab, "electrical", "domain*", "rail*"), "no place for 5 packet switches"),
+        (over(lab, "oversubscribed"), "cannot describe uplinks that several hosts share"),
+        (over(lab, "electrical", "domain*", "rail*"), "cannot describe 5 parallel packet switches"),
     ):
         written, refused = export(found, lab, tmp_path / found.wanted.method)
         assert any(line.startswith("astra-sim: ") and words in line for line in refused)

@@ -127,7 +127,7 @@ def test_as_many_live_links_as_possible_stay_when_not_all_can() -> None:
             [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)] + [(5 + i, 5 + (i + 2) % 5) for i in range(5)],
             10,
             3,
-            "no choice of ports carries these 15 links: every colouring of them by device was tried",
+            "no choice of ports carries these 15 links: every assignment to devices was tried",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_ports_that_carry_foreign_circuits_are_avoided_unless_named() -> None:
     assert link.a.number == 2
     (named,) = assign_ports([WantedLink(HostPort("gpu01", 1), "gpu02")], here, (), busy)
     assert named.a.number == 1
-    with pytest.raises(Infeasible, match=r"gpu01 needs 2 more ports .*, 1 are free \(1 carry circuits that are not ours\)"):
+    with pytest.raises(Infeasible, match=r"gpu01 needs 2 more ports .*, 1 are free \(1 carry foreign circuits\)"):
         assign_ports([WantedLink("gpu01", "gpu02"), WantedLink("gpu01", "gpu04")], here, (), busy)
 
 

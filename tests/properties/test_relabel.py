@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import WantedLink, host_of
 from orchestrator.inventory.lab import Lab, read_lab
-from orchestrator.plan.interchangeable import alike, difference, labels_between, relabelled_text
-from orchestrator.plan.label_search import kept_links, labels
+from orchestrator.plan.interchangeable import Labels, alike, difference, labels_between, relabelled_text
+from orchestrator.plan.label_search import _Search, labels
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.relabel import relabelled
 from orchestrator.plan.target import target
 from tests.properties.labs import inventory, lab, name, planes
 
 seeds = st.integers(0, 100_000)
+
+
+def kept_links(links: Sequence[WantedLink], live: Sequence[Link], by: Labels) -> int:
+    """How many of the live links a labelling keeps."""
+    search = _Search(links, (), live)
+    return search.kept({host: by.get(host, host) for host in search.hosts})
 
 
 def moved(links: Sequence[Link], places: Sequence[int]) -> tuple[Link, ...]:

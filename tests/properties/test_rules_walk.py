@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from optics import HostPort, Infeasible, Link, LinkKind
 from optics.plan import FixedRoute, Job
-from orchestrator.fabric.next_hops import edge_disjoint, next_hops, plan_rings
-from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rdma_address, rules
-from tests.oracles.walk import Lost, walk, walk_to
+from orchestrator.fabric.next_hops import next_hops
+from orchestrator.fabric.rules import Macs, Neighbour, RdmaNeighbour, Route, TransitFilter, drain_rules, hops, rules
+from tests.oracles.rings import edge_disjoint, plan_rings
+from tests.oracles.walk import Lost, rdma_address, walk, walk_to
 from tests.properties.labs import lab, macs, name, planes
 
 MODES = ("kernel", "npar-rdma")
@@ -221,8 +222,8 @@ def test_a_frame_for_a_neighbour_goes_to_its_rdma_function_and_one_for_a_relay_t
         RdmaNeighbour("10.100.2.2", known[HostPort("gpu02", 2)].mac, "pp1rdma"),
         RdmaNeighbour("10.100.3.4", str(known[HostPort("gpu02", 2)].eth), "pp1rdma"),
     }
-    assert rdma_address(written["gpu01"], here.hosts["gpu03"]) == "10.100.3.4"
-    assert rdma_address(written["gpu01"], here.hosts["gpu01"]) is None
+    assert rdma_address(written["gpu01"], here.hosts["gpu03"], 0) == "10.100.3.4"
+    assert rdma_address(written["gpu01"], here.hosts["gpu01"], 0) is None
 
 
 def test_a_relay_filters_both_plain_and_tagged_packets_by_the_host_block() -> None:
@@ -257,7 +258,7 @@ def test_the_oracle_sees_each_kind_of_damage(mode: str, damage: str) -> None:
     written = {host: set(found) for host, found in rules(links, here, known).items()}
     source, target = "gpu01", "gpu03"
     assert len(walk(written, here, known, links, source, target)) == 3  # type: ignore[arg-type]
-    address = here.hosts[target].lane_address(0) if mode == "kernel" else rdma_address(written[source], here.hosts[target])
+    address = here.hosts[target].lane_address(0) if mode == "kernel" else rdma_address(written[source], here.hosts[target], 0)
     if damage == "route":
         written[source] -= {rule for rule in written[source] if getattr(rule, "destination", "") == f"{address}/32"}
     elif damage == "neighbour":

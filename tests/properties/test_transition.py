@@ -114,11 +114,11 @@ def test_a_refusal_names_a_foreign_circuit_on_a_wanted_port(scene: tuple[Held, H
     assert all(str(mine) in str(refused.value) and str(theirs) in str(refused.value) for mine, theirs in clashes)
 
 
-def test_a_circuit_of_somebody_else_that_the_plan_wants_is_borrowed() -> None:
+def test_a_foreign_circuit_that_the_plan_wants_is_kept() -> None:
     there = frozenset({connect("ocs1", 1, 2)})
     change = transition({"ocs1": there}, {"ocs1": there}, {})
     assert not change
-    assert change.borrowed["ocs1"] == change.kept["ocs1"] == there
+    assert change.kept["ocs1"] == there and not change.foreign["ocs1"]
 
 
 def test_a_plan_that_uses_a_port_twice_is_refused() -> None:
@@ -128,5 +128,5 @@ def test_a_plan_that_uses_a_port_twice_is_refused() -> None:
 
 
 def test_a_device_that_was_not_read_is_not_changed() -> None:
-    with pytest.raises(Infeasible, match="ocs2, which was not read"):
+    with pytest.raises(Infeasible, match="ocs2, whose state was not read"):
         transition({"ocs1": frozenset()}, {"ocs2": frozenset({connect("ocs2", 1, 2)})}, {})

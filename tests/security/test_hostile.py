@@ -207,7 +207,7 @@ def test_values_of_a_plan_stay_one_word() -> None:
 @pytest.mark.parametrize("word", ["{{ lookup('pipe','touch MARK') }}", "../../x", "$(touch MARK)", "a b", "-oProxyCommand=touch"])
 def test_names_of_an_inventory_are_names(word: str) -> None:
     devices = 'lab: l\ndevices: {ocs1: {driver: polatis-scpi, address: "tcp://192.0.2.1:1"}}'
-    with pytest.raises(BadFile, match="no host name"):
+    with pytest.raises(BadFile, match="not a host name"):
         read_lab(HOSTS.format(port=22).replace("gpu01", json.dumps(word)), devices, FIBRES)
     with pytest.raises(BadFile):
         read_lab(HOSTS.format(port=22), devices.replace("ocs1", json.dumps(word)), FIBRES.replace("ocs1", word.replace('"', "")))

@@ -10,8 +10,8 @@ from optics import Change, DeviceName, HostName, HostPort, Link, Setting
 from orchestrator.deadline import Limit
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.jobs import Jobs
-from orchestrator.fabric.lightpath import among
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.lightpath import Held, among
+from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session

@@ -12,8 +12,7 @@ from optics import Change, ChangeFailed, Circuit, Db, DeviceName, Locked, Outcom
 from optics.plan import Plan
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.fabric.lightpath import route
-from orchestrator.fabric.transition import Held
+from orchestrator.fabric.lightpath import Held, route
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.target import Target, switching_s
 from orchestrator.results import CircuitPower, EqualiseReport

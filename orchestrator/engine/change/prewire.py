@@ -10,7 +10,8 @@ from optics.plan import Plan
 from orchestrator.engine.change.apply import switch
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, found, held_data
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.lightpath import Held
+from orchestrator.fabric.transition import per_device
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, slowest, target
 from orchestrator.results import PrewireReport
 

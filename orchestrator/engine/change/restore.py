@@ -11,10 +11,10 @@ from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, way_back
 from orchestrator.engine.change.up import Up, goal_hosts
 from orchestrator.fabric.circuits import live_links, receivers, settings
-from orchestrator.fabric.lightpath import route
+from orchestrator.fabric.lightpath import Held, route
 from orchestrator.fabric.lookahead import ahead
 from orchestrator.fabric.move_order import in_order
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.transition import per_device
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links

@@ -9,8 +9,8 @@ from typing import Any
 from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute
 from optics.words import short, sort_key
 from orchestrator.fabric.circuits import receivers
-from orchestrator.fabric.lightpath import among, route
-from orchestrator.fabric.transition import Held, Transition, transition
+from orchestrator.fabric.lightpath import Held, among, route
+from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json, to_json

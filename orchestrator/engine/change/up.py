@@ -38,8 +38,9 @@ from orchestrator.engine.change.rollback import Rollback, verdict
 from orchestrator.engine.change.snapshot import Snapshot, found, held_data
 from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
 from orchestrator.engine.change.unfinished import announce
+from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
-from orchestrator.fabric.transition import Held, per_device
+from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import link_data, path_data, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target

@@ -23,8 +23,9 @@ from orchestrator.engine.change.apply import finish
 from orchestrator.engine.guard.devices import connected, settings_held
 from orchestrator.engine.guard.process import GuardFile, GuardReport, guard_path, own_state
 from orchestrator.engine.guard.reroute import Rerouter, Watched
+from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.circuits import settings as settings_of
-from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_links, link_text, listening
+from orchestrator.fabric.detour import HOLD_S, FlapDamping, dark_circuits, dead_links, link_text
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.rules import Macs
 from orchestrator.hosts import Hello, HostEvent
@@ -291,7 +292,7 @@ class Guard:
         ends = {port for link in news for port in (link.a, link.b)}
         ways = [way for way in dark_circuits(self.watched.ways, self.carriers) if way.receiver in ends]
         for link in sorted(news, key=link_text):
-            dark = sorted(p for p in listening([link]) if self.carriers.get(p) is False)
+            dark = sorted(p for p in receivers([link]) if self.carriers.get(p) is False)
             words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the port beside it'}"
             self.say("dark", words, link=link_text(link), ports=[str(p) for p in dark], after_ms=after_ms)
         self._spawn(self._tell_where(ways))

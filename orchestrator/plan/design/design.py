@@ -1,22 +1,21 @@
-"""From a workload and a lab to a plan: the topology by one of the planner's methods, the job that uses it, what it will take.
+"""Designs a plan for a workload on a lab: a topology by one of the planner's methods, the job that uses it, and a prediction.
 
 The prediction follows the routes the hosts will really have: ports as they would be assigned on an empty lab, next hops as
-`paths.next_hops` chooses them. Nothing here touches a lab.
+`next_hops` chooses them. Nothing here touches a lab.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any, cast
 
 from optics import HostName, Infeasible, Link, LinkKind
-from optics.plan import WantedLink, ring_steps
+from optics.plan import WantedLink
 from orchestrator.fabric.next_hops import NextHops, follow, lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design import electrical
+from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow, step_flow
 from orchestrator.plan.design.placement import chosen_hosts
 from orchestrator.plan.ports import assign_ports
 from planner.alternating import Watch
@@ -28,15 +27,9 @@ from planner.predict import (
     PairFlow,
     Prediction,
     RingFlow,
-    StepFlow,
     Way,
     allreduce_s,
-    is_link,
-    on_links,
-    pair_loads,
-    ring_loads,
     spread,
-    transfers_s,
 )
 from planner.shape import Lab as PlannerLab
 from planner.shape import Shape
@@ -45,15 +38,15 @@ from planner.workload import Workload
 PAYLOAD = 8948 / 9014
 """Share of a link's rate that is payload: TCP with timestamps in frames of MTU 9000 with their Ethernet headers."""
 AIM_S = 1.0
-"""On labs much slower than the workload's home an iteration is scaled down to take about so long."""
+"""On labs much slower than the workload's own network an iteration is scaled down to about this time."""
 MUCH_SLOWER = 10.0
 LEAST_BYTES, MOST_BYTES, MOST_S = 4.0, 2.0**50, 3600.0
-"""Of the largest buffer or transfer once it is scaled: a number to sum, and what a plan can say. Of computing, likewise."""
+"""Limits of the largest buffer or transfer once it is scaled (bytes: one number; what a plan can hold), and of computing (s)."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A workload file that was read. `sha256`: of its text."""
+    """A workload file, read. `sha256`: of its text."""
 
     workload: Workload
     demand: Demand
@@ -62,7 +55,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Transferred:
-    """Bytes of one transfer that go by one lane, and the links they take."""
+    """Bytes of one transfer on one lane, and the links they take."""
 
     src: int
     dst: int
@@ -76,8 +69,8 @@ class Design:
     """A topology on hosts of a lab, the job on it and its prediction.
 
     orders: of each group, cut over in equal parts. scale: bytes of the job here per byte of the workload; time_scale: of times.
-    home: the same at the workload's own rate and bytes. others: topologies reckoned with beside, and their iteration (s).
-    stopped: somebody ended the search for a strategy; this is the best until then.
+    home: the same at the workload's own rate and bytes. others: other topologies that were evaluated, with their iteration (s).
+    stopped: the search for a strategy was ended early; this is the best found until then.
     """
 
     wanted: Wanted
@@ -103,12 +96,12 @@ class Design:
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """Groups whose buffer would be smaller than a number once it is scaled, and is one."""
+        """Groups whose scaled buffer would be smaller than one number, and was raised to it."""
         return tuple(group.id for group in self.read.demand.groups if 0 < group.bytes * self.scale < LEAST_BYTES)
 
 
 def bytes_here(size: float, scale: float) -> int:
-    """Of a group's buffer once it is scaled: a number to sum at least, unless there is nothing to sum."""
+    """Bytes of a group's scaled buffer: at least one number, unless the buffer is empty."""
     return max(round(size * scale), int(LEAST_BYTES)) if size else 0
 
 
@@ -135,15 +128,10 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
     )
 
 
-def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
-    """The rate of the slowest of these hosts' ports (Mb/s)."""
-    return min(lab.hosts[host].link_mbps for host in hosts)
-
-
 def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> Design:
-    """Find the topology and reckon with it. watch: hears how far a search is and may end it.
+    """Find a topology and predict the job on it. watch: is notified of the progress of a search and may end it.
 
-    Raises: Infeasible - the condition that is not met, and the nearest that would be: other numbers of ports are tried for it.
+    Raises: Infeasible - naming the condition that is not met and the nearest number of ports that would do.
     """
     hosts = chosen_hosts(lab, read.demand.n, wanted.hosts, wanted.taken)
     _check_scale(read.demand, wanted.scale, read.workload.rate_gbps * 1e3 / rate_mbps(lab, hosts))
@@ -162,7 +150,7 @@ def design(read: Read, lab: Lab, wanted: Wanted, watch: Watch | None = None) -> 
 
 
 def _check_scale(given: Demand, scale: float | None, ratio: float) -> None:
-    """Raises: Infeasible - bytes by this scale are none at all, or more than a plan can say, or the time to compute is."""
+    """Raises: Infeasible - scaled bytes are too few or too many for a plan, or the scaled time to compute is too long."""
     if scale is None:
         return
     largest = max([float(given.mp.max()), *(group.bytes for group in given.groups)])
@@ -196,7 +184,7 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
 
 
 def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
-    """The demand of the best way to spread the model that the search found, what it did, in words, and whether it was stopped."""
+    """The demand of the best parallelism that the search found, what it did, in words, and whether it was stopped."""
     from planner.alternating import alternate
     from planner.strategies import parts
 
@@ -220,7 +208,7 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
     elif 0 < last < wanted.search:
         end = f"{wanted.patience} in a row brought nothing better"
     else:
-        end = f"all {last} were tried" if last else "there is only one way"
+        end = f"all {last} were tried" if last else "there is only one strategy"
     said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}; {end}")
     return replace(read, demand=found.demand), said, found.stopped
 
@@ -229,7 +217,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     shape = found.shape
     if not shape.connected:
         src, dst = next((s, d) for s in range(shape.n) for d in range(shape.n) if shape.hops[s, d] < 0)
-        raise Infeasible(f"no way leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
+        raise Infeasible(f"no path leads from rank {src} to rank {dst}", hint="give the topology a ring through all ranks")
     rows = [(hosts[a], hosts[b]) for a, b in shape.cables.tolist()]
     kind = LinkKind.DUPLEX if shape.duplex else LinkKind.SIMPLEX
     if found.segments:
@@ -245,7 +233,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
     named = _ring_flows(read.demand, ways, hosts, chosen, lab)
     groups = {group.id: group for group in read.demand.groups}
     schedules = _schedules(found, wanted, named, groups, hosts, chosen, lab, home_rate)
-    stepped = [_step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
+    stepped = [step_flow(groups[name], sends, hosts, chosen, lab) for name, sends in schedules.items()]
     flows = [flow for name, flow in named if name not in schedules]
     ways |= {name: (groups[name].members,) for name in schedules}
     pairs, lanes = pair_flows(read.demand, hosts, chosen, lab)
@@ -276,7 +264,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
-    """Time (s) of an iteration if every port of every rank could be filled: the same for all methods, so that scales are."""
+    """Time (s) of an iteration with every port of every rank full: the same for all methods, so that they get the same scale."""
     sent = given.mp.sum(axis=1)
     for group in given.groups:
         sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes
@@ -284,7 +272,7 @@ def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
 
 
 def _scale(home_s: float, ratio: float) -> float:
-    """Bytes here per byte of the workload: all of them where the lab is about as fast as the workload's home."""
+    """Bytes here per byte of the workload: 1 where the lab is about as fast as the workload's own network."""
     if ratio <= MUCH_SLOWER or not home_s or home_s * ratio <= AIM_S:
         return 1.0
     return float(f"{AIM_S / (home_s * ratio):.2g}")
@@ -293,14 +281,6 @@ def _scale(home_s: float, ratio: float) -> float:
 def _scaled(given: Demand, scale: float) -> Demand:
     groups = tuple(replace(group, bytes=bytes_here(group.bytes, scale)) for group in given.groups)
     return Demand(given.n, groups, given.mp * scale, given.compute_s)
-
-
-def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
-    """The links traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
-    path = follow(chosen, lab, src, dst, lane)
-    if not path:
-        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
-    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
 
 
 def _ring_flows(
@@ -327,7 +307,8 @@ def _schedules(
     lab: Lab,
     bytes_per_s: float,
 ) -> dict[str, tuple[Send, ...]]:
-    """Breadth-first schedules for groups of all ranks, where the back-end runs any, and they are faster than rings or asked for."""
+    """Breadth-first schedules for groups of all ranks, if the back-end supports them and they are faster than rings or asked
+    for."""
     whole = [group for group in groups.values() if len(group.members) == found.shape.n]
     if wanted.backend != "msccl" or not whole:
         return {}
@@ -336,75 +317,14 @@ def _schedules(
     sends, taken = schedule(found.shape), {}
     for group in whole:
         by_rings = allreduce_s([flow for name, flow in named if name == group.id], bytes_per_s, wanted.alpha_s)
-        by_steps = _step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
+        by_steps = step_flow(group, sends, hosts, chosen, lab).seconds(bytes_per_s, wanted.alpha_s)
         if wanted.method == "direct" or by_steps < by_rings * 0.999:
             taken[group.id] = sends
     return taken
 
 
-def _step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
-    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
-    return StepFlow(group.bytes, len(group.members), tuple(rows))
-
-
-def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
-    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
-    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
-
-
-def pair_flows(
-    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
-) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
-    """The ways of each transfer that differ, and which lane takes each."""
-    flows, lanes = [], []
-    for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
-        ways: dict[Way, int] = {}
-        for lane in range(lanes_of(lab)):
-            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
-        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
-        lanes.append((src, dst, list(ways.values())))
-    return flows, lanes
-
-
-def predicted(
-    given: Demand,
-    rings: Sequence[RingFlow],
-    pairs: Sequence[PairFlow],
-    shares: Sequence[Sequence[float]],
-    bytes_per_s: float,
-    alpha_s: float,
-    compute_s: float,
-    stepped: Sequence[StepFlow] = (),
-) -> Prediction:
-    """An iteration of rings, schedules and pairs, each pair's bytes by its ways in `shares`."""
-    loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
-    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
-    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
-    sent: Counter[int] = Counter()
-    for group in given.groups:
-        for rank in group.members:
-            sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
-    moved = sum(flow.bytes for flow in pairs)
-    every = sum((flow.loads for flow in stepped), Counter(loads) + ring_loads(rings))
-    sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
-    # rank 0 is the one whose iterations are recorded
-    mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
-    return Prediction(
-        compute_s,
-        transfers_s(loads, bytes_per_s, alpha_s, hops),
-        took,
-        mine / took if took else 0.0,
-        on_links(every) / sent_in_all if sent_in_all else 1.0,
-        on_links(loads) / moved if moved else 0.0,
-        every,
-    )
-
-
-# --- the plan file --------------------------------------------------------------------------------------------------------------
-
-
 def routing(found: Design, lab: Lab) -> list[str]:
-    """How the hosts route, in words: rules per host, and whether lossless forwarding could stand still in a circle."""
+    """How the hosts route, in words: rules per host, and whether lossless forwarding could deadlock."""
     from planner.routing import Routes, deadlock, lossless_classes
 
     rank = {host: number for number, host in enumerate(found.hosts)}
@@ -424,93 +344,8 @@ def routing(found: Design, lab: Lab) -> list[str]:
         stops = " ".join(f"{found.hosts[a]}->{found.hosts[b]}" for a, b in circle[:6])
         classes = max(lossless_classes(routes).values()) + 1
         words.append(
-            f"lossless forwarding could stand still: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
+            f"lossless forwarding could deadlock: {stops}{' ...' if len(circle) > 6 else ''}; {classes} priorities prevent it"
         )
     else:
-        words.append("lossless forwarding cannot stand still: no circle of channels that wait for one another")
+        words.append("lossless forwarding cannot deadlock: no cycle in the dependencies of channels")
     return words
-
-
-def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
-    """The schedule's sends, the parts of a piece laid one after the other for each receiver."""
-    laid: dict[tuple[int, int], float] = {}
-    rows = []
-    for send in schedule:
-        begin = laid.get((send.dst, send.shard), 0.0)
-        end = round(begin + send.part, 9)
-        laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
-        ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
-        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
-    return rows
-
-
-def document(found: Design, name: str = "") -> dict[str, Any]:
-    """The plan file: links, the job with its traffic, the prediction, who made it."""
-    hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
-    ringed = {
-        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
-    }
-    merged: Counter[tuple[int, int]] = Counter()
-    for a, b in found.shape.cables.tolist():
-        merged[(a, b) if not found.shape.duplex or a < b else (b, a)] += 1
-    kind = {} if found.shape.duplex else {"kind": "simplex"}
-    links = [
-        {"a": hosts[a], "b": hosts[b], **kind, **({"count": count} if count > 1 else {})}
-        | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
-        for (a, b), count in sorted(merged.items())
-    ]
-    segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
-    here = found.here
-    predicted = {
-        "iteration_ms": here.iteration_s * 1e3,
-        "compute_ms": here.compute_s * 1e3,
-        "transfers_ms": here.transfers_s * 1e3,
-        "allreduce_ms": here.allreduce_s * 1e3,
-        "busbw_mbps": here.busbw / 1e6,
-        "link_mbps": found.link_mbps,
-        "diameter": float(found.shape.diameter),
-        "mean_hops": found.shape.mean_hops(),
-        "bandwidth_tax": here.tax,
-    }
-    groups = [
-        {
-            "id": group.id,
-            "bytes": bytes_here(group.bytes, found.scale),
-            "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
-        }
-        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
-        for group in found.read.demand.groups
-        if group.bytes
-    ]
-    rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
-    return {
-        "schema": "testbed.plan/1",
-        "name": name or f"{workload.name}-{wanted.method}",
-        "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
-        "producer": {
-            "name": "testbed-design",
-            "method": wanted.method,
-            **rules,
-            "seed": wanted.seed,
-            "backend": wanted.backend,
-            "workload": workload.name,
-            "workload_sha256": found.read.sha256,
-        },
-        **({"segments": segments} if segments else {"links": links}),
-        "job": {
-            "name": f"{workload.name}-{wanted.method}",
-            "workload": "replay",
-            "ranks": list(hosts),
-            "args": {"iterations": wanted.iterations},
-            "traffic": {
-                "groups": groups,
-                "transfers": [
-                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
-                ],
-                "compute_s": round(here.compute_s, 6),
-                "scale": found.scale,
-                "time_scale": float(f"{found.time_scale:.9g}"),
-            },
-        },
-        "predicted": {key: round(value, 3) for key, value in predicted.items()},
-    }

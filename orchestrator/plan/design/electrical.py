@@ -1,4 +1,4 @@
-"""Designs over packet switches: which segments of the lab a method means, the topology they are, what limits traffic. Pure."""
+"""Designs over packet switches: the segments of a method, the topology they form, what limits traffic. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ KINDS: Mapping[str, tuple[str, Callable[[Segment], bool]]] = {
     "oversubscribed": ("racks whose uplinks carry less than their hosts send", lambda segment: not segment.full),
     "electrical": ("the packet switches named", lambda segment: True),
 }
-"""The methods whose hosts are joined by packet switches: what each needs, in words, and whether a segment is that."""
+"""The methods over packet switches: what each needs, in words, and whether a segment fits."""
 
 
 def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
-    """The topology that the segments of a method are. Raises: Infeasible - the lab has none that joins these hosts, or not so."""
+    """The topology of a method's segments. Raises: Infeasible - the lab has none, or none that connects these hosts."""
     chosen = _chosen(lab, hosts, wanted)
     names = ", ".join(segment.name for segment in chosen)
     members = tuple((segment.name, tuple(host for host in hosts if host in segment.ports)) for segment in chosen)
@@ -72,7 +72,7 @@ def _chosen(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Segment
 
 
 def _joined(chosen: Sequence[Segment], hosts: Sequence[HostName], lab: Lab) -> None:
-    """Raises: Infeasible - traffic of some of the hosts does not get to the others, whatever switches of these it crosses."""
+    """Raises: Infeasible - these switches do not connect all of the hosts."""
     reached, before = {hosts[0]}, 0
     while len(reached) > before:
         before = len(reached)
@@ -86,7 +86,7 @@ def _joined(chosen: Sequence[Segment], hosts: Sequence[HostName], lab: Lab) -> N
 
 
 def _make(wanted: Wanted) -> str:
-    """How to get one on the emulated lab."""
+    """The command that creates such a segment on the emulated lab."""
     kind = {"oversubscribed": "oversubscribed:4", "electrical": "ideal"}.get(wanted.method, wanted.method)
     return f"list it in fibres.yml; an emulated lab has one with: python -m emulators.generate --electrical {kind} --out DIR"
 
@@ -103,7 +103,7 @@ def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
 
 
 def parts(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
-    """A path as what limits traffic on it: an optical hop is a link; over a switch both ports do, and the uplinks between racks.
+    """What limits traffic on a path: an optical hop is one link; over a switch both ports, and the uplinks between racks.
 
     link_mbps: the rate of a link, which the speeds are by.
     """

@@ -1,4 +1,4 @@
-"""A design in the words of other tools, a file each; what a tool cannot take is named with the reason."""
+"""Exports a design to the formats of other tools; what a format cannot express is reported with the reason."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from planner.predict import Shared
 from planner.routing import even
 
 Files = Mapping[str, str | bytes | Infeasible]
-"""By name; or why one cannot be."""
+"""File name -> content, or the reason why there is none."""
 
 
 def export(found: Design, lab: Lab) -> tuple[dict[str, str | bytes], list[str]]:
-    """Every file that applies by its name, and a line for each that does not."""
+    """The files that apply, by name, and a line for each that does not."""
     written: dict[str, str | bytes] = {}
     refused = []
     for kind, make in KINDS.items():
@@ -47,7 +47,7 @@ def picture(found: Design, lab: Lab, title: str) -> str:
 
 
 def switches(found: Design, lab: Lab) -> tuple[Switch, ...]:
-    """The packet switches that a design goes over, as far as its hosts are cabled to them; none if it goes over light."""
+    """The packet switches that a design uses, with its own hosts only; none for a design over optical links."""
     return tuple(_switch(segment, found.hosts) for segment in _segments(found, lab))
 
 
@@ -98,7 +98,7 @@ def _nccl(found: Design) -> Files:
 
 
 def _msccl(found: Design) -> Files:
-    """A program for each group, with the hosts of its communicator's ranks beside it."""
+    """A program for each group, and a list of the hosts of its communicator's ranks."""
     files: dict[str, str | bytes | Infeasible] = {}
     for group in found.read.demand.groups:
         name, file = f"{found.read.workload.name}-{group.id}", f"allreduce-{group.id}"
@@ -112,7 +112,7 @@ def _msccl(found: Design) -> Files:
             continue
         files[f"{file}.ranks.txt"] = ranks.rank_file(found.hosts, msccl.ranks_of(group.members))
     if not files:
-        raise Infeasible("no group sums anything", hint="export a workload with all-reduces")
+        raise Infeasible("no group has an all-reduce", hint="export a workload with all-reduces")
     return files
 
 
@@ -130,9 +130,9 @@ def _one_switch(segments: Sequence[Segment], hosts: Sequence[str]) -> Segment:
     """The segment that limits nothing but ports. Raises: Infeasible - there are several, or hosts share uplinks."""
     hint = "export a design over one switch, or over a ring of light"
     if len(segments) > 1:
-        raise Infeasible(f"the analytical network has no place for {len(segments)} packet switches beside one another", hint=hint)
+        raise Infeasible(f"the analytical network cannot describe {len(segments)} parallel packet switches", hint=hint)
     if not segments[0].full and len({segments[0].rack(host) for host in hosts}) > 1:
-        raise Infeasible("the analytical network knows no uplinks that several hosts share", hint=hint)
+        raise Infeasible("the analytical network cannot describe uplinks that several hosts share", hint=hint)
     return segments[0]
 
 

@@ -1,4 +1,4 @@
-"""Several designed jobs on one lab: which hosts plans that were there before have, and which are left for another. Pure."""
+"""Several designed jobs on one lab: the hosts that earlier plans use, and the hosts left for another. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def hosts_of(plan: Plan) -> frozenset[HostName]:
 
 
 def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
-    """Who has each host, by the plans' files. Raises: Infeasible - two of them need the same host."""
+    """The plan file that uses each host. Raises: Infeasible - two of them need the same host."""
     whose: dict[HostName, str] = {}
     for file, plan in plans.items():
         if twice := sorted(hosts_of(plan) & whose.keys(), key=natural):
             raise Infeasible(
                 f"{file} and {whose[twice[0]]} both need {', '.join(twice[:6])}",
-                hint=f"one of them can be up at a time: leave {file} out, or design it beside {whose[twice[0]]}",
+                hint=f"only one of them can be up at a time: leave {file} out, or design it with --beside {whose[twice[0]]}",
             )
         whose |= dict.fromkeys(hosts_of(plan), file)
     return whose
@@ -48,7 +48,7 @@ def chosen_hosts(
                 f"host {host} is not in {lab.name}{did_you_mean(host, lab.hosts)}", hint="testbed status lists the hosts"
             )
         if host in whose:
-            raise Infeasible(f"host {host} is named, and {whose[host]} has it", hint=f"free: {', '.join(free) or 'none'}")
+            raise Infeasible(f"host {host} is used by {whose[host]}", hint=f"free: {', '.join(free) or 'none'}")
         if host in named[:index]:
             raise Infeasible(f"host {host} is named twice", hint=f"name {count} different hosts")
     if len(named) > count:
@@ -71,19 +71,19 @@ def chosen_hosts(
 
 
 def apart(name: str, others: Iterable[str]) -> str:
-    """The name, or the first of `name-2`, `name-3`, ... that none of the others has."""
+    """The name, or the first of `name-2`, `name-3`, ... that is not taken."""
     there = set(others)
     numbered = (f"{name[:59]}-{number}" for number in numbers(2))
     return next(one for one in chain((name,), numbered) if one not in there)
 
 
 def owner_for(name: str, others: Iterable[str] = ()) -> str:
-    """A name under which a plan can be up beside others': its own, made of what owners' names may hold."""
+    """A slice name for a plan: its own name, limited to the characters that slice names may have."""
     return apart(re.sub(r"[^\w.-]", "-", name)[:64], others)
 
 
 def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans: Mapping[str, Plan]) -> list[tuple[str, str]]:
-    """Which plans go over an uplink that these hosts use, too: plan and segment. Uplinks that carry all there is are no limit."""
+    """The plans that share an uplink with these hosts: plan and segment. Uplinks with full bandwidth do not count."""
     found = []
     for name in segments:
         segment = lab.segments[name]

@@ -1,4 +1,4 @@
-"""Reads the prices, those that came with the program or the user's own."""
+"""Compares the prices of fabrics, from the program's price table or the user's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fabrics(Report):
 
 
 def fabrics(prices: Prices, ports: int, gbps: float) -> Fabrics:
-    """Optical fabrics of so many ports a host, electrical ones of the same rate together, and the fat-tree of a panel's price.
+    """Optical fabrics with this many ports per host, electrical ones of the same total rate, and the fat-tree for a panel's price.
 
     Raises: Infeasible - a rate the table has no price for.
     """

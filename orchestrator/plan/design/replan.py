@@ -1,4 +1,4 @@
-"""What a change or a failure costs a designed job: plans read back as topology and demand, dark time against gain."""
+"""What a change or a failure costs a designed job: dark time against gain, from plans read back as topology and demand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from optics import HostName, Infeasible, Link, LinkKind, Missing
 from optics.plan import Plan, Traffic
 from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
-from orchestrator.plan.design.design import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
+from orchestrator.plan.design.design import PAYLOAD, offered
+from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
 from orchestrator.results import PlanReport, Report
 from planner.demand import Demand, Group
@@ -27,7 +28,7 @@ from planner.shape import Ring, Shape
 
 @dataclass(frozen=True, slots=True)
 class Rewiring(Report):
-    """A change of topology against what it gains. Times in s; break_even_s counts from the change on, None: it gains nothing.
+    """The cost and gain of a change of topology. Times in s; break_even_s counts from the change, None if it gains nothing.
 
     stalled_bytes: what waits while circuits are dark. iterations: until the time saved is the time lost.
     """
@@ -47,7 +48,7 @@ class Rewiring(Report):
 
 @dataclass(frozen=True)
 class Degraded:
-    """Both ways on after a failure, for a plan."""
+    """The options after a failure, for a plan."""
 
     plan: str
     failed: tuple[str, ...]
@@ -55,18 +56,21 @@ class Degraded:
 
 
 def traffic_of(plan: Plan) -> Traffic:
-    """Raises: Missing - the plan's job says not what it moves."""
+    """The traffic of a designed plan. Raises: Missing - its job does not say what it moves, or not over rings of optical links."""
     if plan.job is None or plan.job.traffic is None:
         raise Missing(
             f"{plan.name} does not say what its job moves",
             hint="design it: testbed design topoopt --workload examples/workloads/dlrm.yaml",
         )
     if any(group.schedule for group in plan.job.traffic.groups):
-        raise Missing(f"{plan.name} sums by a schedule; changes are reckoned for rings", hint="design it for --backend ring-groups")
+        raise Missing(
+            f"{plan.name} all-reduces by a schedule; changes are predicted for rings only",
+            hint="design it for --backend ring-groups",
+        )
     if plan.segments:
         raise Missing(
             f"{plan.name} goes over packet switches ({', '.join(plan.segments)}), where no light moves",
-            hint="changes are reckoned between plans of optical links",
+            hint="changes are predicted between plans of optical links",
         )
     return plan.job.traffic
 
@@ -97,7 +101,7 @@ def shape_of(plan: Plan) -> Shape:
     for link in plan.links:
         if not set(link.hosts) <= rank.keys():
             raise Missing(
-                f"{plan.name} links hosts that are no ranks of its job", hint="one job on all hosts of the plan is wanted"
+                f"{plan.name} links hosts that are not ranks of its job", hint="use a plan whose job runs on all its hosts"
             )
         left[key(*(rank[host] for host in link.hosts))] += 1
     degree = Counter(end for pair, count in left.items() for end in pair for _ in range(count))
@@ -117,7 +121,7 @@ def shape_of(plan: Plan) -> Shape:
 
 
 def _reversed(one: Sequence[int], other: Sequence[int]) -> bool:
-    """The same cycle the other way round; of the same number of copies, which come in pairs."""
+    """Whether the two orders are the same cycle in opposite directions."""
     back = list(reversed(other))
     at = back.index(one[0])
     return list(one) == back[at:] + back[:at]
@@ -132,7 +136,7 @@ def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
 def reckon(
     plan: Plan, links: Sequence[Link], lab: Lab, orders: Mapping[str, Sequence[Sequence[HostName]]] | None = None
 ) -> Prediction:
-    """An iteration of the plan's job on links that may be another plan's, its transfers spread anew. orders: of groups that go by
+    """An iteration of the plan's job on links that may be another plan's, its transfers divided again. orders: of groups that use
     others than the plan's."""
     traffic, demand = traffic_of(plan), demand_of(plan)
     assert plan.job is not None
@@ -180,20 +184,20 @@ def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: fl
 
 
 def _of_hosts(words: str, hosts: Sequence[HostName]) -> str:
-    """The words with `rank 3`, `ranks 0 and 1` said as hosts."""
+    """The text with host names for `rank 3`, `ranks 0 and 1`."""
     return re.sub(r"\branks? (\d+)(?: and (\d+))?", lambda m: " and ".join(hosts[int(k)] for k in m.groups() if k), words)
 
 
 def degraded(
     plan: Plan, lab: Lab, links: Sequence[tuple[HostName, HostName]], hosts: Sequence[HostName], link_up_s: float
 ) -> Degraded:
-    """Both ways on when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, nobody remains."""
+    """The options when links or hosts of a designed plan have failed. Raises: Missing; Infeasible - not there, or none left."""
     shape, demand = shape_of(plan), demand_of(plan)
     assert plan.job is not None
     rank = {host: number for number, host in enumerate(plan.job.ranks)}
     for host in (*hosts, *(host for link in links for host in link)):
         if host not in rank:
-            raise Infeasible(f"{host} is no rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
+            raise Infeasible(f"{host} is not a rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
     left = Counter(shape.links)
     for a, b in links:
         for way in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:

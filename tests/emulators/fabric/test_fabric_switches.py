@@ -146,8 +146,8 @@ def test_cables_of_switches_have_names_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(BadFile) as refused_too:
         read_lab(hosts, devices, fibres)
     words = str(refused_too.value)
-    assert "segments[0].ports[0]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
-    assert "segments[1].ports[1]: the name of its cable, a-b-c, is taken already, by fibres[1]" in words
+    assert "segments[0].ports[0]: the name of its cable, a-b-c, is already used by fibres[1]" in words
+    assert "segments[1].ports[1]: the name of its cable, a-b-c, is already used by fibres[1]" in words
 
 
 @pytest.mark.parametrize("spec", ["ideal@20000000", "oversubscribed:1000000@1", "oversubscribed:4000000000@10", "fat-tree@9000000"])

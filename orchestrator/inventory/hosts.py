@@ -1,0 +1,187 @@
+"""The hosts of a lab, read from the Ansible inventory: ports, addresses, and how they are reached."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optics import HostName
+from optics.plain import did_you_mean
+from orchestrator.inventory.ansible import InventoryHost, read_inventory
+from orchestrator.inventory.edges import Forwarding, HostEdge, SshEdge
+from orchestrator.inventory.positions import Document, Problems
+from orchestrator.inventory.schema import check
+
+HOST = r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}"
+
+
+@dataclass(frozen=True, slots=True)
+class FabricPort:
+    """One transceiver of a host as its kernel names it. `interface` sends the host's own traffic.
+
+    eth: on `npar-rdma` hosts the port's second function, whose frames reach the kernel; `interface` is then the RDMA function.
+    """
+
+    number: int
+    interface: str
+    eth: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SshTarget:
+    """How the operator reaches a host, as Ansible does. `options` are the `-o` pairs of the SSH arguments; paths are unexpanded."""
+
+    address: str
+    port: int = 22
+    user: str = ""
+    key_file: str = ""
+    known_hosts: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
+
+    link_mbps: line rate of a port, each way (Mb/s); used by predictions only.
+    job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
+    """
+
+    name: HostName
+    host_id: int
+    forwarding: Forwarding
+    ports: Mapping[int, FabricPort]
+    lanes: int
+    node_prefix: str
+    port_prefix: str
+    mgmt_address: str
+    gpus: int
+    ssh: SshTarget
+    link_mbps: float = 25_000.0
+    job_user: str = "testbed-job"
+    job_env: tuple[str, ...] = ()
+
+    def lane_address(self, lane: int) -> str:
+        """The host's address for traffic of `lane` (0..lanes-1); lane 0 is the address of the host."""
+        return f"{self.node_prefix}.{lane}.{self.host_id}"
+
+    def port_address(self, port: int) -> str:
+        """The address of one port: 10.PORT.0.HOST under a prefix of one octet, 10.100.HOST.PORT under a prefix of two."""
+        if "." in self.port_prefix:
+            return f"{self.port_prefix}.{self.host_id}.{port}"
+        return f"{self.port_prefix}.{port}.0.{self.host_id}"
+
+
+def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
+    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file is too broken to know them."""
+    hosts: dict[HostName, Host] = {}
+    names = []
+    entries = read_inventory(document, problems)
+    whole = not problems
+    for entry in entries.values():
+        if "testbed_host_id" not in entry.variables and "testbed_ports" not in entry.variables:
+            continue  # a machine of the inventory that is not on the fabric, such as the telemetry server
+        names.append(entry.name)
+        if not re.fullmatch(HOST, entry.name):  # it becomes part of file names, and Ansible would evaluate a {{ }} in it
+            problems.add(entry.path, f"{entry.name[:60]!r} is not a host name: use letters, digits, '.', '_' and '-'", key=True)
+            continue
+        host = _host(entry, problems)
+        if host is not None:
+            hosts[host.name] = host
+    if not names and whole:
+        problems.add((), "no host has testbed_host_id and testbed_ports")
+    _agreement(hosts, entries, problems)
+    return hosts, frozenset(names) if whole else None
+
+
+def _host(entry: InventoryHost, problems: Problems) -> Host | None:
+    ours = {key.removeprefix("testbed_"): value for key, value in entry.variables.items() if key.startswith("testbed_")}
+    for key in [key for key in ours if key not in HostEdge.model_fields]:
+        hint = did_you_mean(key, HostEdge.model_fields).replace("did you mean ", "did you mean testbed_")
+        problems.add(entry.places[f"testbed_{key}"], f"unknown variable testbed_{key}{hint}", key=True)
+        del ours[key]
+
+    def place(prefix: str) -> Any:
+        return lambda inner: (
+            (*entry.places[prefix + str(inner[0])], *inner[1:]) if inner and prefix + str(inner[0]) in entry.places else entry.path
+        )
+
+    ssh_vars = {key: entry.variables[key] for key in SshEdge.model_fields if key in entry.variables}
+    for key in ("host_id", "ports"):
+        if key not in ours:
+            problems.add(entry.path, f"host {entry.name} has no testbed_{key}", key=True)
+    edge = check(HostEdge, ours, problems, place=place("testbed_")) if {"host_id", "ports"} <= set(ours) else None
+    ssh = check(SshEdge, ssh_vars, problems, place=place(""))
+    if edge is None or ssh is None:
+        return None
+    ports_at = entry.places["testbed_ports"]
+    seen: dict[str, int] = {}
+    for number, port in edge.ports.items():
+        for name in filter(None, (port.interface, port.eth)):
+            if name in seen:
+                problems.add((*ports_at, number), f"interface {name} of {entry.name} is named twice, first at port {seen[name]}")
+            seen.setdefault(name, number)
+        if (port.eth is not None) != (edge.forwarding == "npar-rdma"):
+            wanted = "needs" if edge.forwarding == "npar-rdma" else "does not use"
+            problems.add((*ports_at, number), f"forwarding {edge.forwarding} {wanted} the second function of the port, `eth`")
+    octets = edge.port_prefix.count(".") + 1
+    if octets != (2 if edge.forwarding == "npar-rdma" else 1):
+        where = entry.places.get("testbed_port_prefix", entry.path)
+        wants = 'two octets, such as "10.100"' if edge.forwarding == "npar-rdma" else 'one octet, such as "10"'
+        problems.add(where, f"forwarding {edge.forwarding} needs a testbed_port_prefix of {wants}, got {edge.port_prefix}")
+    options = _ssh_options(ssh.ansible_ssh_common_args)
+    address = ssh.ansible_host or entry.name
+    return Host(
+        name=entry.name,
+        host_id=edge.host_id,
+        forwarding=edge.forwarding,
+        ports={number: FabricPort(number, port.interface, port.eth) for number, port in sorted(edge.ports.items())},
+        lanes=edge.lanes,
+        node_prefix=edge.node_prefix,
+        port_prefix=edge.port_prefix,
+        mgmt_address=edge.mgmt_address or address,
+        gpus=edge.gpus,
+        link_mbps=edge.link_mbps,
+        job_user=edge.job_user,
+        job_env=tuple(edge.job_env),
+        ssh=SshTarget(
+            address=address,
+            port=ssh.ansible_port,
+            user=ssh.ansible_user,
+            key_file=ssh.ansible_ssh_private_key_file,
+            known_hosts=options.get("UserKnownHostsFile", "").replace("${HOME}/", "~/", 1),
+            options=options,
+        ),
+    )
+
+
+def _ssh_options(arguments: str) -> dict[str, str]:
+    """The `-o Name=value` pairs of a command line; other arguments are ignored."""
+    try:
+        words = shlex.split(arguments)
+    except ValueError:
+        return {}
+    pairs = re.findall(r"(?:^|\0)-o\0?([^\0=]+)=([^\0]*)", "\0".join(words))
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _agreement(hosts: Mapping[HostName, Host], entries: Mapping[str, InventoryHost], problems: Problems) -> None:
+    """Host ids are unique, and all hosts agree in forwarding and addressing: rules are computed for the fabric as a whole."""
+    first = next(iter(hosts.values()), None)
+    ids: dict[int, HostName] = {}
+    for host in hosts.values():
+        entry = entries[host.name]
+        if host.host_id in ids:
+            where = entry.places["testbed_host_id"]
+            problems.add(where, f"{host.name} has the same testbed_host_id {host.host_id} as {ids[host.host_id]}")
+        ids.setdefault(host.host_id, host.name)
+        for name in ("forwarding", "lanes", "node_prefix", "port_prefix"):
+            mine, theirs = getattr(host, name), getattr(first, name)
+            if mine != theirs:
+                where = entry.places.get(f"testbed_{name}", entry.path)
+                other = first.name if first else ""
+                words = f"{host.name} has testbed_{name} {mine}, {other} has {theirs}; all hosts of a lab must have the same value"
+                problems.add(where, words)

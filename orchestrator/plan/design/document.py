@@ -1,0 +1,96 @@
+"""The plan file of a design: links, the job with its traffic, the prediction, who made it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from optics import HostName
+from orchestrator.plan.design.design import Design, bytes_here
+from planner.bfb import Send
+
+
+def _sends(schedule: Sequence[Send], hosts: Sequence[HostName]) -> list[dict[str, Any]]:
+    """The sends of a schedule; the parts of a piece follow each other at each receiver."""
+    laid: dict[tuple[int, int], float] = {}
+    rows = []
+    for send in schedule:
+        begin = laid.get((send.dst, send.shard), 0.0)
+        end = round(begin + send.part, 9)
+        laid[send.dst, send.shard] = end = 1.0 if end > 1 - 1e-6 else end
+        ends = {"begin": begin, "end": end} if (begin, end) != (0.0, 1.0) else {}
+        rows.append({"step": send.step, "src": hosts[send.src], "dst": hosts[send.dst], "shard": hosts[send.shard], **ends})
+    return rows
+
+
+def document(found: Design, name: str = "") -> dict[str, Any]:
+    """The plan file: links, the job with its traffic, the prediction, who made it."""
+    hosts, workload, wanted = found.hosts, found.read.workload, found.wanted
+    ringed = {
+        frozenset(pair) for ring in found.shape.rings for pair in zip(ring.order, ring.order[1:] + ring.order[:1], strict=True)
+    }
+    merged: Counter[tuple[int, int]] = Counter()
+    for a, b in found.shape.cables.tolist():
+        merged[(a, b) if not found.shape.duplex or a < b else (b, a)] += 1
+    kind = {} if found.shape.duplex else {"kind": "simplex"}
+    links = [
+        {"a": hosts[a], "b": hosts[b], **kind, **({"count": count} if count > 1 else {})}
+        | {"x_purpose": "allreduce" if frozenset((a, b)) in ringed else "mp"}
+        for (a, b), count in sorted(merged.items())
+    ]
+    segments = [{"name": name, "hosts": list(members)} for name, members in found.found.segments]
+    here = found.here
+    predicted = {
+        "iteration_ms": here.iteration_s * 1e3,
+        "compute_ms": here.compute_s * 1e3,
+        "transfers_ms": here.transfers_s * 1e3,
+        "allreduce_ms": here.allreduce_s * 1e3,
+        "busbw_mbps": here.busbw / 1e6,
+        "link_mbps": found.link_mbps,
+        "diameter": float(found.shape.diameter),
+        "mean_hops": found.shape.mean_hops(),
+        "bandwidth_tax": here.tax,
+    }
+    groups = [
+        {
+            "id": group.id,
+            "bytes": bytes_here(group.bytes, found.scale),
+            "rings": [[hosts[rank] for rank in order] for order in found.orders[group.id]],
+        }
+        | ({"schedule": _sends(found.schedules[group.id], hosts)} if group.id in found.schedules else {})
+        for group in found.read.demand.groups
+        if group.bytes
+    ]
+    rules = {"rules": wanted.rules} if wanted.method == "topoopt" else {}
+    return {
+        "schema": "testbed.plan/1",
+        "name": name or f"{workload.name}-{wanted.method}",
+        "description": f"{workload.description or workload.name}: {wanted.method}, for a {wanted.backend} back-end",
+        "producer": {
+            "name": "testbed-design",
+            "method": wanted.method,
+            **rules,
+            "seed": wanted.seed,
+            "backend": wanted.backend,
+            "workload": workload.name,
+            "workload_sha256": found.read.sha256,
+        },
+        **({"segments": segments} if segments else {"links": links}),
+        "job": {
+            "name": f"{workload.name}-{wanted.method}",
+            "workload": "replay",
+            "ranks": list(hosts),
+            "args": {"iterations": wanted.iterations},
+            "traffic": {
+                "groups": groups,
+                "transfers": [
+                    {"src": hosts[t.src], "dst": hosts[t.dst], "bytes": t.bytes, "lane": t.lane} for t in found.transfers
+                ],
+                "compute_s": round(here.compute_s, 6),
+                "scale": found.scale,
+                "time_scale": float(f"{found.time_scale:.9g}"),
+            },
+        },
+        "predicted": {key: round(value, 3) for key, value in predicted.items()},
+    }

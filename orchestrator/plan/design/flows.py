@@ -1,0 +1,99 @@
+"""The links that a job's traffic takes on a topology, and how long they carry it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import cast
+
+from optics import HostName, Infeasible
+from optics.plan import ring_steps
+from orchestrator.fabric.next_hops import NextHops, follow, lanes_of
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.design import electrical
+from planner.bfb import Send
+from planner.demand import Demand, Group
+from planner.predict import (
+    PairFlow,
+    Prediction,
+    RingFlow,
+    StepFlow,
+    Way,
+    allreduce_s,
+    is_link,
+    on_links,
+    pair_loads,
+    ring_loads,
+    transfers_s,
+)
+
+
+def rate_mbps(lab: Lab, hosts: Sequence[HostName]) -> float:
+    """The rate of the slowest of these hosts' ports (Mb/s)."""
+    return min(lab.hosts[host].link_mbps for host in hosts)
+
+
+def way(chosen: NextHops, lab: Lab, src: HostName, dst: HostName, lane: int) -> Way:
+    """The links that traffic of a lane takes, and what else limits it. Raises: Infeasible - there is no path."""
+    path = follow(chosen, lab, src, dst, lane)
+    if not path:
+        raise Infeasible(f"no path leads from {src} to {dst}", hint="give the topology a ring through all ranks")
+    return electrical.parts(path, lab, rate_mbps(lab, [*lab.hosts])) if lab.segments else cast(Way, path)
+
+
+def ring_flow(size: float, order: Sequence[HostName], chosen: NextHops, lab: Lab, lane: int) -> RingFlow:
+    """An order's part of a buffer, and the links of each of its steps on a lane. Raises: Infeasible - a step has no path."""
+    return RingFlow(size, tuple(way(chosen, lab, a, b, lane) for a, b in ring_steps(list(order))))
+
+
+def step_flow(group: Group, sends: Sequence[Send], hosts: Sequence[HostName], chosen: NextHops, lab: Lab) -> StepFlow:
+    rows = [(send.step, send.part, way(chosen, lab, hosts[send.src], hosts[send.dst], 0)) for send in sends]
+    return StepFlow(group.bytes, len(group.members), tuple(rows))
+
+
+def pair_flows(
+    given: Demand, hosts: Sequence[HostName], chosen: NextHops, lab: Lab
+) -> tuple[list[PairFlow], list[tuple[int, int, list[int]]]]:
+    """The different paths of each transfer, and a lane for each."""
+    flows, lanes = [], []
+    for src, dst in ((int(s), int(d)) for s, d in zip(*given.mp.nonzero(), strict=True)):
+        ways: dict[Way, int] = {}
+        for lane in range(lanes_of(lab)):
+            ways.setdefault(way(chosen, lab, hosts[src], hosts[dst], lane), lane)
+        flows.append(PairFlow(float(given.mp[src, dst]), tuple(ways)))
+        lanes.append((src, dst, list(ways.values())))
+    return flows, lanes
+
+
+def predicted(
+    given: Demand,
+    rings: Sequence[RingFlow],
+    pairs: Sequence[PairFlow],
+    shares: Sequence[Sequence[float]],
+    bytes_per_s: float,
+    alpha_s: float,
+    compute_s: float,
+    stepped: Sequence[StepFlow] = (),
+) -> Prediction:
+    """An iteration of rings, schedules and pairs, each pair's bytes divided over its paths by `shares`."""
+    loads: Mapping[Hashable, float] = pair_loads(pairs, shares)
+    hops = max((sum(map(is_link, way)) for flow in pairs for way in flow.ways), default=0)
+    took = allreduce_s(rings, bytes_per_s, alpha_s) + sum(flow.seconds(bytes_per_s, alpha_s) for flow in stepped)
+    sent: Counter[int] = Counter()
+    for group in given.groups:
+        for rank in group.members:
+            sent[rank] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes  # type: ignore[assignment]
+    moved = sum(flow.bytes for flow in pairs)
+    every = sum((flow.loads for flow in stepped), Counter(loads) + ring_loads(rings))
+    sent_in_all = moved + sum(group.wire_bytes for group in given.groups)
+    # rank 0 is the one whose iterations are recorded
+    mine = sent[0] if sent[0] else max(sent.values(), default=0.0)
+    return Prediction(
+        compute_s,
+        transfers_s(loads, bytes_per_s, alpha_s, hops),
+        took,
+        mine / took if took else 0.0,
+        on_links(every) / sent_in_all if sent_in_all else 1.0,
+        on_links(loads) / moved if moved else 0.0,
+        every,
+    )
