@@ -17,6 +17,7 @@ from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossCh
 from orchestrator.session import Session, deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of
+from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
@@ -100,7 +101,7 @@ async def devices_power(
     keep(readings, store, key)
     shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
     ways = {r.path_text for r in shown}
-    past = [_change(d) for d in drifts(store.light(key), lab) if d.path in ways] if history else []
+    past = [_change(d) for d in drifts(light_history(store, key), lab) if d.path in ways] if history else []
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
 

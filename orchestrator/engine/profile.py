@@ -22,7 +22,8 @@ from orchestrator.results import JobStatus, Report, held_up
 from orchestrator.session import Session, deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import slice_of
-from orchestrator.store.store import JobRecord, Store
+from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.ladder import PAIRS_S
 

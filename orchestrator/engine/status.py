@@ -31,9 +31,11 @@ from orchestrator.session import Observation, Session, deadline, load_lab, open_
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
+from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.telemetry.progress import Progress
 from orchestrator.trust import loose
@@ -141,7 +143,7 @@ async def verify(
             owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,
-            lambda: [d for d in drifts(store.light(key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+            lambda: [d for d in drifts(light_history(store, key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
             prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
         ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)

@@ -20,7 +20,8 @@ from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
 from orchestrator.results import JobStatus, StatusReport
 from orchestrator.session import Session
-from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, hosts_yml, read

@@ -15,7 +15,7 @@ from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from orchestrator.store.store import JobRecord
+from orchestrator.store.records import JobRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = [{"a": "gpu01:p1", "b": "gpu02:p1"}, {"a": "gpu02:p2", "b": "gpu03:p2"}, {"a": "gpu03:p3", "b": "gpu01:p3"}]

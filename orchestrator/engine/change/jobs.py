@@ -28,8 +28,9 @@ from orchestrator.results import JobStatus, to_json
 from orchestrator.session import Session, deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import lab_of, slice_of
+from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import reach
-from orchestrator.store.store import JobRecord, Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry import environment
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Progress

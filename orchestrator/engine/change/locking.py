@@ -13,7 +13,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
-from orchestrator.store.locks import Held, hold, locks_of
+from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.scope import Scope, of_settings, reach
@@ -74,7 +74,7 @@ async def holding(
     reason: str,
     *,
     progress: Progress | None = None,
-) -> AsyncIterator[Held]:
+) -> AsyncIterator[HeldLock]:
     """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
 
     def told(words: str) -> None:

@@ -56,6 +56,7 @@ from orchestrator.plan.stored import link_data, path_data, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, slowest, switching_s, target
 from orchestrator.results import EqualiseReport, JobStatus, Rung, UpReport
 from orchestrator.session import Observation
+from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_light, check_link, ladder, pairs_of
@@ -311,7 +312,7 @@ class Up:
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
         ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
         if lines := taken_hosts(
-            hosts, {h: hello.active for h, hello in seen.hellos.items()}, context.store.generations(context.key), ours
+            hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), ours
         ):
             raise Interlock(
                 "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"

@@ -37,8 +37,9 @@ from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.degraded import sides
 
