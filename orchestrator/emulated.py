@@ -19,7 +19,6 @@ from typing import Any
 import optical_testbed
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import counted, reason
-from orchestrator import emulated as labproc
 from orchestrator.inventory.folders import absent
 from orchestrator.trust import believed, require_own
 
@@ -313,8 +312,8 @@ def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
     asked = {"driver": driver, "hosts": hosts}
     if _made_for(folder) == asked:
         return folder
-    if labproc.is_emulated(folder):
-        labproc.stop(folder)
+    if is_emulated(folder):
+        stop(folder)
     fresh = folder.parent / ".new" / driver  # the lab takes its name from the folder
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True, mode=0o700)
@@ -332,7 +331,7 @@ def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
 def made(state_dir: Path, driver: str) -> Path:
     """The inventory directory of the lab of `driver` as it was made. Raises: Missing - it never was."""
     folder = state_dir / "labs" / driver
-    if not labproc.is_emulated(folder):
+    if not is_emulated(folder):
         raise Missing(f"there is no lab of {driver}", hint=f"testbed lab start --driver {driver}")
     return folder
 

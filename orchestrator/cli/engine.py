@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.results import (
     ConfirmReport,
-    DevicesReport,
     DownReport,
     JobLogs,
     JobStatus,
     PlanReport,
-    PowerReport,
     PrewireReport,
-    StatusReport,
     UpReport,
-    VerifyReport,
     WatchReport,
 )
 from orchestrator.settings import Settings
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
+from orchestrator.verify.report import PowerReport, VerifyReport
+from orchestrator.verify.state import DevicesReport, StatusReport
 
 
 class Engine(Protocol):

@@ -27,10 +27,10 @@ from orchestrator.results import (
     PhaseTime,
     PlanReport,
     PrewireReport,
-    StatusReport,
     UpReport,
-    VerifyReport,
 )
+from orchestrator.verify.report import VerifyReport
+from orchestrator.verify.state import StatusReport
 
 _DETAIL, _LONG = 55, 80
 """Columns of a phase's words: at least, and at most; longer words push their time out of its column instead of everybody's."""

@@ -13,7 +13,6 @@ from orchestrator.fabric.lightpath import LightMap, loss_db
 from orchestrator.fabric.transition import Held
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
-from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossChange, PowerReport
 from orchestrator.session import Session, deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of
@@ -21,6 +20,8 @@ from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
+from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
+from orchestrator.verify.state import DevicesReport, DeviceView
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
     (PowerMeter, "power meters"),

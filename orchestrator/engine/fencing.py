@@ -14,7 +14,7 @@ from pathlib import Path
 from optics import HostName, Unreachable
 from orchestrator.engine.change.locking import holding
 from orchestrator.hosts import Hello
-from orchestrator.results import Report
+from orchestrator.results import JsonReport
 from orchestrator.session import deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.audit import add_audit
@@ -26,7 +26,7 @@ from orchestrator.telemetry.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class TakenReport(Report):
+class TakenReport(JsonReport):
     """hosts: those that would have refused the next run, and the token each knew. token: what the next run's will be higher than.
 
     silent: hosts that could not be asked, in their own words.

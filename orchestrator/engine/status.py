@@ -26,7 +26,7 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
-from orchestrator.results import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
+from orchestrator.results import JobStatus
 from orchestrator.session import Observation, Session, deadline, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -42,7 +42,9 @@ from orchestrator.trust import loose
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
 from orchestrator.verify.power import Reading, drifts, keep
+from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.rung import TRAFFIC
+from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
 
 
 async def status(inventory: Path, *, progress: Progress, store: Store, settings: Settings, timeout_s: float) -> StatusReport:

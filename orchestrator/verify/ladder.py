@@ -23,7 +23,6 @@ from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
 from orchestrator.fabric.transition import Held
 from orchestrator.hosts import Hello, HostSide
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import Rung
 from orchestrator.session import Session
 from orchestrator.verify.carriers import carriers, has_carrier, no_carrier, speeds
 from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
@@ -31,6 +30,7 @@ from orchestrator.verify.collective import all_reduce
 from orchestrator.verify.losses import judge, weaker
 from orchestrator.verify.power import Drift, Reading, measure
 from orchestrator.verify.qualification import Direction, qualify
+from orchestrator.verify.report import Rung
 from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
 
 PROBE_S = 1.0

@@ -21,13 +21,13 @@ from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
-from orchestrator.results import Rung
 from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewritten
 from orchestrator.verify.power import Point, Reading, keep
+from orchestrator.verify.report import Rung
 from tests.house.repository import ROOT
 
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))

@@ -54,13 +54,14 @@ from orchestrator.hosts import Committed, Hello
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import link_data, path_data, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, slowest, switching_s, target
-from orchestrator.results import EqualiseReport, JobStatus, Rung, UpReport
+from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_light, check_link, ladder, pairs_of
 from orchestrator.verify.power import Reading, keep
+from orchestrator.verify.report import Rung
 
 AFTER_S = 0.5
 """Ports are sampled for so long (s) after a job has gone on: that is what a report calls throughput after a move."""

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from optics import Locked, TestbedError, TimedOut
 from orchestrator.processes import process_mark, spawn
-from orchestrator.results import Report
+from orchestrator.results import JsonReport
 from orchestrator.settings import Settings
 
 START_S = 20.0
@@ -56,7 +56,7 @@ class GuardState:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardReport(Report):
+class GuardReport(JsonReport):
     """What a guard did while it watched. failures: attempts that were taken back. last: the last thing it said."""
 
     lab: str

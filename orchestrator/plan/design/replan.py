@@ -16,7 +16,7 @@ from orchestrator.fabric.next_hops import lanes_of, next_hops
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered, pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
-from orchestrator.results import PlanReport, Report
+from orchestrator.results import JsonReport, PlanReport
 from planner.demand import Demand, Group
 from planner.methods import Wanted
 from planner.predict import Prediction, RingFlow, spread
@@ -26,7 +26,7 @@ from planner.shape import Ring, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Rewiring(Report):
+class Rewiring(JsonReport):
     """A change of topology against what it gains. Times in s; break_even_s counts from the change on, None: it gains nothing.
 
     stalled_bytes: what waits while circuits are dark. iterations: until the time saved is the time lost.
