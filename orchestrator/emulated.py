@@ -20,6 +20,7 @@ import optical_testbed
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import counted, reason
 from orchestrator.inventory.folders import absent
+from orchestrator.processes import Daemon, process_mark
 from orchestrator.trust import believed, require_own
 
 GENERATE_S = 60.0
@@ -227,6 +228,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
     """
     folder = state_dir(inventory)
     pid = _pid_from_file(folder)
+    lab = Daemon(pid, process_mark(pid))
     try:
         ask(inventory, "stop", min(timeout_s, ASK_S))
     except Unreachable:
@@ -234,11 +236,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
             return False
     except TestbedError:
         pass  # it hangs, or refuses: the signal below does not ask
-    if not pid or _gone(pid, timeout_s):
-        return True
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    if not _gone(pid, 5.0):
+    if not lab.gone(timeout_s) and not lab.end(5.0, signal.SIGKILL):
         raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
     return True
 
@@ -268,21 +266,6 @@ def _pid_from_file(folder: Path) -> int:
     except (OSError, ValueError):
         return 0
     return pid if b"emulators" in command else 0
-
-
-def _gone(pid: int, timeout_s: float) -> bool:
-    """Wait until process `pid` is gone or a zombie."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return True
-        if stat[stat.rfind(")") + 2] in "ZX":
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.02)
 
 
 def _tail(log: Path) -> str:
