@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformance.truth import Truth
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTBED = Path(sys.executable).with_name("testbed")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A lab in the foreground: seconds from starting Python to its own word that it is ready, and its process."""
-
-    ready_s: float
-    pid: int
 
 
 def write(inventory: Path, state: Path, hosts: int, ports: int = 4, *options: str) -> None:
@@ -36,45 +26,6 @@ def write(inventory: Path, state: Path, hosts: int, ports: int = 4, *options: st
     subprocess.run(
         [sys.executable, "-m", "emulators.generate", *size, *where, *options], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
     )
-
-
-@contextmanager
-def running(inventory: Path, *options: str) -> Iterator[Running]:
-    """Run a lab in the foreground until the block ends. Raises: SystemExit - it does not start; its own words."""
-    here, there = os.pipe()
-    began = time.monotonic()
-    lab = subprocess.Popen(
-        [sys.executable, "-m", "emulators", inventory, "--foreground", "--ready-fd", str(there), *options],
-        pass_fds=(there,),
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    os.close(there)
-    try:
-        ready = select.select([here], [], [], 60)[0] and os.read(here, 16) == b"ready\n"
-        seconds = time.monotonic() - began
-        if not ready:
-            lab.kill()
-            assert lab.stderr is not None
-            raise SystemExit(f"the lab did not start: {lab.stderr.read()}")
-        yield Running(seconds, lab.pid)
-    finally:
-        os.close(here)
-        lab.terminate()
-        lab.communicate()
-
-
-def ask(state: Path, op: str, **arguments: object) -> dict[str, Any]:
-    """Put a question to a lab's control socket. Raises: RuntimeError - the lab says no."""
-    with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(10)
-        link.connect(str(state / "control.sock"))
-        link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
-        answer: dict[str, Any] = json.loads(link.makefile().readline())
-    if not answer["ok"]:
-        raise RuntimeError(f"{op}: {answer}")
-    return answer
 
 
 class BenchLab:
@@ -106,8 +57,8 @@ class BenchLab:
         return data if isinstance(data, dict) else {}
 
     def ask(self, op: str, **arguments: object) -> dict[str, Any]:
-        """One question to the lab itself."""
-        return ask(self.state, op, **arguments)
+        """One question to the lab itself. Raises: NoTruth - it says no."""
+        return Truth(self.state / "control.sock").ask(op, **arguments)
 
     def settle(self, seconds: float) -> None:
         """Give every emulated switch this switching time (s)."""

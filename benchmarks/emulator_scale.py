@@ -19,9 +19,8 @@ from pathlib import Path
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.bench_lab import Running, running
 from benchmarks.harness import undisturbed, verdict
-from conformance.lab import free_ports
+from conformance.lab import Running, free_ports, running
 
 SWITCHES, PORTS, QUESTIONS = 64, 320, 20
 LIMIT_MS = 1000.0

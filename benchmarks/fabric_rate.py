@@ -22,7 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.bench_lab import ask, running, write
+from benchmarks.bench_lab import write
+from conformance.lab import running
+from conformance.truth import Truth
 from emulators.fabric.linux import inside
 
 HOSTS, PORTS, MTU, LIMIT_PERCENT = 12, 4, 9000, 98.0
@@ -133,12 +135,12 @@ def main() -> int:
         write(inventory, state, HOSTS, PORTS)
         with running(inventory):
             connect_all(inventory)
-            status = ask(state, "status")
+            status = Truth(state / "control.sock").ask("status")
             deadline = time.monotonic() + 5
             while not all(port["carrier"] for host in status["hosts"].values() for port in host["ports"].values()):
                 assert time.monotonic() < deadline, "not every port has light"
                 time.sleep(0.02)
-                status = ask(state, "status")
+                status = Truth(state / "control.sock").ask("status")
             nominal = status["rate_bps"] * (MTU - 52) / (MTU + 14)
             flows = sockets([host["pid"] for host in status["hosts"].values()])
             goodput, busy = measure(flows, seconds)

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.bench_lab import running, write
+from benchmarks.bench_lab import write
+from conformance.lab import running
 
 LIMITS_S = {12: 4.0, 64: 10.0}
 PORTS = 4

@@ -69,7 +69,7 @@ def devices_lab(
     folder = Path(tempfile.mkdtemp(prefix="testbed-conform-", dir=keep_under))
     try:
         configs = _write(folder, tuple(drivers), emulated or {})
-        with _running(folder / "lab", "--devices-only"):
+        with running(folder / "lab", "--devices-only"):
             lab = Lab(folder / "lab", folder / "state", configs)
             for truth in lab.truths.values():
                 truth.settle(SETTLE_S, BOOT_S)
@@ -84,7 +84,7 @@ def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
     folder = Path(tempfile.mkdtemp(prefix="testbed-lab-"))
     try:
         generate(folder / "lab", folder / "state", driver, hosts)
-        with _running(folder / "lab"):
+        with running(folder / "lab"):
             yield Lab(folder / "lab", folder / "state", _configs(folder / "lab"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -177,11 +177,20 @@ def _configs(inventory: Path) -> dict[str, DeviceConfig]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A lab in the foreground: seconds from starting Python to its report that it is ready, and its process."""
+
+    ready_s: float
+    pid: int
+
+
 @contextmanager
-def _running(inventory: Path, *options: str) -> Iterator[None]:
-    """Run `python -m emulators` until the block ends; it is ready when the block begins."""
+def running(inventory: Path, *options: str) -> Iterator[Running]:
+    """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises: Missing - with its own words."""
     here, there = os.pipe()
     with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
+        began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "emulators", str(inventory), "--foreground", "--ready-fd", str(there), *options],
             stdin=subprocess.DEVNULL,
@@ -198,7 +207,7 @@ def _running(inventory: Path, *options: str) -> Iterator[None]:
                 log.seek(0)
                 said = "\n".join(log.read().splitlines()[-15:])
                 raise Missing(f"the emulated lab did not start: {said or 'it said nothing'}")
-            yield
+            yield Running(time.monotonic() - began, process.pid)
         finally:
             os.close(here)
             end(process)

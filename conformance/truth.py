@@ -22,10 +22,10 @@ class NoTruth(RuntimeError):
 class Truth:
     """One emulated device of a running lab, as the lab knows it.
 
-    socket_path: the lab's `control.sock`. Raises: NoTruth from every question.
+    socket_path: the lab's `control.sock`; without a device only `ask` is of use. Raises: NoTruth from every question.
     """
 
-    def __init__(self, socket_path: Path, device: str) -> None:
+    def __init__(self, socket_path: Path, device: str = "") -> None:
         self.path, self.device = socket_path, device
         self._armed: set[int] = set()
 

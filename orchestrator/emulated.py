@@ -19,8 +19,8 @@ from typing import Any
 import optical_testbed
 from optics.errors import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable, Untrusted
 from optics.plain import counted, reason
-from orchestrator import emulated as labproc
 from orchestrator.inventory.folders import absent
+from orchestrator.processes import Daemon, process_mark
 from orchestrator.trust import believed, require_own
 
 GENERATE_S = 60.0
@@ -228,6 +228,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
     """
     folder = state_dir(inventory)
     pid = _pid_from_file(folder)
+    lab = Daemon(pid, process_mark(pid))
     try:
         ask(inventory, "stop", min(timeout_s, ASK_S))
     except Unreachable:
@@ -235,11 +236,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
             return False
     except TestbedError:
         pass  # it hangs, or refuses: the signal below does not ask
-    if not pid or _gone(pid, timeout_s):
-        return True
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    if not _gone(pid, 5.0):
+    if not lab.gone(timeout_s) and not lab.end(5.0, signal.SIGKILL):
         raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
     return True
 
@@ -271,21 +268,6 @@ def _pid_from_file(folder: Path) -> int:
     return pid if b"emulators" in command else 0
 
 
-def _gone(pid: int, timeout_s: float) -> bool:
-    """Wait until process `pid` is gone or a zombie."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return True
-        if stat[stat.rfind(")") + 2] in "ZX":
-            return True
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.02)
-
-
 def _tail(log: Path) -> str:
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
@@ -313,8 +295,8 @@ def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
     asked = {"driver": driver, "hosts": hosts}
     if _made_for(folder) == asked:
         return folder
-    if labproc.is_emulated(folder):
-        labproc.stop(folder)
+    if is_emulated(folder):
+        stop(folder)
     fresh = folder.parent / ".new" / driver  # the lab takes its name from the folder
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True, mode=0o700)
@@ -332,7 +314,7 @@ def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
 def made(state_dir: Path, driver: str) -> Path:
     """The inventory directory of the lab of `driver` as it was made. Raises: Missing - it never was."""
     folder = state_dir / "labs" / driver
-    if not labproc.is_emulated(folder):
+    if not is_emulated(folder):
         raise Missing(f"there is no lab of {driver}", hint=f"testbed lab start --driver {driver}")
     return folder
 

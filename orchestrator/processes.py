@@ -1,13 +1,16 @@
-"""Commands of this program that outlive the one that starts them: a guard, the watch over a change that waits to be confirmed."""
+"""Processes that outlive the command that starts them: guard, telemetry sink, influxd, the watch over an unconfirmed change."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import optical_testbed
@@ -20,8 +23,7 @@ LOWLY = 10
 def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
     """Start `testbed WORDS` on the same lab and store, in a session of its own; what it says on stderr goes to the file `said`.
 
-    lowly: at a low priority from its first instruction on. Nobody waits for it: whoever leaves it running sets its
-    `returncode`.
+    lowly: at a low priority from its first instruction on. The caller waits for it, or leaves it running: `Daemon.detach`.
     """
     said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # -P: -m would look for modules in the current directory first, which may be anybody's.
@@ -39,6 +41,48 @@ def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool =
         )
     finally:
         os.close(words_fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process that outlives the command that started it: its id, and the mark that tells this life of the id from the next.
+
+    mark: of `process_mark`; empty where there was no such process.
+    """
+
+    pid: int
+    mark: str
+
+    @classmethod
+    def detach(cls, process: subprocess.Popen[bytes]) -> Daemon:
+        """Leave a child running when this process ends."""
+        process.returncode = 0  # else Popen warns that it still runs
+        return cls(process.pid, process_mark(process.pid))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; a child that has ended is collected."""
+        if not self.mark:
+            return False
+        with suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+        return process_mark(self.pid) == self.mark
+
+    def end(self, timeout_s: float, sent: signal.Signals = signal.SIGTERM) -> bool:
+        """Send the signal and wait; whether it ended within `timeout_s`. Raises: PermissionError - it is another user's."""
+        with suppress(ProcessLookupError):
+            if self.alive:
+                os.kill(self.pid, sent)
+        return self.gone(timeout_s)
+
+    def gone(self, timeout_s: float) -> bool:
+        """Wait until it has ended; whether it did within `timeout_s`."""
+        give_up = time.monotonic() + timeout_s
+        while self.alive:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.02)
+        return True
 
 
 def process_mark(pid: int) -> str:

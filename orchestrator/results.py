@@ -32,7 +32,7 @@ def to_json(value: object) -> Json:
     return str(value)
 
 
-class Report:
+class JsonReport:
     """A result that knows its JSON; `to_json()` adds the derived numbers named in `derived`."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class DeviceDiff:
     """How long such a device works before anything goes dark, where no host sees it."""
 
 
-class _Counts(Report):
+class _Counts(JsonReport):
     """Totals over `diff`, for every report that has one."""
 
     __slots__ = ()
@@ -114,7 +114,7 @@ class _Counts(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus(Report):
+class JobStatus(JsonReport):
     """One job. `state`: none, starting, running, paused, stopped, finished, failed. `exit_codes`: by rank, once it has ended.
 
     iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
@@ -161,7 +161,7 @@ def held_up(off: float | None, busy: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class JobLogs(Report):
+class JobLogs(JsonReport):
     """The last lines each rank wrote, by `rank 0 (gpu01)` and the like."""
 
     name: str
@@ -179,7 +179,7 @@ class CircuitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RelabelReport(Report):
+class RelabelReport(JsonReport):
     """Which hosts take which hosts' places (`labels`: host of the plan file -> host on the lab), and what that saves.
 
     moves: settings made and removed; moves_as_written: without relabelling, None where that is not possible at all.
@@ -309,7 +309,7 @@ class Awaiting:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmReport(Report):
+class ConfirmReport(JsonReport):
     """What `confirm` made stand: run `of`. hosts: those that keep its routes; already: it had been confirmed before."""
 
     run: str
@@ -322,7 +322,7 @@ class ConfirmReport(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchReport(Report):
+class WatchReport(JsonReport):
     """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed, superseded. tries: to take it back."""
 
     of: str
@@ -398,279 +398,6 @@ class DownReport(_Counts):
     """The run that was taken back."""
 
     derived = ("kept", "removed", "made", "foreign")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStatus:
-    """One device as it answers now. `missing`: what the current plan wants and it does not hold; `error`: why it did not answer."""
-
-    name: str
-    driver: str
-    address: str
-    ok: bool
-    identity: str = ""
-    ours: int = 0
-    foreign: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    error: str = ""
-    code: str = ""
-    """Of the error: E-MISSING where it was not asked because its password is not there."""
-    time_scale: float = 1.0
-    """How much faster than a real one it runs; 1: it is one, or as fast as one."""
-    prewired: tuple[str, ...] = ()
-    """Of ours, what carries no light: wired for another plan, or left as the way back."""
-    holders: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What holds ports and leads no light (reserved, in fault), in the device's words; neither ours nor foreign cross-connects."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostStatus:
-    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
-
-    up: None where nobody read the ports. committer: whether it answers; without it routes and ports are not known.
-    """
-
-    name: str
-    address: str
-    ok: bool
-    generation: int | None = None
-    up: int | None = None
-    planned: int = 0
-    committer: bool = False
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A run that stopped on its way, by what devices and hosts say now: what it did, what it did not, what others did meanwhile.
-
-    resume, undo: the commands that continue it and take it back, none where nothing is to be taken back. begun: it may have
-    changed something.
-    """
-
-    run: str
-    what: str
-    status: str
-    started: float
-    done: tuple[str, ...] = ()
-    not_done: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
-    resume: str = ""
-    undo: str = ""
-    begun: bool = True
-
-    def lines(self) -> list[str]:
-        """In words, the commands last."""
-        ended = {"died": "died on its way", "interrupted": "was interrupted"}.get(self.status, "stopped half way")
-        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
-        for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
-            lines += [f"  {what + ':':<10}{line}" for line in found]
-        undo = f"   take it back: {self.undo}" if self.undo else ""
-        return [*lines, f"  continue: {self.resume}{undo}"]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusReport(Report):
-    """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing is up."""
-
-    lab: str
-    inventory: str
-    plan: str = ""
-    run: str = ""
-    since: float | None = None
-    """Wall time (s since the epoch) the plan came up."""
-    generation: int | None = None
-    links: int = 0
-    devices: tuple[DeviceStatus, ...] = ()
-    hosts: tuple[HostStatus, ...] = ()
-    job: JobStatus | None = None
-    locked_by: str = ""
-    tagged: tuple[str, ...] = ()
-    drift: tuple[str, ...] = ()
-    dark: tuple[str, ...] = ()
-    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
-    guard: str = ""
-    """The guard that watches this plan, or what one left behind."""
-    confirm: Awaiting | None = None
-    """The owner's change that waits to be confirmed."""
-    unfinished: tuple[Unfinished, ...] = ()
-    """Runs of the owner that stopped on their way and were neither continued nor taken back."""
-    segments: tuple[str, ...] = ()
-    """As a `PlanReport` has them, of what is up."""
-    loose: tuple[str, ...] = ()
-    """Files and directories of the inventory that everybody on this machine may write."""
-
-    derived = ("ok",)
-
-    @property
-    def ok(self) -> bool:
-        return not self.drift and not self.unfinished and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceView:
-    """One device as it answers now: who it says it is, its ports, what it can do, the light it sees.
-
-    settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports with light, of `metered` ones.
-    """
-
-    name: str
-    driver: str
-    address: str
-    ok: bool
-    identity: str = ""
-    ingress: tuple[str, ...] = ()
-    egress: tuple[str, ...] = ()
-    settings: int = 0
-    abilities: tuple[str, ...] = ()
-    settle_s: float = 0.0
-    time_scale: float = 1.0
-    metered: int = 0
-    lit: int = 0
-    min_dbm: float | None = None
-    max_dbm: float | None = None
-    error: str = ""
-    code: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicesReport(Report):
-    """All devices of the lab."""
-
-    lab: str
-    devices: tuple[DeviceView, ...] = ()
-
-    derived = ("ok",)
-
-    @property
-    def ok(self) -> bool:
-        return all(d.ok for d in self.devices)
-
-
-@dataclass(frozen=True, slots=True)
-class CircuitLight:
-    """Power along one circuit, from where it enters its first device to where it leaves its last one (dBm, dB).
-
-    expected_db counts passes, trunks and the attenuation that is set on purpose; difference_db: measured minus expected.
-    margin_db: above the loss-of-signal threshold. meter_db: what the meters promise, +-. lost: where the light goes missing.
-    """
-
-    circuit: str
-    path: tuple[str, ...]
-    in_dbm: float | None
-    out_dbm: float | None
-    loss_db: float | None
-    expected_db: float
-    difference_db: float | None
-    attenuation_db: float
-    margin_db: float | None
-    meter_db: float
-    lost: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LossChange:
-    """How one circuit's loss changed over runs (dB), attenuation taken off. beyond: more than repeatability explains; certain:
-    more than the promise of the meters allows too. Wall times in seconds."""
-
-    circuit: str
-    path: str
-    since: float
-    until: float
-    measurements: int
-    first_db: float
-    latest_db: float
-    change_db: float
-    repeatability_db: float
-    meter_db: float
-    beyond: bool
-    certain: bool
-    losses: tuple[tuple[float, float], ...] = ()
-    """(wall s, dB), oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class PowerReport(Report):
-    """Light on every circuit, and with `--history` how it changed."""
-
-    lab: str
-    circuits: tuple[CircuitLight, ...] = ()
-    history: tuple[LossChange, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LinkQuality:
-    """What measured traffic showed of one direction of one link.
-
-    mbps: rate that a burst came through with (megabits per second), None if nothing arrived. share: of the reference rate.
-    loss: share of the datagrams of steady traffic that did not arrive, None if none could be sent; offered_mbps: at that rate.
-    """
-
-    link: str
-    mbps: float | None
-    share: float | None
-    loss: float | None
-    offered_mbps: float | None = None
-    sent: int = 0
-    arrived: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveFigures:
-    """A short all-reduce against what the links allow; bus bandwidths in megabytes (1e6) per second, as nccl-tests counts them."""
-
-    ranks: int
-    rings: int
-    bytes: int
-    busbw_mbps: float
-    expected_mbps: float
-    link_mbps: float
-    """Rate of the slowest link the rings use, megabits per second."""
-    slowest: str = ""
-
-    @property
-    def share(self) -> float:
-        return self.busbw_mbps / self.expected_mbps if self.expected_mbps else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One rung of the verification ladder; `evidence` are the lines that show why it failed and where.
-
-    code: `OK`, or the rung's own (`E-LIGHT`). notes: worth knowing, and no failure. timeout_s: longest it was allowed to take.
-    """
-
-    name: str
-    ok: bool
-    detail: str = ""
-    seconds: float = 0.0
-    evidence: tuple[str, ...] = ()
-    code: str = "OK"
-    notes: tuple[str, ...] = ()
-    timeout_s: float | None = None
-    links: tuple[LinkQuality, ...] = ()
-    collective: CollectiveFigures | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport(Report):
-    """The ladder, bottom first; every rung is climbed whatever the lower ones said, because together they localise a fault.
-
-    silent: devices and hosts of the plan that do not answer, in their own words.
-    """
-
-    lab: str
-    plan: str
-    rungs: tuple[Rung, ...] = ()
-    notes: tuple[str, ...] = ()
-    silent: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    derived = ("ok",)
-
-    @property
-    def ok(self) -> bool:
-        return all(r.ok for r in self.rungs)
 
 
 def path_text(path: Path | str) -> str:

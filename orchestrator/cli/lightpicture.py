@@ -7,7 +7,7 @@ from datetime import datetime
 from xml.sax.saxutils import escape
 
 from orchestrator.cli.text import columns, paint
-from orchestrator.results import CircuitLight, LossChange, PowerReport
+from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
 
 BAR = 24
 """Width of a terminal bar, characters."""

@@ -15,11 +15,11 @@ from orchestrator.results import (
     PhaseTime,
     PlanReport,
     PrewireReport,
-    StatusReport,
     UpReport,
-    VerifyReport,
     path_text,
 )
+from orchestrator.verify.report import VerifyReport
+from orchestrator.verify.state import StatusReport
 
 _DETAIL, _LONG = 55, 80
 """Least and greatest width of the details of phases; a longer text moves only its own time out of the column."""

@@ -11,11 +11,13 @@ from optics.plain import counted, did_you_mean
 from orchestrator.fabric.lightpath import Held, LightMap, loss_db
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
-from orchestrator.results import CircuitLight, DevicesReport, DeviceView, LossChange, PowerReport
 from orchestrator.session import Command, Session, load_lab
 from orchestrator.store.keys import key_of
+from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.verify.power import LOS_DBM, Drift, Reading, drifts, keep, measure
+from orchestrator.verify.report import CircuitLight, LossChange, PowerReport
+from orchestrator.verify.state import DevicesReport, DeviceView
 
 _ABILITIES: tuple[tuple[type, str], ...] = (
     (PowerMeter, "power meters"),
@@ -87,7 +89,7 @@ async def devices_power(command: Command, *, device: str | None, history: bool) 
     keep(readings, command.store, key)
     shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
     ways = {r.path_text for r in shown}
-    past = [_change(d) for d in drifts(command.store.light(key), lab) if d.path in ways] if history else []
+    past = [_change(d) for d in drifts(light_history(command.store, key), lab) if d.path in ways] if history else []
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from optics import HostName, Unreachable
 from orchestrator.engine.change.locking import holding
 from orchestrator.hosts import Hello
-from orchestrator.results import Report
+from orchestrator.results import JsonReport
 from orchestrator.session import Command, load_lab
 from orchestrator.store.audit import add_audit
 from orchestrator.store.keys import key_of
@@ -22,7 +22,7 @@ from orchestrator.store.scope import WHOLE
 
 
 @dataclass(frozen=True, slots=True)
-class TakenReport(Report):
+class TakenReport(JsonReport):
     """hosts: those that would have refused the next run, and the token each knew. token: what the next run's will be higher than.
 
     silent: hosts that could not be asked, in their own words.

@@ -18,10 +18,10 @@ from orchestrator.fabric.next_hops import hops
 from orchestrator.plan.design.design import PAYLOAD
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_links
-from orchestrator.results import JobStatus, Report, held_up
+from orchestrator.results import JobStatus, JsonReport, held_up
 from orchestrator.session import Command, load_lab
 from orchestrator.store.keys import slice_of
-from orchestrator.store.store import JobRecord
+from orchestrator.store.records import JobRecord
 from orchestrator.telemetry.progress import Progress
 from orchestrator.verify.ladder import PAIRS_S
 
@@ -42,7 +42,7 @@ class LinkBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile(Report):
+class Profile(JsonReport):
     """A measured iteration: bytes per link, times (ms) by the job's own records. tax: bytes on all links per byte that is sent."""
 
     job: str
@@ -72,7 +72,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Versus(Report):
+class Versus(JsonReport):
     """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home.
 
     busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.

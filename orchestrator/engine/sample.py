@@ -18,7 +18,7 @@ from orchestrator.engine.change.port_counters import Counters, record_clocks, re
 from orchestrator.hosts import Hello, HostEvent, Hosts
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_circuits
-from orchestrator.results import Report
+from orchestrator.results import JsonReport
 from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_of
@@ -32,7 +32,7 @@ SLOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class SampleReport(Report):
+class SampleReport(JsonReport):
     """What was sampled. samples: of all ports together; missed: samples that a busy host could not take in time."""
 
     run: str

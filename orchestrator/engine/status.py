@@ -25,20 +25,24 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
-from orchestrator.results import DeviceStatus, HostStatus, JobStatus, StatusReport, VerifyReport
+from orchestrator.results import JobStatus
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
+from orchestrator.store.light import light_history
 from orchestrator.store.locks import locks_of, who
+from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.trust import loose
 from orchestrator.verify.degraded import degraded
 from orchestrator.verify.ladder import Background, Ladder
 from orchestrator.verify.power import Reading, drifts, keep
+from orchestrator.verify.report import VerifyReport
 from orchestrator.verify.rung import TRAFFIC
+from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
 
 
 async def status(command: Command) -> StatusReport:
@@ -135,7 +139,7 @@ async def verify(
             owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,
-            lambda: [d for d in drifts(store.light(key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+            lambda: [d for d in drifts(light_history(store, key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
             prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
         ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)

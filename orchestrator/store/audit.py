@@ -6,18 +6,9 @@ import os
 import socket
 import sqlite3
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from orchestrator.processes import process_mark
-
-if TYPE_CHECKING:
-    from orchestrator.store.store import Store
-
-_TABLE = """
-CREATE TABLE IF NOT EXISTS audit(
-  seq INTEGER PRIMARY KEY, lab TEXT NOT NULL, at REAL NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
-  pid INTEGER NOT NULL, what TEXT NOT NULL, subject TEXT NOT NULL, why TEXT NOT NULL)
-"""
+from orchestrator.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +39,6 @@ class AuditRecord:
     why: str
 
 
-def make_tables(store: Store, *tables: str) -> None:
-    """Make the audit's table and these (CREATE ... IF NOT EXISTS) where they are not there yet."""
-    with store.transaction() as db:
-        for statement in (_TABLE, *tables):
-            db.execute(statement)
-
-
 def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, subject: str, why: str) -> None:
     """Write one line, inside the caller's transaction."""
     db.execute(
@@ -63,10 +47,9 @@ def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, 
     )
 
 
-def audit(store: Store, lab: str, limit: int = 50) -> list[AuditRecord]:
+def audit(store: Database, lab: str, limit: int = 50) -> list[AuditRecord]:
     """What was done on a lab, newest first."""
-    make_tables(store)
-    fields = "at,user,owner,host,pid,what,subject,why"
-    with store.transaction() as db:
-        rows = db.execute(f"SELECT {fields} FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (lab, limit)).fetchall()
+    rows = store.read(
+        "SELECT at,user,owner,host,pid,what,subject,why FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (lab, limit)
+    )
     return [AuditRecord(**dict(row)) for row in rows]

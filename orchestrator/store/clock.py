@@ -6,7 +6,6 @@ import sqlite3
 
 from orchestrator.processes import boot_clock_ns, boot_id
 
-TABLE = "CREATE TABLE IF NOT EXISTS clocks(lab TEXT PRIMARY KEY, boot TEXT NOT NULL, up REAL NOT NULL, wall REAL NOT NULL)"
 LEAST_S = 2.0
 """Smaller steps are left: a clock that is only slewed by NTP gains them in a day or more (adjtimex(2): 500 ppm at most)."""
 

@@ -14,22 +14,15 @@ from optics import HostName, Interlock
 from optics.plain import seconds_text
 from orchestrator.processes import boot_clock_ns, boot_id, process_alive, process_mark
 from orchestrator.results import Awaiting
-from orchestrator.store.audit import Who, make_tables
+from orchestrator.store.audit import Who
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
+from orchestrator.store.run import Run
 from orchestrator.store.scope import Scope
-from orchestrator.store.store import Run, Store
+from orchestrator.store.store import Store
 
 LEAST_S, MOST_S = 1.0, 12 * 3600.0
 """What may be asked for (s); a committer counts down for a day at most."""
-_TABLE = """
-CREATE TABLE IF NOT EXISTS awaited(
-  run TEXT PRIMARY KEY, slice TEXT NOT NULL, undo TEXT NOT NULL, plan TEXT NOT NULL, back TEXT NOT NULL,
-  generation INTEGER NOT NULL, hosts TEXT NOT NULL, leaving TEXT NOT NULL, within_s REAL NOT NULL,
-  host TEXT NOT NULL, boot TEXT NOT NULL,
-  due_ns INTEGER NOT NULL, due REAL NOT NULL, state TEXT NOT NULL, ended_by TEXT NOT NULL DEFAULT '', ended REAL,
-  pid INTEGER NOT NULL DEFAULT 0, process TEXT NOT NULL DEFAULT '')
-"""
 
 
 class Settled(Exception):
@@ -99,7 +92,6 @@ class Confirmations:
     def __init__(self, store: Store, slice_: str, who: Who) -> None:
         self.store, self.slice = store, slice_
         self.locks = Locks(store, lab_of(slice_), who)
-        make_tables(store, _TABLE)
 
     def pending(self) -> Awaited | None:
         """The change that waits; there is one at most."""
@@ -108,15 +100,13 @@ class Confirmations:
 
     def last(self) -> Awaited | None:
         """The change that waits, or waited last."""
-        with self.store.transaction() as db:
-            row = db.execute("SELECT * FROM awaited WHERE slice=? ORDER BY rowid DESC LIMIT 1", (self.slice,)).fetchone()
-        return _awaited(row) if row is not None else None
+        rows = self.store.read("SELECT * FROM awaited WHERE slice=? ORDER BY rowid DESC LIMIT 1", (self.slice,))
+        return _awaited(rows[0]) if rows else None
 
     def get(self, run: str) -> Awaited | None:
         """The record of one run."""
-        with self.store.transaction() as db:
-            row = db.execute("SELECT * FROM awaited WHERE run=? AND slice=?", (run, self.slice)).fetchone()
-        return _awaited(row) if row is not None else None
+        rows = self.store.read("SELECT * FROM awaited WHERE run=? AND slice=?", (run, self.slice))
+        return _awaited(rows[0]) if rows else None
 
     def begin(self, made: Awaited, scope: Scope) -> None:
         """Keep a change that waits from now on, and `scope` for its owner; one that it goes on with waits no more."""
@@ -136,8 +126,7 @@ class Confirmations:
     def watch(self, found: Awaited, pid: int) -> Awaited:
         """Note which process watches."""
         found = replace(found, pid=pid, process=process_mark(pid), host=socket.gethostname())
-        with self.store.transaction() as db:
-            db.execute("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
+        self.store.write("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
         return found
 
     def close(self, found: Awaited, state: str, by: str) -> None:

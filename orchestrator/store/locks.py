@@ -14,32 +14,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
 
 from optics.errors import Locked, Missing, StoreFailed
-from orchestrator.processes import process_alive
-from orchestrator.store.audit import Who, add_audit, make_tables
-from orchestrator.store.clock import TABLE as CLOCKS
-from orchestrator.store.clock import moved_s
-from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle
-from orchestrator.store.scope import Scope, scope_of_data
-
-if TYPE_CHECKING:
-    from orchestrator.store.store import Run, Store
 from orchestrator.inventory.lab import Lab
+from orchestrator.processes import process_alive
 from orchestrator.settings import Settings
+from orchestrator.store.audit import Who, add_audit
+from orchestrator.store.clock import moved_s
+from orchestrator.store.database import Database
 from orchestrator.store.keys import key_of
+from orchestrator.store.lock_queue import LIVE, Kind, Lock, State, blockers, clock, settle
+from orchestrator.store.run import Run
+from orchestrator.store.scope import Scope, scope_of_data
+from orchestrator.store.store import Store
 
-__all__ = ["Held", "Lock", "Locks", "Who", "hold", "locked", "lost", "still_held"]
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS locks(
-  seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, lab TEXT NOT NULL, kind TEXT NOT NULL, owner TEXT NOT NULL, user TEXT NOT NULL,
-  host TEXT NOT NULL, pid INTEGER NOT NULL, process TEXT NOT NULL, run TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0,
-  reason TEXT NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, since REAL NOT NULL, expires REAL,
-  for_s REAL, after TEXT NOT NULL DEFAULT '', ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '');
-CREATE INDEX IF NOT EXISTS locks_by_state ON locks(lab, state)
-"""
 POLL_S = 0.1
 """A run that waits looks this often (s) whether it may go on."""
 
@@ -47,9 +35,8 @@ POLL_S = 0.1
 class Locks:
     """The locks of one lab, as `who` sees and changes them."""
 
-    def __init__(self, store: Store, lab: str, who: Who) -> None:
+    def __init__(self, store: Database, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
-        make_tables(store, *TABLES.split(";"), CLOCKS)
 
     # -- asking --------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +219,7 @@ def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
     return Locked("\n".join(lines), hint=f"{wait}, or ask {first.user}; {ends}")
 
 
-class Held:
+class HeldLock:
     """A run's lock while it is held."""
 
     def __init__(self, locks: Locks, lock: Lock) -> None:
@@ -259,7 +246,7 @@ class Held:
 @asynccontextmanager
 async def hold(
     locks: Locks, scope: Scope, reason: str, *, wait_s: float = 0.0, told: Callable[[str], None] = lambda words: None
-) -> AsyncIterator[Held]:
+) -> AsyncIterator[HeldLock]:
     """Hold a run's lock meanwhile. wait_s: how long (s) to wait in the queue; `told` hears whom we wait for, when that changes.
 
     Raises: Locked - somebody else holds some of it, after `wait_s` still.
@@ -280,7 +267,7 @@ async def hold(
             if found is None or found.state not in LIVE:
                 raise lost(found, "")
             lock = found
-        yield Held(locks, lock)
+        yield HeldLock(locks, lock)
     finally:
         with suppress(StoreFailed):  # it ends with this process then
             locks.release(lock.id)

@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from optics import CrossConnect, HostName, Missing, Setting, SpectralRoute
 from optics.errors import Interlock
 from orchestrator.fabric.lightpath import Held, route, routes
-from orchestrator.store.audit import Who, add_audit, make_tables
+from orchestrator.store.audit import Who, add_audit
+from orchestrator.store.generations import hand_over
 from orchestrator.store.keys import slice_key
 from orchestrator.store.records import Belonging
 from orchestrator.store.store import Store
@@ -86,7 +87,6 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
     owners = {route(s): whose for s, whose in store.owners(lab).items()}
     ours = slice_key(lab, who.owner)
     lines = []
-    make_tables(store)
     with store.transaction() as db:
         store.own(ours, run, wanted)
         for setting in wanted:
@@ -98,7 +98,7 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
             if store.owned(theirs) or (current := store.current(theirs)) is None:
                 continue
             store.clear_current(theirs)
-            store.hand_over(lab, name, who.owner)
+            hand_over(store, lab, name, who.owner)
             plan = f"plan {current.plan_name}"
             lines.append(f"the {plan} of {name}, who has no circuits left")
             add_audit(db, lab, who, time.time(), "adopted", plan, f"of {name}, run {current.run}; by run {run}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from optics.errors import Locked, StoreFailed
 from orchestrator.store.fault import file_fault, is_damage, store_fault
-from orchestrator.store.schema import SCHEMA, upgrade
+from orchestrator.store.schema import SCHEMA, create
 
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
 """Whoever has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
@@ -247,5 +247,5 @@ def _lacking(tables: dict[str, str], version: int) -> dict[str, str]:
     if version != SCHEMA:
         return {}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-        upgrade(fresh, 0)
+        create(fresh)
         return {name: sql for name, sql in _tables(fresh).items() if name not in tables}

@@ -50,8 +50,6 @@ def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
         ("SELECT run FROM current", "the plan that is up is its"),
         ("SELECT run FROM held", "circuits that are up are its"),
         ("SELECT run FROM jobs WHERE ended IS NULL OR id IN (SELECT max(id) FROM jobs GROUP BY lab)", "the latest job is its"),
+        *((f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed") for column in ("run", "undo")),
     ]
-    if db.execute("SELECT 1 FROM sqlite_master WHERE name='awaited'").fetchone() is not None:
-        for column in ("run", "undo"):
-            asked.append((f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed"))
     return [(row[0], why) for query, why in asked for row in db.execute(query)]

@@ -1,4 +1,4 @@
-"""The run store: who changed what when, what is ours, what is up. One SQLite file, readable by its owner only.
+"""The run store: who changed what and when, which circuits each owner has, what is up. One SQLite file, readable by its owner only.
 
 A step is committed to disk before its effect, so that after any death the store names what may have happened; what did happen is
 read from the devices. Times are wall seconds for people and monotonic nanoseconds for durations.
@@ -6,208 +6,25 @@ read from the devices. Times are wall seconds for people and monotonic nanosecon
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeAlias
 
 from optics import CrossConnect, Port, Setting, Slot, SpectralRoute
-from optics.errors import HandsNeeded, Interrupted, RolledBack, StoreFailed, TestbedError
 from orchestrator.processes import process_alive, process_mark
 from orchestrator.results import Json, to_json
-from orchestrator.store.fault import is_fault, store_fault
-from orchestrator.store.file import private_file, shared_file
-from orchestrator.store.keys import lab_key, lab_of, slice_key
-from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, LightPoint, RunRecord, StepRecord
-from orchestrator.store.schema import SCHEMA, upgrade
-
-__all__ = [
-    "Belonging",
-    "CurrentPlan",
-    "JobRecord",
-    "LightPoint",
-    "Run",
-    "RunRecord",
-    "Step",
-    "StepRecord",
-    "Store",
-    "lab_key",
-    "lab_of",
-    "slice_key",
-]
-
-Fence: TypeAlias = Callable[[sqlite3.Connection], None]
-"""Looks, inside the transaction that begins a step, whether the run still may. Raises: Locked - it may not; nothing was begun."""
+from orchestrator.store.database import Database, next_number
+from orchestrator.store.keys import lab_of
+from orchestrator.store.records import Belonging, CurrentPlan, JobRecord, RunRecord, StepRecord
+from orchestrator.store.run import Run, Step
 
 
-class Step:
-    """One effect of a run. Entering commits `doing` before the effect; leaving commits `done`, or `failed` with the error."""
-
-    __slots__ = ("_began_ns", "_result", "_store", "run", "seq")
-
-    def __init__(self, store: Store, run: str, seq: int) -> None:
-        self._store, self.run, self.seq = store, run, seq
-        self._result: Json = None
-        self._began_ns = 0
-
-    def result(self, value: object) -> None:
-        """Keep what the effect reported (anything `to_json` takes); written when the step ends."""
-        self._result = to_json(value)
-
-    def begin(self) -> None:
-        """Commit that the effect may happen from now on."""
-        self._store._begin([self])
-
-    def end(self, error: BaseException | str | None = None) -> None:
-        """Commit how it ended."""
-        seconds = (time.monotonic_ns() - self._began_ns) / 1e9 if self._began_ns else None
-        words = _words(error) if isinstance(error, BaseException) else error or ""
-        self._store._write(
-            "UPDATE steps SET state=?, ended=?, seconds=?, result=?, error=? WHERE run=? AND seq=?",
-            ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), words, self.run, self.seq),
-        )
-
-    def __enter__(self) -> Step:
-        self.begin()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.end(error)
-
-
-class Run:
-    """The run being written. Use as a context manager, or call `finish` on every way out."""
-
-    def __init__(self, store: Store, run: str, token: int = 0) -> None:
-        self._store = store
-        self.id = run
-        self.token = token
-        self.finished = False
-        self.unchanged = False
-        """Set when it failed before it changed anything: nothing is left that somebody must put right."""
-        self._began_ns = time.monotonic_ns()
-
-    def found(self, before: object, target: object) -> None:
-        """Commit what was found and what is wanted (anything `to_json` takes); call before the first step begins."""
-        self._store._write(
-            "UPDATE runs SET before=?, target=? WHERE id=?", (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id)
-        )
-
-    def fence(self, check: Fence) -> None:
-        """Call `check` in the transaction of every step that begins from now on: what it raises keeps the step from beginning."""
-        self._store._fences[self.id] = check
-
-    def plan(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
-        """Note one effect to come, without beginning it. kind: device, host, job. intent, inverse: anything `to_json` takes."""
-        return self.plan_all([(kind, subject, what, intent, inverse)])[0]
-
-    def plan_all(self, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
-        """Note many effects to come in one commit: (kind, subject, what, intent, inverse) each."""
-        return self._store._plan(self.id, effects)
-
-    def begin_all(self, steps: Sequence[Step]) -> None:
-        """Begin several steps in one commit: what runs in parallel pays for the disk once."""
-        self._store._begin(steps)
-
-    def step(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
-        """One effect, to be used as `with run.step(...) as step:`; committed as begun before the body runs."""
-        return self.plan(kind, subject, what, intent, inverse)
-
-    def finish(
-        self,
-        status: str,
-        exit_code: int = 0,
-        message: str = "",
-        summary: Mapping[str, object] | None = None,
-        *,
-        plan_name: str | None = None,
-    ) -> None:
-        """Close the run. status: ok, failed, rolled-back, hands-needed or interrupted. summary: small numbers for the history."""
-        self.finished = True
-        seconds = (time.monotonic_ns() - self._began_ns) / 1e9
-        self._store._write(
-            "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name),"
-            " resolved_by=coalesce(?, resolved_by) WHERE id=?",
-            (
-                *(time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name),
-                *(self.id if self.unchanged else None, self.id),
-            ),
-        )
-        self._store._fences.pop(self.id, None)
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.finished:
-            return
-        with suppress(StoreFailed) if error is not None else nullcontext():  # it reads as died, and the next command says so
-            self._finish(error)
-
-    def _finish(self, error: BaseException | None) -> None:
-        if error is None:
-            self.finish("ok")
-        elif isinstance(error, TestbedError):
-            self.finish(_STATUS.get(type(error), "failed"), error.exit_code, str(error))
-        elif isinstance(error, Exception):
-            self.finish("failed", 1, f"{type(error).__name__}: {error}")
-        else:  # KeyboardInterrupt, CancelledError: the operator stopped it
-            self.finish("interrupted", 130, "interrupted")
-
-
-_STATUS: Mapping[type[TestbedError], str] = {
-    RolledBack: "rolled-back",
-    Interrupted: "rolled-back",
-    HandsNeeded: "hands-needed",
-}
-
-
-class Store:
-    """Opens or creates the store at `path`. Safe to use from several threads and processes.
-
-    durable: force every commit to the disk (a power cut then loses nothing that was begun); off only for tests.
-    shared: the members of a group use it together (`storefile.shared_file`).
-    Raises: StoreFailed - it cannot be written, is damaged or no store, or was written by a newer version. UnsafeStore - others may
-    write it.
-    """
-
-    def __init__(self, path: Path, *, durable: bool = True, shared: bool = False) -> None:
-        self.path = path
-        (shared_file if shared else private_file)(path)
-        self._lock = threading.RLock()
-        self._fences: dict[str, Fence] = {}
-        self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
-        self._db.row_factory = sqlite3.Row
-        try:
-            self._prepare(durable)
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            raise store_fault(path, error) from error
-        except BaseException:
-            self._db.close()
-            raise
-
-    def close(self) -> None:
-        """Close the file; safe to call twice."""
-        self._db.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def version(self) -> int:
-        """A number that is another one once somebody else has written; asking costs no look at a table."""
-        return int(self._read("PRAGMA data_version")[0][0])
+class Store(Database):
+    """The runs of all labs, what each owner has on a lab, and jobs. Opens or creates the file; see `Database`."""
 
     # -- runs -----------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +51,7 @@ class Store:
         with self.transaction() as db:
             found = db.execute("SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)).fetchone()
             run = f"{day}-{int(found['id'][-4:]) + 1 if found['id'] else 1:04d}"
-            token = _count(db, "tokens", lab, int(time.time()))  # higher than a store's that was lost ever gave
+            token = next_number(db, "tokens", lab, int(time.time()))  # higher than a store's that was lost ever gave
             values = {
                 "id": run,
                 "verb": verb,
@@ -259,7 +76,7 @@ class Store:
 
     def history(self, lab: str | None = None, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
-        rows = self._read(
+        rows = self.read(
             "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by a clock that somebody may set
             (lab, limit if limit > 0 else -1),
         )
@@ -270,19 +87,19 @@ class Store:
         if run == "last":
             newest = self.history(limit=1)
             return newest[0] if newest else None
-        rows = self._read("SELECT * FROM runs WHERE id=?", (run,)) or self._read(
+        rows = self.read("SELECT * FROM runs WHERE id=?", (run,)) or self.read(
             "SELECT * FROM runs WHERE substr(id, -length(?1))=?1 AND length(?1)>0 LIMIT 2", (run,)
         )
         return _run(rows[0]) if len(rows) == 1 else None
 
     def journalled(self, run: str) -> tuple[Json, Json]:
         """What a run found before its first write and what it wanted; None each where it did not come so far."""
-        rows = self._read("SELECT before, target FROM runs WHERE id=?", (run,))
+        rows = self.read("SELECT before, target FROM runs WHERE id=?", (run,))
         return (json.loads(rows[0]["before"]), json.loads(rows[0]["target"])) if rows else (None, None)
 
     def unfinished(self, lab: str, owner: str) -> list[RunRecord]:
         """Runs of this owner that stopped on their way and were not resumed, undone or superseded since; newest first."""
-        rows = self._read(
+        rows = self.read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
             # What a guard did not confirm the hosts take back, and it looks anew; of the others `status` tells by itself.
             " AND verb NOT IN ('guard','confirm','job launch','sample') ORDER BY rowid DESC",
@@ -297,7 +114,7 @@ class Store:
 
     def steps(self, run: str) -> list[StepRecord]:
         """The journalled effects of a run in their planned order."""
-        rows = self._read("SELECT * FROM steps WHERE run=? ORDER BY seq", (run,))
+        rows = self.read("SELECT * FROM steps WHERE run=? ORDER BY seq", (run,))
         loads = json.loads
         return [
             StepRecord(**{**dict(r), "intent": loads(r["intent"]), "inverse": loads(r["inverse"]), "result": loads(r["result"])})
@@ -306,7 +123,7 @@ class Store:
 
     def expected_seconds(self, inventory: str | Path, verb: str) -> dict[str, float]:
         """Usual seconds per phase: the median over the last five good runs whose summary has `phases` ({name: seconds})."""
-        rows = self._read(
+        rows = self.read(
             "SELECT summary FROM runs WHERE inventory=? AND verb=? AND status='ok' ORDER BY rowid DESC LIMIT 5",
             (str(inventory), verb),
         )
@@ -319,19 +136,19 @@ class Store:
 
     def last_token(self, lab: str) -> int:
         """The token of the lab's latest run, 0 if there was none."""
-        rows = self._read("SELECT last FROM tokens WHERE lab=?", (lab,))
+        rows = self.read("SELECT last FROM tokens WHERE lab=?", (lab,))
         return int(rows[0]["last"]) if rows else 0
 
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
     def owned(self, key: str) -> frozenset[Setting]:
         """The settings this program made for a slice (`slice_key`) and has not taken down."""
-        rows = self._read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
+        rows = self.read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
         return frozenset(_setting(row) for row in rows)
 
     def owners(self, lab: str) -> dict[Setting, Belonging]:
         """Every setting of every slice of the lab, and whose it is."""
-        rows = self._read(
+        rows = self.read(
             "SELECT held.*, coalesce(runs.plan_name, '') AS plan_name FROM held LEFT JOIN runs ON runs.id=held.run"
             " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
             (lab,),
@@ -346,7 +163,7 @@ class Store:
         """
         now, settings = time.time(), list(settings)
         with self.transaction() as db:
-            self._still(db, run)
+            self.check_fence(db, run)
             db.executemany(
                 "DELETE FROM held WHERE substr(lab, 1, ?)=? AND lab<>? AND device=? AND ingress=? AND egress=?"
                 " AND low_mhz=? AND high_mhz=?",
@@ -366,29 +183,14 @@ class Store:
                 [(key, *_route(s)) for s in settings],
             )
 
-    # -- light measured over runs -----------------------------------------------------------------------------------------------
-
-    def add_light(self, lab: str, run: str, points: Iterable[LightPoint]) -> None:
-        """Keep what was measured of circuits; `at` of each point is kept as it is."""
-        with self.transaction() as db:
-            db.executemany(
-                "INSERT INTO light VALUES(?,?,?,?,?,?,?,?)",
-                [(lab, p.circuit, p.path, p.at, run, p.in_dbm, p.out_dbm, p.loss_db) for p in points],
-            )
-
-    def light(self, lab: str) -> list[LightPoint]:
-        """Everything measured of the lab's circuits, oldest first."""
-        rows = self._read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
-        return [LightPoint(**dict(row)) for row in rows]
-
     def current(self, key: str) -> CurrentPlan | None:
         """What is up on a slice as far as this store knows."""
-        rows = self._read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
+        rows = self.read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
         return _current(rows[0]) if rows else None
 
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
         """What is up on the lab, by owner."""
-        rows = self._read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
+        rows = self.read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
         return {row["lab"].partition("/")[2]: _current(row) for row in rows}
 
     def set_current(
@@ -396,7 +198,7 @@ class Store:
     ) -> None:
         """Note what was brought up and verified. by: the run that says so, if not `run`. Raises: as that run's fence."""
         with self.transaction() as db:
-            self._still(db, by or run)
+            self.check_fence(db, by or run)
             db.execute(
                 "INSERT OR REPLACE INTO current VALUES(?,?,?,?,?,?,?,?)",
                 (key, run, plan_name, plan_sha, plan_text, json.dumps(to_json(links)), generation, time.time()),
@@ -405,28 +207,8 @@ class Store:
     def clear_current(self, key: str, by: str = "") -> None:
         """Note that nothing is up on the slice. by: the run that says so. Raises: as its fence."""
         with self.transaction() as db:
-            self._still(db, by)
+            self.check_fence(db, by)
             db.execute("DELETE FROM current WHERE lab=?", (key,))
-
-    def next_generation(self, lab: str, owner: str = "", run: str = "") -> int:
-        """A number for a set of host routes, never given before for this lab; counts from 1. It is noted as the owner's."""
-        with self.transaction() as db:
-            number = _count(db, "generations", lab)
-            db.execute("INSERT INTO generation_owners VALUES(?,?,?,?)", (lab, number, owner, run))
-        return number
-
-    def generations(self, lab: str) -> dict[int, Belonging]:
-        """Whose every generation is that this store gave for the lab."""
-        rows = self._read(
-            "SELECT g.*, coalesce(runs.plan_name, '') AS plan_name FROM generation_owners g LEFT JOIN runs ON runs.id=g.run"
-            " WHERE g.lab=?",
-            (lab,),
-        )
-        return {row["generation"]: Belonging(row["owner"], row["run"], row["plan_name"]) for row in rows}
-
-    def hand_over(self, lab: str, owner: str, to: str) -> None:
-        """Make an owner's generations somebody else's: the hosts that run them are his to change."""
-        self._write("UPDATE generation_owners SET owner=? WHERE lab=? AND owner=?", (to, lab, owner))
 
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
@@ -441,72 +223,21 @@ class Store:
 
     def set_job(self, job: int, state: str, detail: str = "", *, ended: bool = False) -> None:
         """Note a job's state: starting, running, paused, stopped, finished or failed."""
-        self._write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
+        self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
     def latest_job(self, key: str) -> JobRecord | None:
         """The job launched last on the slice."""
-        rows = self._read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (key,))
+        rows = self.read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (key,))
         return _job(rows[0]) if rows else None
 
     def job(self, number: int) -> JobRecord | None:
         """One job by the id that `add_job` gave."""
-        rows = self._read("SELECT * FROM jobs WHERE id=?", (number,))
+        rows = self.read("SELECT * FROM jobs WHERE id=?", (number,))
         return _job(rows[0]) if rows else None
 
-    # -- inside -----------------------------------------------------------------------------------------------------------------
+    # -- steps --
 
-    def _prepare(self, durable: bool) -> None:
-        self._db.execute("PRAGMA busy_timeout=10000")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-        with self.transaction() as db:
-            version = int(db.execute("PRAGMA user_version").fetchone()[0])
-            if version > SCHEMA:
-                raise StoreFailed(
-                    f"{self.path}: was written by a newer testbed (schema {version}, this one knows up to {SCHEMA})",
-                    hint="use that version or a newer one; the store is unharmed, leave it where it is",
-                )
-            upgrade(db, version)
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, on disk when the body is left; for tables that other modules keep in the same file.
-
-        One inside another is part of it. Raises: StoreFailed - it cannot be written; nothing of it is.
-        """
-        with self._lock:
-            if self._db.in_transaction:
-                yield self._db
-                return
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException as error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error) and is_fault(error):
-                    raise store_fault(self.path, error) from error
-                raise
-
-    def _read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        try:
-            with self._lock:
-                return self._db.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            if is_fault(error):
-                raise store_fault(self.path, error) from error
-            raise
-
-    def _write(self, query: str, values: Sequence[Any] = ()) -> None:
-        with self.transaction() as db:
-            db.execute(query, values)
-
-    def _still(self, db: sqlite3.Connection, run: str) -> None:
-        if (fence := self._fences.get(run)) is not None:
-            fence(db)
-
-    def _plan(self, run: str, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
+    def plan_steps(self, run: str, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
         now = time.time()
         steps = []
         with self.transaction() as db:
@@ -520,26 +251,14 @@ class Store:
                 steps.append(Step(self, run, seq))
         return steps
 
-    def _begin(self, steps: Sequence[Step]) -> None:
+    def begin_steps(self, steps: Sequence[Step]) -> None:
         now = time.time()
         with self.transaction() as db:
             for run in {step.run for step in steps}:
-                self._still(db, run)
+                self.check_fence(db, run)
             db.executemany("UPDATE steps SET state='doing', began=? WHERE run=? AND seq=?", [(now, s.run, s.seq) for s in steps])
         for step in steps:
             step._began_ns = time.monotonic_ns()
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
-        return "interrupted"
-    return f"{type(error).__name__}: {error}"
-
-
-def _count(db: sqlite3.Connection, table: str, lab: str, least: int = 1) -> int:
-    """The next number of a counter that a lab has, `least` or more."""
-    db.execute(f"INSERT INTO {table} VALUES(?1,?2) ON CONFLICT(lab) DO UPDATE SET last=max(last+1, ?2)", (lab, least))
-    return int(db.execute(f"SELECT last FROM {table} WHERE lab=?", (lab,)).fetchone()["last"])
 
 
 def _current(row: sqlite3.Row) -> CurrentPlan:

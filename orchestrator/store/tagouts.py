@@ -6,24 +6,15 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from optics import BadFile, DeviceName, HostPort, Missing, Port
 from optics.errors import Interlock
 from optics.plain import did_you_mean, natural, printable
 from orchestrator.inventory.lab import Lab
 from orchestrator.inventory.port_names import host_port, no_fibre
-from orchestrator.store.audit import Who, add_audit, make_tables
+from orchestrator.store.audit import Who, add_audit
+from orchestrator.store.database import Database
 from orchestrator.store.lock_queue import clock
-
-if TYPE_CHECKING:
-    from orchestrator.store.store import Store
-
-TABLE = """
-CREATE TABLE IF NOT EXISTS tagouts(
-  id TEXT PRIMARY KEY, lab TEXT NOT NULL, subject TEXT NOT NULL, user TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL,
-  since REAL NOT NULL, reason TEXT NOT NULL, ended REAL, ended_by TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '')
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +100,8 @@ def _at_host(lab: Lab, *ports: HostPort) -> Place:
 class Tagouts:
     """The tags on one lab, as `who` sees and changes them."""
 
-    def __init__(self, store: Store, lab: str, who: Who) -> None:
+    def __init__(self, store: Database, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
-        make_tables(store, TABLE)
 
     def set(self, subject: str, reason: str) -> Tagout:
         """Tag `subject` out; several people may tag the same."""
@@ -127,8 +117,7 @@ class Tagouts:
 
     def listed(self) -> list[Tagout]:
         """The tags that hang, oldest first."""
-        with self.store.transaction() as db:
-            rows = db.execute("SELECT * FROM tagouts WHERE lab=? AND ended IS NULL ORDER BY since, id", (self.lab,)).fetchall()
+        rows = self.store.read("SELECT * FROM tagouts WHERE lab=? AND ended IS NULL ORDER BY since, id", (self.lab,))
         return [Tagout(**{k: v for k, v in dict(row).items() if k != "lab"}) for row in rows]
 
     def remove(self, name: str, *, steal: bool = False, why: str = "") -> list[Tagout]:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError, TimedOut
-from orchestrator.processes import process_mark
+from orchestrator.processes import Daemon, process_mark
 
 PORT = 28086
 START_S = 20.0
@@ -46,11 +46,9 @@ bind-address = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
-class Private:
-    """The server as its file says: process, its mark (orchestrator.store.one_store), port on loopback."""
+class Private(Daemon):
+    """The server as its file records it: process, mark, port on loopback."""
 
-    pid: int
-    mark: str
     port: int
 
     @property
@@ -66,7 +64,7 @@ def program() -> str | None:
 def found(folder: Path) -> Private | None:
     """The server that runs in this folder, None if none does."""
     there = _noted(folder)
-    return there if there is not None and process_mark(there.pid) == there.mark and not _reaped(there.pid) else None
+    return there if there is not None and there.alive else None
 
 
 def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
@@ -99,8 +97,8 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
                 raise TestbedError(f"influxd ended at once (exit {ended}){words}", hint=f"see {_log(folder)}")
         else:
             raise TestbedError(f"influxd finds no free port{words}", hint=f"see {_log(folder)}")
-        process.returncode = 0  # it is nobody's child to wait for: it outlives this process
-        private = Private(process.pid, process_mark(process.pid), choice)
+        daemon = Daemon.detach(process)
+        private = Private(daemon.pid, daemon.mark, choice)
         fresh = folder / "influxd.new"
         fresh.write_text(json.dumps(asdict(private)), encoding="utf-8")
         fresh.replace(folder / "influxd.json")
@@ -115,14 +113,8 @@ def stop(folder: Path, timeout_s: float = STOP_S) -> bool:
     there = found(folder)
     if there is None:
         return False
-    for sent, patience in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):
-        with suppress(ProcessLookupError):
-            os.kill(there.pid, sent)
-        give_up = time.monotonic() + patience
-        while time.monotonic() < give_up:
-            if process_mark(there.pid) != there.mark or _reaped(there.pid):
-                return True
-            time.sleep(0.01)
+    if there.end(timeout_s) or there.end(5.0, signal.SIGKILL):
+        return True
     raise TestbedError(f"influxd (pid {there.pid}) does not end", hint=f"see {_log(folder)}")
 
 
@@ -194,13 +186,6 @@ def _free(*wanted: int) -> int:
                 probe.bind(("127.0.0.1", port))
                 return int(probe.getsockname()[1])
     raise TestbedError("no free port on 127.0.0.1")
-
-
-def _reaped(pid: int) -> bool:
-    """Collect the process if it is a child of ours that has ended."""
-    with suppress(ChildProcessError):
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    return False
 
 
 @contextmanager

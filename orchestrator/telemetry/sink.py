@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from optics.errors import Locked, Missing, TestbedError, TimedOut
-from orchestrator.processes import LOWLY, process_mark, spawn
+from orchestrator.processes import LOWLY, Daemon, process_mark, spawn
 from orchestrator.settings import Settings
 from orchestrator.telemetry import influxd, tail
 from orchestrator.telemetry.influx import Influx
@@ -262,7 +262,7 @@ def ensure(settings: Settings) -> None:
             return
         if not _held(lock_path(settings.state_dir, target)):
             log = settings.state_dir / "telemetry" / f"sink-{target.key}.log"
-            spawn(settings, ["telemetry", "follow"], log, lowly=True).returncode = 0  # it outlives this process
+            Daemon.detach(spawn(settings, ["telemetry", "follow"], log, lowly=True))
 
 
 def stop(state_dir: Path, target: Target) -> bool:

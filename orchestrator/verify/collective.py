@@ -14,8 +14,8 @@ from optics.plan import Job, Plan, ring_steps
 from orchestrator.fabric.next_hops import Hop, follow, lanes_of, next_hops
 from orchestrator.hosts import Hosts, job_name
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import CollectiveFigures
 from orchestrator.verify.qualification import Direction, rates
+from orchestrator.verify.report import CollectiveFigures
 
 NAME, RUN = "collective", "verify"
 """The job's name on the hosts: the same every time, so that each one takes the place of the one before."""

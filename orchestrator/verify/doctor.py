@@ -21,9 +21,9 @@ from optics.errors import TestbedError
 from optics.plain import counted
 from orchestrator.settings import Settings
 from orchestrator.store.fault import has_room
-from orchestrator.verify.doctor_lab import Check, lab_checks
+from orchestrator.verify.doctor_lab import Probe, lab_checks
 
-__all__ = ["Check", "examine"]
+__all__ = ["Probe", "examine"]
 
 ANSIBLE = ((2, 17), (2, 20))  # as pyproject.toml has it
 TRIED = (3, 13)
@@ -61,7 +61,7 @@ _KERNEL = (
 )
 
 
-def examine(settings: Settings) -> list[Check]:
+def examine(settings: Settings) -> list[Probe]:
     """Make all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
     machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
@@ -71,28 +71,28 @@ def examine(settings: Settings) -> list[Check]:
         return [c for future in (*found, *ours, lab) for c in future.result()]
 
 
-def _python() -> list[Check]:
+def _python() -> list[Probe]:
     # An older one than 3.11 cannot import this module.
     found = f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
-    python = Check("python", "ok", found)
+    python = Probe("python", "ok", found)
     if sys.version_info[:2] > TRIED:
         fix = f"python{_dotted(TRIED)} -m venv .venv, and install it there, if something fails"
-        python = Check("python", "warn", f"{found}: not tried with this version, only up to {_dotted(TRIED)}", fix, "perhaps all")
+        python = Probe("python", "warn", f"{found}: not tried with this version, only up to {_dotted(TRIED)}", fix, "perhaps all")
     return [
-        Check("testbed", "ok", _version(_DISTRIBUTION) or "runs from its source, not installed"),
+        Probe("testbed", "ok", _version(_DISTRIBUTION) or "runs from its source, not installed"),
         python,
         _names(),
-        Check("kernel release", "ok", f"{platform.system()} {platform.release()}"),
+        Probe("kernel release", "ok", f"{platform.system()} {platform.release()}"),
     ]
 
 
-def _names() -> Check:
+def _names() -> Probe:
     """Whether packages of others hide ours, whose names are ordinary words."""
     if hidden := optical_testbed.shadowed():
         words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
-        return Check("package names", "fail", f"others have our names: {words}", fix, "nothing safely")
-    return Check("package names", "ok", f"ours are in {optical_testbed.HOME}")
+        return Probe("package names", "fail", f"others have our names: {words}", fix, "nothing safely")
+    return Probe("package names", "ok", f"ours are in {optical_testbed.HOME}")
 
 
 def _version(package: str) -> str:
@@ -102,7 +102,7 @@ def _version(package: str) -> str:
         return ""
 
 
-def _versions() -> list[Check]:
+def _versions() -> list[Probe]:
     """Programs whose age matters, and those that are here for telemetry."""
     checks = []
     ansible = _version("ansible-core")
@@ -110,18 +110,18 @@ def _versions() -> list[Check]:
         number = tuple(int(part) for part in ansible.split(".")[:2] if part.isdecimal())
         fine = ANSIBLE[0] <= number < ANSIBLE[1]
         fix = f"{sys.executable} -m pip install 'ansible-core>={_dotted(ANSIBLE[0])},<{_dotted(ANSIBLE[1])}'"
-        checks.append(Check("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
+        checks.append(Probe("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
     if ssh := _find("ssh"):
         said = _said([ssh, "-V"])
         # the playbooks' own options, tried: an older ssh does not know `^` (put first)
         refused = _run([ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"])
         if refused:
-            checks.append(Check("OpenSSH", "fail", f"{said}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
+            checks.append(Probe("OpenSSH", "fail", f"{said}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
         else:
-            checks.append(Check("OpenSSH", "ok", said))
+            checks.append(Probe("OpenSSH", "ok", said))
     for name, commands in _TELEMETRY.items():
         if (found := _find(commands[0])) is not None:
-            checks.append(Check(name, "ok", _said([found, *commands[1:]]).splitlines()[0][:100]))
+            checks.append(Probe(name, "ok", _said([found, *commands[1:]]).splitlines()[0][:100]))
     return checks
 
 
@@ -129,25 +129,25 @@ def _dotted(number: tuple[int, ...]) -> str:
     return ".".join(map(str, number))
 
 
-def _path() -> list[Check]:
+def _path() -> list[Probe]:
     """Whether typing `testbed` starts this one: hints and other programs do."""
     beside, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
     if found is None:
-        return [Check("PATH", "warn", "`testbed` is not on it", f'export PATH="{beside.parent}:$PATH"', f"{beside}")]
+        return [Probe("PATH", "warn", "`testbed` is not on it", f'export PATH="{beside.parent}:$PATH"', f"{beside}")]
     if beside.exists() and Path(found).resolve() != beside.resolve():
         words = f"`testbed` is {found}, not the one that runs here"
-        return [Check("PATH", "warn", words, f'export PATH="{beside.parent}:$PATH"', "both")]
-    return [Check("PATH", "ok", f"`testbed` is {found}")]
+        return [Probe("PATH", "warn", words, f'export PATH="{beside.parent}:$PATH"', "both")]
+    return [Probe("PATH", "ok", f"`testbed` is {found}")]
 
 
-def _services(settings: Settings) -> list[Check]:
+def _services(settings: Settings) -> list[Probe]:
     """InfluxDB and Grafana, where they are named; nothing waits for them, so nothing fails without."""
     checks = []
     influx, grafana = settings.influx.url, os.environ.get("TESTBED_GRAFANA_URL", "")
     if influx == "auto":
         if _find("influxd") is None:
             fix = "apt-get install -y --no-install-recommends influxdb"
-            checks.append(Check("InfluxDB", "warn", "telemetry.influx.url is auto, and influxd is not installed", fix, _WITHOUT))
+            checks.append(Probe("InfluxDB", "warn", "telemetry.influx.url is auto, and influxd is not installed", fix, _WITHOUT))
         influx = ""
     asked = (("InfluxDB", influx, "telemetry.influx.url", "/ping"), ("Grafana", grafana, "TESTBED_GRAFANA_URL", "/api/health"))
     for name, url, variable, path in asked:
@@ -157,29 +157,29 @@ def _services(settings: Settings) -> list[Check]:
             if urlsplit(url).scheme not in ("http", "https"):
                 raise ValueError("wanted http:// or https://")
             with urllib.request.urlopen(url.rstrip("/") + path, timeout=SERVICE_S) as answer:
-                checks.append(Check(name, "ok", f"{url}: HTTP {answer.status}"))
+                checks.append(Probe(name, "ok", f"{url}: HTTP {answer.status}"))
         except (OSError, ValueError, http.client.HTTPException) as error:
             fix = f"start it, or correct {variable}"
-            checks.append(Check(name, "warn", f"{url}: {error}", fix, _WITHOUT))
+            checks.append(Probe(name, "warn", f"{url}: {error}", fix, _WITHOUT))
     return checks
 
 
-def _packages() -> list[Check]:
+def _packages() -> list[Probe]:
     declared = _declared()
     missing = [name for name in declared if not _version(name)]
     if missing:
         fix = f"{sys.executable} -m pip install {' '.join(missing)}"
-        checks = [Check("packages", "fail", f"missing: {', '.join(missing)}", fix, "`history`, `show`, `schema`")]
+        checks = [Probe("packages", "fail", f"missing: {', '.join(missing)}", fix, "`history`, `show`, `schema`")]
     elif declared:
-        checks = [Check("packages", "ok", f"all {len(declared)} installed")]
+        checks = [Probe("packages", "ok", f"all {len(declared)} installed")]
     else:
         words = "not known: testbed is not installed, it runs from its source"
-        checks = [Check("packages", "warn", words, f"{sys.executable} -m pip install -e .", "what finds its packages")]
+        checks = [Probe("packages", "warn", words, f"{sys.executable} -m pip install -e .", "what finds its packages")]
     try:
-        checks.append(Check("torch", "ok", version("torch")))
+        checks.append(Probe("torch", "ok", version("torch")))
     except PackageNotFoundError:
         checks.append(
-            Check("torch", "warn", "not installed", f"{sys.executable} -m pip install torch", "everything but training jobs")
+            Probe("torch", "warn", "not installed", f"{sys.executable} -m pip install torch", "everything but training jobs")
         )
     return checks
 
@@ -201,20 +201,20 @@ def _find(program: str) -> str | None:
     )
 
 
-def _programs() -> list[Check]:
+def _programs() -> list[Probe]:
     checks = []
     for program, (package, works) in _PROGRAMS.items():
         found = _find(program)
         if found:
-            checks.append(Check(program, "ok", found))
+            checks.append(Probe(program, "ok", found))
         else:
-            checks.append(Check(program, "fail", "not found", f"apt-get install {package}", works))
+            checks.append(Probe(program, "fail", "not found", f"apt-get install {package}", works))
     ansible = _find("ansible-playbook")
     if ansible:
-        checks.append(Check("ansible-playbook", "ok", ansible))
+        checks.append(Probe("ansible-playbook", "ok", ansible))
     else:
         fix = f"{sys.executable} -m pip install ansible-core"
-        checks.append(Check("ansible-playbook", "fail", "not found", fix, "`plan`, `status`; not `up`"))
+        checks.append(Probe("ansible-playbook", "fail", "not found", fix, "`plan`, `status`; not `up`"))
     return checks
 
 
@@ -229,22 +229,22 @@ def _namespace() -> list[str] | None:
     return None
 
 
-def _rights() -> list[Check]:
+def _rights() -> list[Probe]:
     if os.geteuid() == 0:
         if _namespace() is not None:
-            return [Check("rights", "ok", "root, may make namespaces")]
+            return [Probe("rights", "ok", "root, may make namespaces")]
         fix = "run outside this container, or give it CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
         works = "emulated devices without hosts; hardware labs"
-        return [Check("rights", "fail", "root, but may not make namespaces", fix, works)]
+        return [Probe("rights", "fail", "root, but may not make namespaces", fix, works)]
     works = "hardware labs; emulated devices: python -m emulators DIR --devices-only"
-    return [Check("rights", "warn", "not root: no emulated hosts", "run testbed with sudo", works)]
+    return [Probe("rights", "warn", "not root: no emulated hosts", "run testbed with sudo", works)]
 
 
-def _kernel() -> list[Check]:
+def _kernel() -> list[Probe]:
     prefix = _namespace()
     if prefix is None:
         return [
-            Check("kernel", "warn", "not tried: this user may not make namespaces", "run testbed doctor with sudo", "hardware labs")
+            Probe("kernel", "warn", "not tried: this user may not make namespaces", "run testbed doctor with sudo", "hardware labs")
         ]
     # One namespace for all, because later commands use what the earlier ones made; a line per command comes back.
     script = "PATH=$PATH:/usr/sbin:/sbin\n" + "\n".join(
@@ -256,16 +256,16 @@ def _kernel() -> list[Check]:
     checks = []
     for (name, option, _), line in zip(_KERNEL, [*answer, *["no (not tried)"] * len(_KERNEL)], strict=False):
         if line == "ok":
-            checks.append(Check(name, "ok", "tried"))
+            checks.append(Probe(name, "ok", "tried"))
         else:
             fix = f"use a kernel with {option} (modprobe may be enough)"
             checks.append(
-                Check(name, "fail", line.removeprefix("no").strip(), fix, "hardware labs; emulated devices without hosts")
+                Probe(name, "fail", line.removeprefix("no").strip(), fix, "hardware labs; emulated devices without hosts")
             )
     return checks
 
 
-def _disk(settings: Settings) -> list[Check]:
+def _disk(settings: Settings) -> list[Probe]:
     """Room where runs and the store are kept; once where both are on one file system."""
     checks, seen = [], set()
     for what, folder in (("disk", settings.state_dir), ("disk of the store", settings.store_path.parent)):
@@ -275,20 +275,20 @@ def _disk(settings: Settings) -> list[Check]:
         free = shutil.disk_usage(there).free // 2**20
         if not os.access(there, os.W_OK):
             fix = "set TESTBED_STATE_DIR and TESTBED_DATA_DIR to directories that can be"
-            checks.append(Check(what, "fail", f"{there} cannot be written", fix, "nothing"))
+            checks.append(Probe(what, "fail", f"{there} cannot be written", fix, "nothing"))
         elif not has_room(there):
             fix = "make room there; the store is unharmed, leave it where it is"
-            checks.append(Check(what, "fail", f"{there} is on a full disk", fix, "`plan`", "store"))
+            checks.append(Probe(what, "fail", f"{there} is on a full disk", fix, "`plan`", "store"))
         elif free < _FREE_MB:
             fix = f"remove old runs: {settings.state_dir / 'runs'}; or set TESTBED_STATE_DIR"
-            checks.append(Check(what, "warn", f"{free} MB free in {there}", fix, "runs of a few minutes"))
+            checks.append(Probe(what, "warn", f"{free} MB free in {there}", fix, "runs of a few minutes"))
         elif there.stat().st_dev not in seen:
-            checks.append(Check(what, "ok", f"{free / 1024:.1f} GB free in {there}"))
+            checks.append(Probe(what, "ok", f"{free / 1024:.1f} GB free in {there}"))
         seen.add(there.stat().st_dev)
     return checks
 
 
-def _modes(settings: Settings) -> list[Check]:
+def _modes(settings: Settings) -> list[Probe]:
     """Whether somebody else can read what runs left, or put something in its place."""
     checks = []
     for folder in (settings.state_dir, settings.state_dir / "runs", settings.data_dir, settings.cache_dir):
@@ -297,45 +297,45 @@ def _modes(settings: Settings) -> list[Check]:
         mode = folder.stat().st_mode
         if mode & 0o022 and not mode & stat.S_ISVTX:
             words = f"{folder}: others may write there ({stat.filemode(mode)})"
-            checks.append(Check("rights of files", "fail", words, f"chmod go-w {folder}", "nothing safely", "store"))
+            checks.append(Probe("rights of files", "fail", words, f"chmod go-w {folder}", "nothing safely", "store"))
     open_runs = [run for run in (settings.state_dir / "runs").glob("*") if run.is_dir() and run.stat().st_mode & 0o077]
     if open_runs:
         words = f"{counted(len(open_runs), 'run')} can be read by others, {open_runs[0].name} for one"
         fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
-        checks.append(Check("rights of files", "warn", words, fix, "everything", "store"))
-    return checks or [Check("rights of files", "ok", "what runs wrote is this user's alone", area="store")]
+        checks.append(Probe("rights of files", "warn", words, fix, "everything", "store"))
+    return checks or [Probe("rights of files", "ok", "what runs wrote is this user's alone", area="store")]
 
 
-def _locks(settings: Settings) -> list[Check]:
+def _locks(settings: Settings) -> list[Probe]:
     """Who may lock a lab; others may neither hold a change up nor write what we would lock."""
     from orchestrator.store.one_store import who_locks
 
     try:
-        return [Check("who may lock", "ok", who_locks(settings.lock_dir), area="store")]
+        return [Probe("who may lock", "ok", who_locks(settings.lock_dir), area="store")]
     except TestbedError as error:
-        return [Check("who may lock", "fail", str(error), error.hint, "what only reads", "store")]
+        return [Probe("who may lock", "fail", str(error), error.hint, "what only reads", "store")]
 
 
-def _store(settings: Settings) -> list[Check]:
+def _store(settings: Settings) -> list[Probe]:
     from orchestrator.store.store import Store
 
     if not settings.store_path.exists():
-        return [Check("store", "ok", "no runs yet", area="store")]
+        return [Probe("store", "ok", "no runs yet", area="store")]
     try:
         with Store(settings.store_path, shared=settings.store is not None) as store:
             died = [r for r in store.history(limit=50) if r.status == "died" and r.unfinished and r.verb != "sample"]
     except (TestbedError, OSError) as error:
-        return [Check("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
-    checks = [Check("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
+        return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
+    checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
         fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status says what is"
-        checks.append(Check("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
+        checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
-        checks.append(Check("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
+        checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
     return checks
 
 
-def _runs(settings: Settings) -> Check:
+def _runs(settings: Settings) -> Probe:
     """How much the runs take; nothing is removed unasked."""
     from orchestrator.store.runs import KEEP, LARGE_MB, MANY, size
 
@@ -344,13 +344,13 @@ def _runs(settings: Settings) -> Check:
     mb = size(folder) / 1e6
     words = f"{number} in {folder}, {mb:.0f} MB"
     if number < MANY and mb < LARGE_MB:
-        return Check("runs", "ok", words, area="store")
-    return Check(
+        return Probe("runs", "ok", words, area="store")
+    return Probe(
         "runs", "warn", f"{words}; none is removed unasked", f"testbed history --prune --keep {KEEP}", "everything", "store"
     )
 
 
-def examine_store(settings: Settings, *, recover: bool) -> list[Check]:
+def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
     """Check the store's file whole; take what can be read of a damaged one into a new file if `recover`.
 
     Raises: StoreFailed - the disk is full, or nothing can be read. Locked - a command has the store open that is to be exchanged.
@@ -359,19 +359,19 @@ def examine_store(settings: Settings, *, recover: bool) -> list[Check]:
 
     path = settings.store_path
     if not path.exists():
-        return [Check("store", "ok", f"{path}: no runs yet", area="store")]
+        return [Probe("store", "ok", f"{path}: no runs yet", area="store")]
     found = examine(path)
     if not found.findings:
         rows = ", ".join(f"{count} {table}" for table, count in found.rows.items() if count)
-        return [Check("store", "ok", f"{path} is whole: {rows or 'nothing in it yet'}", area="store")]
+        return [Probe("store", "ok", f"{path} is whole: {rows or 'nothing in it yet'}", area="store")]
     if not recover:
         words = "\n".join([f"{path} is damaged", *found.findings])
         fix = "testbed doctor --store --recover takes what can be read into a new file and keeps this one"
-        return [Check("store", "fail", words, fix, "`lab`, `schema`", "store")]
+        return [Probe("store", "fail", words, fix, "`lab`, `schema`", "store")]
     done = rescue(path)
     rows = ", ".join(f"{count} {table}" for table, count in done.rows.items() if count)
-    checks = [Check("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]
-    return checks + [Check("store", "warn", loss, "testbed status says what is", "everything", "store") for loss in done.losses]
+    checks = [Probe("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]
+    return checks + [Probe("store", "warn", loss, "testbed status says what is", "everything", "store") for loss in done.losses]
 
 
 def _said(command: list[str]) -> str:

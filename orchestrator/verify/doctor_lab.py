@@ -39,7 +39,7 @@ _ASK = (
 )
 
 
-def lab_checks(settings: Settings) -> list[Check]:
+def lab_checks(settings: Settings) -> list[Probe]:
     """Everything that needs the inventory."""
     from orchestrator import emulated as labproc
     from orchestrator.session import load_lab
@@ -49,10 +49,10 @@ def lab_checks(settings: Settings) -> list[Check]:
         lab = load_lab(folder)
     except (OSError, UnicodeDecodeError, TestbedError) as error:
         fix = "correct the lines named, or choose another with --inventory"
-        return [*leftover_labs(), Check("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
+        return [*leftover_labs(), Probe("inventory", "fail", str(error), fix, "`history`, `show`", "inventory")]
     parts = ((len(lab.hosts), "host"), (len(lab.devices), "device"), (len(lab.fibres), "fibre"))
     size = f"{lab.name}: " + ", ".join(counted(*part) for part in parts)
-    checks = [*leftover_labs(), Check("inventory", "ok", size, area="inventory"), rights(folder)]
+    checks = [*leftover_labs(), Probe("inventory", "ok", size, area="inventory"), rights(folder)]
     checks += [*secrets(lab, folder), *keys(lab)]
     checks += holders(lab, settings)
     if labproc.is_emulated(folder):
@@ -65,17 +65,17 @@ def lab_checks(settings: Settings) -> list[Check]:
 # --- files ---------------------------------------------------------------------------------------------------------------------
 
 
-def rights(folder: Path) -> Check:
+def rights(folder: Path) -> Probe:
     """Whether everybody may write the inventory; one of another owner's was refused before (`orchestrator.trust`)."""
     from orchestrator.trust import loose
 
     if found := loose(folder):
         words = f"everybody may write {', '.join(map(str, found))}, and so decide where passwords go and what runs on hosts"
-        return Check("rights of the inventory", "fail", words, f"chmod -R o-w {folder}", "nothing safely", "inventory")
-    return Check("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
+        return Probe("rights of the inventory", "fail", words, f"chmod -R o-w {folder}", "nothing safely", "inventory")
+    return Probe("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
 
 
-def secrets(lab: Lab, folder: Path) -> list[Check]:
+def secrets(lab: Lab, folder: Path) -> list[Probe]:
     """Whether each device's password can be had, and whether one lies open."""
     from orchestrator.credentials import with_secret
     from orchestrator.emulated import is_emulated
@@ -85,24 +85,24 @@ def secrets(lab: Lab, folder: Path) -> list[Check]:
         try:
             with_secret(lab, lab.devices[name])
         except BadFile as error:
-            checks.append(Check(f"password of {name}", "fail", str(error), error.hint or "correct devices.yml", works, "inventory"))
+            checks.append(Probe(f"password of {name}", "fail", str(error), error.hint or "correct devices.yml", works, "inventory"))
         except Missing as error:
-            checks.append(Check(f"password of {name}", "fail", str(error), error.hint, works, "machine"))
+            checks.append(Probe(f"password of {name}", "fail", str(error), error.hint, works, "machine"))
     file = folder / "devices.yml"
     clear = [name for name, config in lab.devices.items() if config.password and name not in lab.secrets]
     if clear and not is_emulated(folder) and file.stat().st_mode & 0o044:
         fix = f"chmod 600 {file}, or password_env, password_file, a vault (docs/how-to/keep-it-safe.md)"
-        checks.append(Check("passwords", "warn", f"in clear for others to read: {', '.join(clear)}", fix, "all", "inventory"))
+        checks.append(Probe("passwords", "warn", f"in clear for others to read: {', '.join(clear)}", fix, "all", "inventory"))
     if not checks:
-        checks.append(Check("passwords", "ok", f"{counted(len(lab.secrets), 'device')} with one kept elsewhere", area="inventory"))
+        checks.append(Probe("passwords", "ok", f"{counted(len(lab.secrets), 'device')} with one kept elsewhere", area="inventory"))
     return checks
 
 
-def keys(lab: Lab) -> list[Check]:
+def keys(lab: Lab) -> list[Probe]:
     """Private keys are their owner's alone, and nobody else decides whose host keys are believed."""
     private = {h.ssh.key_file for h in lab.hosts.values()} | {d.options.get("key_file", "") for d in lab.devices.values()}
     believed = {h.ssh.known_hosts for h in lab.hosts.values()} | {d.options.get("known_hosts", "") for d in lab.devices.values()}
-    checks: list[Check] = []
+    checks: list[Probe] = []
     for text, loose, who in (*((t, 0o077, "read") for t in private), *((t, 0o022, "write") for t in believed)):
         path = Path(text).expanduser()
         if not text or not path.exists():
@@ -111,14 +111,14 @@ def keys(lab: Lab) -> list[Check]:
         if found.st_mode & loose:
             fix = f"chmod {'600' if who == 'read' else 'go-w'} {path}"
             mode = stat.filemode(found.st_mode)
-            checks.append(Check("keys", "fail", f"{path}: others may {who} it ({mode})", fix, "nothing over SSH", "inventory"))
-    return checks or [Check("keys", "ok", "private keys and known hosts are their owner's alone", area="inventory")]
+            checks.append(Probe("keys", "fail", f"{path}: others may {who} it ({mode})", fix, "nothing over SSH", "inventory"))
+    return checks or [Probe("keys", "ok", "private keys and known hosts are their owner's alone", area="inventory")]
 
 
 # --- the store -----------------------------------------------------------------------------------------------------------------
 
 
-def holders(lab: Lab, settings: Settings) -> list[Check]:
+def holders(lab: Lab, settings: Settings) -> list[Probe]:
     """Locks that are held or waited for, and tags that hang: others' hands and plans, which a change here will meet."""
     from orchestrator.store.keys import key_of
     from orchestrator.store.locks import locks_of, who
@@ -127,7 +127,7 @@ def holders(lab: Lab, settings: Settings) -> list[Check]:
     try:
         with _store(settings) as store:
             if store is None:
-                return [Check("locks", "ok", "none", area="store")]
+                return [Probe("locks", "ok", "none", area="store")]
             live = locks_of(lab, settings, store).listed()
             tags = Tagouts(store, key_of(lab), who(settings)).listed()
     except (TestbedError, OSError):
@@ -138,11 +138,11 @@ def holders(lab: Lab, settings: Settings) -> list[Check]:
         what = "wait for" if lock.state == "waiting" else "hold"
         fix = f"testbed unlock {lock.id} when it is not needed any more" if own else f"ask {lock.user}, or testbed up --wait 10m"
         checks.append(
-            Check("lock", "ok" if own else "warn", f"{what} {lock.scope}: {lock} [lock {lock.id}]", fix, "the rest", "store")
+            Probe("lock", "ok" if own else "warn", f"{what} {lock.scope}: {lock} [lock {lock.id}]", fix, "the rest", "store")
         )
     for tag in tags:
-        checks.append(Check("tag-out", "warn", str(tag), f"testbed tagout remove {tag.id}", "everything else", "store"))
-    return checks or [Check("locks", "ok", "nothing is locked or tagged out", area="store")]
+        checks.append(Probe("tag-out", "warn", str(tag), f"testbed tagout remove {tag.id}", "everything else", "store"))
+    return checks or [Probe("locks", "ok", "nothing is locked or tagged out", area="store")]
 
 
 def upcoming(lab: Lab, settings: Settings) -> int | None:
@@ -191,7 +191,7 @@ class _store:
 # --- the emulated lab ----------------------------------------------------------------------------------------------------------
 
 
-def emulated(folder: Path) -> Check:
+def emulated(folder: Path) -> Probe:
     """Whether the emulated lab runs, serves this inventory, and answers."""
     from orchestrator import emulated as labproc
 
@@ -201,18 +201,18 @@ def emulated(folder: Path) -> Check:
             left = leftovers(labproc.state_dir(folder))
             if left:
                 fix = f"kill {' '.join(map(str, left))}"
-                return Check("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
+                return Probe("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
             if why := labproc.why_not_started(folder):
-                return Check("emulated lab", "fail", f"did not start: {why}", "mend that, then testbed lab start", other, "reach")
-            return Check("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
+                return Probe("emulated lab", "fail", f"did not start: {why}", "mend that, then testbed lab start", other, "reach")
+            return Probe("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
         about = labproc.ask(folder, "status")
     except TestbedError as error:
-        return Check("emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", other, "reach")
+        return Probe("emulated lab", "fail", str(error), "testbed lab stop, then testbed lab start", other, "reach")
     served = Path(str(about.get("inventory", folder))).resolve()
     if served != folder.resolve():
         fix = f"testbed lab stop --inventory {served}"
-        return Check("emulated lab", "fail", f"serves {served} from the same state directory", fix, "that inventory", area)
-    return Check("emulated lab", "ok", f"running, pid {about['pid']}", area=area)
+        return Probe("emulated lab", "fail", f"serves {served} from the same state directory", fix, "that inventory", area)
+    return Probe("emulated lab", "ok", f"running, pid {about['pid']}", area=area)
 
 
 def leftovers(state: Path) -> list[int]:
@@ -227,7 +227,7 @@ def leftovers(state: Path) -> list[int]:
     return sorted({pid for pid in holders if pid > 0})
 
 
-def leftover_labs() -> list[Check]:
+def leftover_labs() -> list[Probe]:
     """Emulated labs of inventories that are not there any more: nobody can stop them by name. Their namespaces end with them."""
     from orchestrator.emulated import inventory_of, processes
 
@@ -237,14 +237,14 @@ def leftover_labs() -> list[Check]:
         if folder is not None and not (folder / "emulator.yml").exists():
             found.setdefault(str(folder), []).append(pid)
     return [
-        Check(
+        Probe(
             "left-over lab", "warn", f"of {folder}, which is gone: processes {pids}", f"kill {min(pids)}", "everything", "machine"
         )
         for folder, pids in sorted(found.items())
     ]
 
 
-def ports_taken(lab: Lab) -> Check:
+def ports_taken(lab: Lab) -> Probe:
     """Whether somebody else listens where the emulated lab will."""
     wanted = {(host.ssh.address, host.ssh.port): name for name, host in lab.hosts.items()}
     for device, config in lab.devices.items():
@@ -261,11 +261,11 @@ def ports_taken(lab: Lab) -> Check:
                 if error.errno in (errno.EADDRINUSE, errno.EACCES):
                     taken.append((name, port))
     if not taken:
-        return Check("ports", "ok", f"{len(wanted)} free for the emulated lab", area="inventory")
+        return Probe("ports", "ok", f"{len(wanted)} free for the emulated lab", area="inventory")
     whose = "\n".join(f"{name} wants 127.0.0.1:{port}: taken{_listener(port)}" for name, port in taken[:4])
     more = f"\nand {len(taken) - 4} more" if len(taken) > 4 else ""
     fix = "stop what is named; or make a lab on other ports: python -m emulators.generate --free-ports --out DIR"
-    return Check("ports", "fail", whose + more, fix, "other inventories", "reach")
+    return Probe("ports", "fail", whose + more, fix, "other inventories", "reach")
 
 
 def _listener(port: int) -> str:
@@ -281,7 +281,7 @@ def _listener(port: int) -> str:
 # --- devices and hosts ---------------------------------------------------------------------------------------------------------
 
 
-def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Check]:
+def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
     """Ask every device who it is and every host what it is, all at once; nothing is written to any of them.
 
     token: of the next run of this store.
@@ -290,13 +290,13 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Check]:
         hosts = [threads.submit(ask_host, host, token) for host in lab.hosts.values()]
         if run:
             detail = f"not asked, a change is under way: {run}"
-            devices = [Check(name, "ok", detail, area="reach") for name in lab.devices]
+            devices = [Probe(name, "ok", detail, area="reach") for name in lab.devices]
         else:
             devices = asyncio.run(_devices(lab))
         return [*devices, *in_one([check for future in hosts for check in future.result()])]
 
 
-def in_one(checks: list[Check]) -> list[Check]:
+def in_one(checks: list[Probe]) -> list[Probe]:
     """The hosts that refuse this store's runs in one check: they have one cause and one way out."""
     shut = [check for check in checks if check.name == FENCE]
     if not shut:
@@ -305,11 +305,11 @@ def in_one(checks: list[Check]) -> list[Check]:
     return [*(c for c in checks if c.name != FENCE), replace(shut[0], detail="\n".join([c.detail for c in shut[:4]] + more))]
 
 
-async def _devices(lab: Lab) -> list[Check]:
+async def _devices(lab: Lab) -> list[Probe]:
     return list(await asyncio.gather(*(ask_device(lab, name) for name in lab.devices)))
 
 
-async def ask_device(lab: Lab, name: DeviceName) -> Check:
+async def ask_device(lab: Lab, name: DeviceName) -> Probe:
     """Ask one device who it is, and compare its ports with those of the inventory."""
     from drivers.registry import open_device
     from orchestrator.credentials import with_secret
@@ -318,31 +318,31 @@ async def ask_device(lab: Lab, name: DeviceName) -> Check:
     try:
         device = open_device(with_secret(lab, config))
     except BadFile as error:
-        return Check(name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory")
+        return Probe(name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory")
     except Missing as error:  # a failure of its own among the passwords
-        return Check(name, "warn", f"not asked: {error}", error.hint, works, area)
+        return Probe(name, "warn", f"not asked: {error}", error.hint, works, area)
     try:
         async with asyncio.timeout(REACH_S + config.timeout_s):
             who = await device.identify()
     except TimeoutError as error:
         words = str(error) if isinstance(error, TestbedError) else f"does not say who it is in {REACH_S + config.timeout_s:.0f} s"
-        return Check(
+        return Probe(
             name, "fail", words, f"check its power and cable, and the address in devices.yml ({config.address})", works, area
         )
     except TestbedError as error:
         fix = error.hint or f"check its power and cable, and the address in devices.yml ({config.address})"
-        return Check(name, "fail", str(error), fix, works, area)
+        return Probe(name, "fail", str(error), fix, works, area)
     finally:
         await device.close()
     used = {f.enters.label for f in lab.fibres.values() if f.enters.device == name} - set(who.ingress)
     used |= {f.leaves.label for f in lab.fibres.values() if f.leaves.device == name} - set(who.egress)
     if used:
         fix = "correct the ports in fibres.yml, or the device's address in devices.yml"
-        return Check(name, "fail", f"has no port {', '.join(sorted(used)[:6])} ({who.vendor} {who.model})", fix, works, "inventory")
-    return Check(name, "ok", f"{who.vendor} {who.model} {who.serial} ({config.address})", area=area)
+        return Probe(name, "fail", f"has no port {', '.join(sorted(used)[:6])} ({who.vendor} {who.model})", fix, works, "inventory")
+    return Probe(name, "ok", f"{who.vendor} {who.model} {who.serial} ({config.address})", area=area)
 
 
-def ask_host(host: Host, token: int | None = None) -> list[Check]:
+def ask_host(host: Host, token: int | None = None) -> list[Probe]:
     """Log in as `up` does; look at the clock, the room on its disk, what is installed, and whether it takes the next run."""
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
@@ -351,7 +351,7 @@ def ask_host(host: Host, token: int | None = None) -> list[Check]:
     try:
         transport = ssh.connect(host.name, host.ssh, REACH_S)
     except TestbedError as error:
-        return [Check(host.name, "fail", str(error), error.hint or f"start sshd there: {where}", works, "reach")]
+        return [Probe(host.name, "fail", str(error), error.hint or f"start sshd there: {where}", works, "reach")]
     try:
         channel = transport.open_session(timeout=REACH_S)
         channel.settimeout(REACH_S)
@@ -362,26 +362,26 @@ def ask_host(host: Host, token: int | None = None) -> list[Check]:
             ours = (before + time.time()) / 2
             rest = answer.read(4096)
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
-        return [Check(host.name, "fail", f"ssh gives no command: {error or type(error).__name__}", where, works, "reach")]
+        return [Probe(host.name, "fail", f"ssh gives no command: {error or type(error).__name__}", where, works, "reach")]
     finally:
         transport.close()
         transport.join(1.0)
     return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), ours, facts(host)["sha"], token)
 
 
-def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token: int | None = None) -> list[Check]:
+def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token: int | None = None) -> list[Probe]:
     """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it was provisioned with, the highest
     token of a run that it knows, what its committer says. token: of the next run of this store.
     """
     try:
         ahead_s = float(clock) - ours
     except ValueError:
-        return [Check(name, "fail", f"`date` prints {clock[:60]!r}", "log in and look", "the other hosts", "reach")]
+        return [Probe(name, "fail", f"`date` prints {clock[:60]!r}", "log in and look", "the other hosts", "reach")]
     ready = "provisioned" if f'"{wanted}"' in rest else "`testbed up` provisions it"
-    checks = [Check(name, "ok", f"answers, {ready}", area="reach")]
+    checks = [Probe(name, "ok", f"answers, {ready}", area="reach")]
     if '"error":"not running"' in rest:
         words = "answers, but its committer does not run: routes and ports are not known"
-        checks = [Check(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
+        checks = [Probe(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
     known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
     if known is not None and token is not None and int(known[1]) > token:
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(int(known[1])))
@@ -389,15 +389,15 @@ def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token:
             f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
         )
         fix = 'set the clock right, see that nobody else works there, then: testbed unlock --hosts --reason "..."'
-        checks.append(Check(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
+        checks.append(Probe(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
         words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
-        checks.append(Check(f"clock of {name}", "warn", words, "timedatectl set-ntp true, there or here", "everything", "reach"))
+        checks.append(Probe(f"clock of {name}", "warn", words, "timedatectl set-ntp true, there or here", "everything", "reach"))
     columns = rest.partition("\n")[0].split()
     if len(columns) > 4 and columns[3].isdecimal() and int(columns[3]) < FREE_MB * 1024:
         words = f"{int(columns[3]) // 1024} MB free in /var/lib"
         checks.append(
-            Check(
+            Probe(
                 f"disk of {name}",
                 "warn",
                 words,
@@ -420,7 +420,7 @@ def endpoint(address: str) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Probe:
     """One finding. `state`: ok, warn (works without) or fail. `works`: what can still be done in spite of it.
 
     area: machine, store, inventory or reach; it decides the exit code.

@@ -22,7 +22,6 @@ from orchestrator.fabric.lightpath import Held, among, route, routes
 from orchestrator.fabric.next_hops import follow, hops, lanes_of, next_hops
 from orchestrator.hosts import Hello, Hosts
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import Rung
 from orchestrator.session import Session
 from orchestrator.verify.carriers import carriers, has_carrier, no_carrier, speeds
 from orchestrator.verify.collective import MIN_SHARE as BUSBW_SHARE
@@ -30,6 +29,7 @@ from orchestrator.verify.collective import all_reduce
 from orchestrator.verify.losses import judge, weaker
 from orchestrator.verify.power import Drift, Reading, measure
 from orchestrator.verify.qualification import Direction, qualify
+from orchestrator.verify.report import Rung
 from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
 
 PROBE_S = 1.0

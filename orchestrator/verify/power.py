@@ -12,7 +12,9 @@ from drivers.api import CircuitSwitch, PowerMeter
 from optics import Circuit, Db, Dbm, DeviceName, Port, Setting, SpectralRoute
 from orchestrator.fabric.lightpath import Held, route
 from orchestrator.inventory.lab import Lab
-from orchestrator.store.store import LightPoint, Store
+from orchestrator.store.light import add_light
+from orchestrator.store.records import LightPoint
+from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 
 LOS_DBM = -30.0
@@ -175,7 +177,7 @@ def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", jou
     found = [r for r in readings if r.points]
     now = time.time()
     if found:
-        store.add_light(lab, run, (point_of(r, now) for r in found))
+        add_light(store, lab, run, (point_of(r, now) for r in found))
     if journal is not None:
         tell_light(found, journal)
 

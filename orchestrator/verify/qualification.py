@@ -18,7 +18,7 @@ from optics.plain import counted
 from optics.plan import Acceptance
 from orchestrator.hosts import Hosts
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import LinkQuality
+from orchestrator.verify.report import LinkQuality
 
 BURST_BYTES = 2 << 20
 """A burst is longer than the queues on the way, and takes 0.7 ms of 25 Gb/s, 70 ms of 250 Mb/s."""

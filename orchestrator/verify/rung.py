@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optics import TestbedError
-from orchestrator.results import CollectiveFigures, LinkQuality, Rung
+from orchestrator.verify.report import CollectiveFigures, LinkQuality, Rung
 
 RUNGS: Mapping[str, float] = {
     "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,

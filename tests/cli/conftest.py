@@ -16,29 +16,21 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.results import (
-    CircuitLight,
     CircuitRow,
     ConfirmReport,
     DeviceDiff,
-    DevicesReport,
-    DeviceStatus,
-    DeviceView,
     DownReport,
-    HostStatus,
     JobLogs,
     JobStatus,
-    LossChange,
     PartTime,
     PhaseTime,
     PlanReport,
-    PowerReport,
-    Rung,
-    StatusReport,
     UpReport,
-    VerifyReport,
     WatchReport,
 )
 from orchestrator.session import Command
+from orchestrator.verify.report import CircuitLight, LossChange, PowerReport, Rung, VerifyReport
+from orchestrator.verify.state import DevicesReport, DeviceStatus, DeviceView, HostStatus, StatusReport
 
 GOLDEN = Path(__file__).parent / "golden"
 

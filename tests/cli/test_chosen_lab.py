@@ -11,7 +11,8 @@ import pytest
 from optics import HandsNeeded, Unreachable
 from orchestrator import emulated as labproc
 from orchestrator.cli.call import Call
-from orchestrator.results import Awaiting, Unfinished
+from orchestrator.results import Awaiting
+from orchestrator.verify.state import Unfinished
 from tests.cli.test_lab import inventory
 
 __all__ = ["inventory"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results import CircuitPower, DeviceDiff, DevicesReport, DeviceView, EqualiseReport
+from orchestrator.results import CircuitPower, DeviceDiff, EqualiseReport
+from orchestrator.verify.state import DevicesReport, DeviceView
 from tests.cli.conftest import REPORTS
 
 

@@ -29,11 +29,11 @@ from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
 from orchestrator.verify import doctor
 from orchestrator.verify import doctor_lab as doctorlab
-from orchestrator.verify.doctor import Check
+from orchestrator.verify.doctor import Probe
 from tests.store.test_store_faults import damaged
 
 
-def only(monkeypatch: pytest.MonkeyPatch, *checks: Check) -> None:
+def only(monkeypatch: pytest.MonkeyPatch, *checks: Probe) -> None:
     monkeypatch.setattr(doctor, "examine", lambda settings: list(checks))
 
 
@@ -47,7 +47,7 @@ def test_every_check_that_is_not_ok_has_a_fix_and_says_what_works(cli: Any) -> N
 
 def test_a_good_machine_is_zero(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     only(
-        monkeypatch, Check("python", "ok", "3.11"), Check("torch", "warn", "not installed", "pip install torch", "all but training")
+        monkeypatch, Probe("python", "ok", "3.11"), Probe("torch", "warn", "not installed", "pip install torch", "all but training")
     )
     said = cli("doctor")
     assert said.code == 0 and said.out.endswith("All checks passed\n") and "fix: pip install torch" in said.out
@@ -56,15 +56,15 @@ def test_a_good_machine_is_zero(cli: Any, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("check", "exit_code", "word"),
     [
-        (Check("sshd", "fail", "not found", "apt-get install openssh-server", "hardware labs"), 2, "E-MISSING"),
-        (Check("inventory", "fail", "hosts.yml:3:1: no", "correct it", "history", "inventory"), 3, "E-BAD-FILE"),
-        (Check("ocs1", "fail", "refused", "check its power", "the others", "reach"), 5, "E-UNREACHABLE"),
+        (Probe("sshd", "fail", "not found", "apt-get install openssh-server", "hardware labs"), 2, "E-MISSING"),
+        (Probe("inventory", "fail", "hosts.yml:3:1: no", "correct it", "history", "inventory"), 3, "E-BAD-FILE"),
+        (Probe("ocs1", "fail", "refused", "check its power", "the others", "reach"), 5, "E-UNREACHABLE"),
     ],
 )
 def test_a_failure_is_told_with_fix_and_exit_code(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, check: Check, exit_code: int, word: str
+    cli: Any, monkeypatch: pytest.MonkeyPatch, check: Probe, exit_code: int, word: str
 ) -> None:
-    only(monkeypatch, check, Check("ocs2", "ok", "tcp://", area="reach"))
+    only(monkeypatch, check, Probe("ocs2", "ok", "tcp://", area="reach"))
     said = cli("doctor")
     assert said.code == exit_code and f"{word} 1 check failed: {check.name}" in said.err
     assert f"  fail {check.name}" in said.out and f"fix: {check.fix}" in said.out and f"still works: {check.works}" in said.out
@@ -185,7 +185,7 @@ def test_a_store_that_is_broken_is_told(cli: Any) -> None:
 # --- the machine
 
 
-def by_name(checks: list[Check]) -> dict[str, Check]:
+def by_name(checks: list[Probe]) -> dict[str, Probe]:
     return {check.name: check for check in checks}
 
 

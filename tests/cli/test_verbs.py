@@ -31,7 +31,9 @@ from optics import (
     Unreachable,
 )
 from orchestrator.cli.main import EXIT_CODES
-from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, Rung, StatusReport, Unfinished, UpReport, VerifyReport
+from orchestrator.results import Awaiting, DownReport, JobStatus, PlanReport, UpReport
+from orchestrator.verify.report import Rung, VerifyReport
+from orchestrator.verify.state import StatusReport, Unfinished
 
 ENGINE_VERBS = {
     "up": ("up", "--topology", "plan.json"),

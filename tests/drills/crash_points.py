@@ -17,7 +17,8 @@ from pathlib import Path
 from orchestrator.session import load_lab
 from orchestrator.settings import load
 from orchestrator.store.keys import key_of, slice_key
-from orchestrator.store.store import RunRecord, Store
+from orchestrator.store.records import RunRecord
+from orchestrator.store.store import Store
 from tests.drills.truth import Wanted, routes, wanted_glass, wrong
 from tests.end_to_end.conftest import ROOT, Answer, Lab, ring
 

@@ -27,7 +27,8 @@ from orchestrator.hosts.api import ClockReading, Committed, Hello, HostEvent, Jo
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
 from orchestrator.store.records import RunRecord
-from orchestrator.store.store import Run, Store
+from orchestrator.store.run import Run
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 from tests.engine.glasslab import SWITCH, Device, Glass, hosts_yml, read

@@ -12,7 +12,9 @@ from optics import Change, DeviceName, HostPort, Link, LinkKind, Outcome, Port, 
 from orchestrator.engine.change.equalise import ROUNDS, adjusted, equalise
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.results import EqualiseReport
-from orchestrator.store.store import LightPoint, Store
+from orchestrator.store.light import light_history
+from orchestrator.store.records import LightPoint
+from orchestrator.store.store import Store
 from orchestrator.verify.ladder import check_map, check_power
 from orchestrator.verify.losses import judge
 from orchestrator.verify.power import drifts, keep, measure
@@ -191,7 +193,7 @@ async def test_a_connector_that_drifts_shows_over_runs_and_attenuation_does_not(
         await bench.equalise(-10.0)
         bench.glass.extra_db = {Port("wss1", "5101"): 0.4}
         keep(await measure(bench.glass.devices, bench.lab, bench.ways, bench.held), store, "lab", "r2")
-        found = list(drifts(store.light("lab"), bench.lab))
+        found = list(drifts(light_history(store, "lab"), bench.lab))
     assert len(found) == 4
     assert all(d.change_db == pytest.approx(0.4, abs=0.02) and d.beyond and not d.certain for d in found)
 

@@ -11,7 +11,7 @@ from typing import cast
 from orchestrator.engine.change.iterations import bring_home
 from orchestrator.hosts import ClockReading, Tail
 from orchestrator.session import Session
-from orchestrator.store.store import JobRecord
+from orchestrator.store.records import JobRecord
 from orchestrator.telemetry import read
 
 TEXT = "".join(json.dumps({"iter": n, "iter_ms": 10.0, "t_wall_ns": n * 10**9}) + "\n" for n in range(1, 51))

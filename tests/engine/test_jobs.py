@@ -18,11 +18,13 @@ from orchestrator.engine.status import _dead
 from orchestrator.hosts.api import ClockReading, JobState, Tail
 from orchestrator.hosts.launch import job_name, rehearse, requests
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import JobStatus, StatusReport
+from orchestrator.results import JobStatus
 from orchestrator.session import Session
-from orchestrator.store.store import CurrentPlan, Store
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
+from orchestrator.verify.state import StatusReport
 from tests.engine.glasslab import SWITCH, hosts_yml, read
 
 KEY = "lab/ann"

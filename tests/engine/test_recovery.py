@@ -14,9 +14,9 @@ from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.restore import as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of, differences, held_data, held_of, way_back
 from orchestrator.engine.change.unfinished import left_behind
-from orchestrator.results import Unfinished
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
+from orchestrator.verify.state import Unfinished
 from tests.engine.fleet import LAB, SLICE, Bench, plan_text
 from tests.engine.test_rollback import DETOUR, RING, TWO, before, now
 

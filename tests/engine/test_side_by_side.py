@@ -16,6 +16,7 @@ from orchestrator.engine.change import run as changes
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.session import Session
 from orchestrator.store import ownership
+from orchestrator.store.generations import next_generation
 from orchestrator.store.locks import locks_of
 from orchestrator.store.ownership import adopt
 from orchestrator.store.runs import latest_change
@@ -53,7 +54,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[obje
 def made_ready(bench: Bench, host: str) -> int:
     """Another owner is about to bring up his first plan: a host has his routes ready and waits for light."""
     with bench.store("bob") as store:
-        number = store.next_generation(bench.key, "bob", "his run")
+        number = next_generation(store, bench.key, "bob", "his run")
     bench.fleet.all[host].staged[number] = ()  # type: ignore[assignment]
     bench.fleet.all[host].armed = (number, {1: 99})
     return number

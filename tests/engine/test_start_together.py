@@ -16,7 +16,8 @@ from orchestrator.engine.change.apply import switch
 from orchestrator.engine.change.context import Context
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.session import Session
-from orchestrator.store.store import Run, Store
+from orchestrator.store.run import Run
+from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 

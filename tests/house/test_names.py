@@ -22,12 +22,13 @@ from orchestrator.hosts.facts import PLAYBOOKS
 from orchestrator.inventory.lab import read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.target import target
-from orchestrator.results import Rung
+from orchestrator.store.light import light_history
 from orchestrator.store.store import Store
 from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
 from orchestrator.telemetry.recorder import Recorder
 from orchestrator.telemetry.reference import rewritten
 from orchestrator.verify.power import Point, Reading, keep
+from orchestrator.verify.report import Rung
 from tests.house.repository import ROOT
 
 PLAYED = sorted(path for path in PLAYBOOKS.glob("*.yml"))
@@ -147,7 +148,7 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         reading = Reading(way, way.path, tuple(Point(*end, alone=True) for end in ends), 1.5, 1.0)
         with Store(tmp_path / "store.sqlite3", durable=False) as store:
             keep([reading], store, "lab", "2026-11-21-0001", journal)
-            assert [p.loss_db for p in store.light("lab")] == [1.5]
+            assert [p.loss_db for p in light_history(store, "lab")] == [1.5]
     trouble: list[str] = []
     seen: dict[str, set[str]] = defaultdict(set)
     for point in read(tmp_path, trouble=trouble):

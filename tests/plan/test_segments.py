@@ -19,9 +19,9 @@ from orchestrator.plan.interchangeable import difference, relabelled_text
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import link_data, stored_circuits
 from orchestrator.plan.target import target
-from orchestrator.results import LinkQuality
 from orchestrator.verify.collective import expected
 from orchestrator.verify.qualification import Direction, compared, directions
+from orchestrator.verify.report import LinkQuality
 from tests.oracles.walk import walk
 from tests.properties.labs import inventory, macs
 from tests.properties.switches import switched_lab

@@ -14,7 +14,7 @@ from orchestrator.hosts.launch import requests
 from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.ports import assign_ports
 from orchestrator.plan.reader import read_plan
-from orchestrator.store.store import JobRecord
+from orchestrator.store.records import JobRecord
 from tests.oracles.rings import plan_rings
 
 ROOT = Path(__file__).resolve().parents[2]

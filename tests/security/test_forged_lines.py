@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import render
 from orchestrator.cli.text import columns, paint
 from orchestrator.cli.tones import coloured
-from orchestrator.results import DeviceStatus, HostStatus, JobLogs, JobStatus, StatusReport, Unfinished
+from orchestrator.results import JobLogs, JobStatus
 from orchestrator.session import load_lab
 from orchestrator.store.audit import Who
 from orchestrator.store.keys import key_of
@@ -19,6 +19,7 @@ from orchestrator.store.locks import Locks
 from orchestrator.store.scope import WHOLE
 from orchestrator.store.store import Store
 from orchestrator.store.tagouts import Tagouts
+from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport, Unfinished
 from tests.security.test_hostile import answer, command, speaker
 
 __all__ = ["command"]

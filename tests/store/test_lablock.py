@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from optics import Locked, TestbedError
-from orchestrator.processes import process_mark
+from orchestrator.processes import Daemon, process_mark
 from orchestrator.store.one_store import StoreClaim
 
 HOLD = """
@@ -128,3 +128,14 @@ def test_a_process_id_used_again_is_another_process() -> None:
     first.wait()
     assert zombie == "" or zombie == mark
     assert process_mark(first.pid) == ""
+
+
+def test_a_process_left_running_is_ended_by_its_mark_and_one_that_ignores_sigterm_by_sigkill() -> None:
+    words = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"\n"
+    left = Daemon.detach(process)
+    process.stdout.close()
+    assert left.alive and not Daemon(left.pid, "another life").alive and not Daemon(0, "").alive
+    assert Daemon(left.pid, "another life").end(1.0) and left.alive, "the id of another process gets no signal"
+    assert not left.end(0.2) and left.end(10.0, signal.SIGKILL) and not left.alive

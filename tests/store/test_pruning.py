@@ -71,7 +71,7 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     folder = settings.state_dir / "campaigns" / "a-b"
     folder.mkdir(parents=True)
     (folder / "campaign.json").write_text(json.dumps({"slots": [{"runs": [compared]}]}))
-    store._write("UPDATE runs SET status='failed' WHERE id=?", (dead,))
+    store.write("UPDATE runs SET status='failed' WHERE id=?", (dead,))
     undone = ran(store, settings, "rollback", of=second)
     refused = [ran(store, settings, status="failed", begun=False) for _ in range(3)]
     found = pruning.forgettable(store, settings, 1, None)

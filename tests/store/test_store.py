@@ -19,9 +19,12 @@ from pathlib import Path
 import pytest
 
 from optics import CrossConnect, Locked, Port, Slot, SpectralRoute, StoreFailed, TestbedError
+from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_key, slice_key
-from orchestrator.store.schema import SINCE_2, TABLES
-from orchestrator.store.store import Belonging, LightPoint, Store
+from orchestrator.store.light import add_light, light_history
+from orchestrator.store.records import Belonging, LightPoint
+from orchestrator.store.schema import SCHEMA
+from orchestrator.store.store import Store
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
 B = CrossConnect(Port("ocs3", "1.1.1"), Port("ocs3", "1.1.1"))
@@ -131,14 +134,14 @@ def test_a_generation_is_never_given_twice(store: Store) -> None:
 
     def take() -> None:
         with Store(store.path, durable=False) as own:
-            given.extend(own.next_generation("emulated") for _ in range(20))
+            given.extend(next_generation(own, "emulated") for _ in range(20))
 
     threads = [threading.Thread(target=take) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(given) == list(range(1, 81)) and store.next_generation("other") == 1
+    assert sorted(given) == list(range(1, 81)) and next_generation(store, "other") == 1
 
 
 def test_two_runs_never_share_an_id(store: Store) -> None:
@@ -199,7 +202,7 @@ while True:
         # Everything told is there; at most the last two are open (begun, and planned but not begun).
         assert len(states) >= begun + 1 >= 21
         assert set(states[:begun]) == {"done"} and set(states[begun + 1 :]) <= {"planned", "doing"}
-        assert store.next_generation("emulated") == 1
+        assert next_generation(store, "emulated") == 1
 
 
 def test_a_run_of_this_process_is_running_and_of_a_reused_pid_is_dead(store: Store) -> None:
@@ -232,6 +235,22 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     assert "leave it where it is" in caught.value.hint
 
 
+@pytest.mark.parametrize("version", range(1, SCHEMA))
+def test_a_store_of_an_older_version_is_refused_with_a_way_on_and_stays_as_it_is(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "testbed.sqlite3"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE runs(id TEXT PRIMARY KEY)")
+        db.execute(f"PRAGMA user_version={version}")
+    db.close()
+    with pytest.raises(StoreFailed, match=f"an older testbed \\(schema {version}, this one uses {SCHEMA}\\)") as caught:
+        Store(path)
+    assert f"mv {path} {path}.old" in caught.value.hint and "up --adopt" in caught.value.hint
+    with sqlite3.connect(path) as db:
+        tables = db.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+        assert tables == [("runs",)] and db.execute("PRAGMA user_version").fetchone() == (version,)
+    db.close()
+
+
 def test_a_lab_is_known_by_its_devices_not_by_where_its_files_are() -> None:
     assert lab_key("emulated", ["b", "a"]) == lab_key("emulated", ["a", "b"]) != lab_key("emulated", ["a", "c"])
     assert os.sep not in lab_key("../lab one", ["a"])
@@ -252,49 +271,6 @@ def test_a_spectral_route_is_ours_with_its_slot_and_its_last_attenuation(store: 
     assert store.owned("lab") == {A, other}
 
 
-OLD_RUN = (
-    "INSERT INTO runs(id,verb,lab,plan_name,plan_sha,plan_text,inventory,user,host,pid,process,started,status)"
-    " VALUES('2026-11-21-0001','up','lab','ring','s','{}','inv','ann','h',1,'m',5.0,'ok');"
-    "INSERT INTO current VALUES('lab','2026-11-21-0001','ring','s','{}','[]',7,5.0);"
-    "INSERT INTO generations VALUES('lab',7);"
-    "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES('lab','2026-11-21-0001','ddp','{}','running',5.0);"
-)
-
-
-def old_store(path: Path, version: int) -> None:
-    old = sqlite3.connect(path)
-    old.executescript(TABLES + (SINCE_2 if version == 2 else "") + OLD_RUN)
-    if version == 1:
-        old.executescript(
-            "CREATE TABLE owned(lab TEXT NOT NULL, device TEXT NOT NULL, ingress TEXT NOT NULL, egress TEXT NOT NULL,"
-            " run TEXT NOT NULL, since REAL NOT NULL, PRIMARY KEY(lab, device, ingress, egress));"
-            "INSERT INTO owned VALUES('lab','ocs1','1','17','2026-11-21-0001',5.0);"
-        )
-    else:
-        old.execute("INSERT INTO held VALUES('lab','ocs1','1','17',0,0,0,'2026-11-21-0001',5.0)")
-    old.execute(f"PRAGMA user_version={version}")
-    old.commit()
-    old.close()
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_store_of_an_older_schema_is_upgraded_and_what_was_ours_belongs_to_who_made_it(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "testbed.sqlite3"
-    old_store(path, version)
-    with Store(path, durable=False) as store:
-        key = slice_key("lab", "ann")
-        assert store.owned(key) == {A} and store.owned("lab") == frozenset()
-        current, job, run = store.current(key), store.latest_job(key), store.get("0001")
-        assert current is not None and current.plan_name == "ring"
-        assert job is not None and job.name == "ddp"
-        assert run is not None and (run.owner, run.token, run.begun, run.resolved_by) == ("ann", 0, False, "")
-        assert store.generations("lab") == dict.fromkeys(range(1, 8), Belonging("ann", "2026-11-21-0001", "ring"))
-        assert store.next_generation("lab", "bob", "r") == 8
-        store.own(key, "2026-11-21-0002", [R])
-    with Store(path, durable=False) as store:
-        assert store.owned(key) == {A, R}
-
-
 def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store: Store) -> None:
     ann, bob = slice_key("lab", "ann"), slice_key("lab", "bob")
     run = store.new_run("up", "lab", plan_name="ring-6", owner="ann")
@@ -304,8 +280,8 @@ def test_what_is_up_belongs_to_an_owner_and_others_can_be_told_whose_it_is(store
     assert store.owners("lab") == {A: Belonging("ann", run.id, "ring-6")} and store.owners("la") == {}
     assert str(store.owners("lab")[A]) == f"ann (ring-6, run {run.id})"
     assert list(store.currents("lab")) == ["ann"]
-    assert store.next_generation("lab", "ann", run.id) == 1 and store.next_generation("lab", "bob", "") == 2
-    assert {number: whose.owner for number, whose in store.generations("lab").items()} == {1: "ann", 2: "bob"}
+    assert next_generation(store, "lab", "ann", run.id) == 1 and next_generation(store, "lab", "bob", "") == 2
+    assert {number: whose.owner for number, whose in generation_owners(store, "lab").items()} == {1: "ann", 2: "bob"}
 
 
 def test_tokens_of_a_lab_only_grow(store: Store) -> None:
@@ -385,9 +361,9 @@ def test_how_long_a_run_took_does_not_depend_on_the_wall_clock(store: Store, mon
 
 def test_measured_light_is_kept_over_runs_oldest_first(store: Store) -> None:
     late, early = (LightPoint("a->b", "ocs1:1->17", at, -1.0, -2.5, 1.5) for at in (20.0, 10.0))
-    store.add_light("lab", "r2", [late])
-    store.add_light("lab", "", [early])
-    assert store.light("lab") == [early, replace(late, run="r2")] and store.light("other") == []
+    add_light(store, "lab", "r2", [late])
+    add_light(store, "lab", "", [early])
+    assert light_history(store, "lab") == [early, replace(late, run="r2")] and light_history(store, "other") == []
 
 
 def test_what_came_last_is_told_by_no_clock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

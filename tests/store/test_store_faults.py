@@ -18,7 +18,7 @@ from orchestrator.engine.change.run import keep_plan
 from orchestrator.store import fault as storefault
 from orchestrator.store import rescue
 from orchestrator.store.file import private_file
-from orchestrator.store.schema import SINCE_2, TABLES
+from orchestrator.store.schema import SCHEMA, TABLES
 from orchestrator.store.store import Store
 
 A = CrossConnect(Port("ocs1", "1"), Port("ocs1", "17"))
@@ -101,7 +101,7 @@ def test_a_damaged_store_is_told_when_it_is_read_and_when_it_is_written(tmp_path
 
 def test_faults_of_the_program_are_not_blamed_on_the_file(tmp_path: Path) -> None:
     with Store(tmp_path / "testbed.sqlite3", durable=False) as store, pytest.raises(sqlite3.IntegrityError):
-        store._write("INSERT INTO tokens(lab, last) VALUES('lab', NULL)")
+        store.write("INSERT INTO tokens(lab, last) VALUES('lab', NULL)")
 
 
 def test_an_io_error_is_a_full_disk_only_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,15 +223,16 @@ def test_a_table_that_is_gone_is_made_anew_and_told(tmp_path: Path) -> None:
         assert store.owned("lab/ann") == {A}
 
 
-def test_a_store_of_an_older_version_stays_one_until_it_is_opened(tmp_path: Path) -> None:
+def test_a_rescued_store_of_an_older_version_stays_one(tmp_path: Path) -> None:
     path = tmp_path / "testbed.sqlite3"
     old = sqlite3.connect(path)
-    old.executescript(TABLES + SINCE_2)
-    old.execute("PRAGMA user_version=2")
+    old.executescript(TABLES)
+    old.execute(f"PRAGMA user_version={SCHEMA - 1}")
     old.commit()
     old.close()
     rescue.rescue(path)
     with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA - 1,)
     db.close()
-    assert contents(path) == set()
+    with pytest.raises(StoreFailed, match="an older testbed"):
+        Store(path)

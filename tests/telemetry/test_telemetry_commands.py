@@ -230,7 +230,7 @@ def test_commands_start_the_sink_only_where_one_is_wanted(monkeypatch: pytest.Mo
     started: list[tuple[str, ...]] = []
 
     class Process:
-        returncode = None
+        pid, returncode = 0, None
 
     def spawn(_: object, words: list[str], *__: object, **___: object) -> Process:
         started.append(tuple(words))

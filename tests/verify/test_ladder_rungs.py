@@ -17,13 +17,13 @@ from orchestrator.fabric.cabling import Swap, explained, predicted, senders, swa
 from orchestrator.fabric.circuits import circuits, settings
 from orchestrator.hosts import Hello, HostEvent, Hosts, PortState
 from orchestrator.inventory.lab import Lab
-from orchestrator.results import LinkQuality
 from orchestrator.verify.carriers import carriers, speeds
 from orchestrator.verify.collective import expected, rings_of, size
 from orchestrator.verify.ladder import Background, check_map
 from orchestrator.verify.losses import judge
 from orchestrator.verify.power import measure
 from orchestrator.verify.qualification import Direction, batches, compared, directions
+from orchestrator.verify.report import LinkQuality
 from orchestrator.verify.rung import Finding, rung
 from tests.engine.glasslab import SWITCH, Glass, hosts_yml, joined, read, with_meters
 

@@ -28,7 +28,7 @@ from orchestrator.fabric.lightpath import route, routes
 from orchestrator.fabric.transition import Transition
 from orchestrator.hosts.failures import one_error
 from orchestrator.plan.target import switching_s
-from orchestrator.store.store import Step
+from orchestrator.store.run import Step
 
 T = TypeVar("T")
 

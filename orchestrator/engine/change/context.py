@@ -16,10 +16,12 @@ from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.session import Session
 from orchestrator.store.audit import Who
+from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of
-from orchestrator.store.locks import Held as LockHeld
+from orchestrator.store.locks import HeldLock
+from orchestrator.store.run import Run
 from orchestrator.store.scope import of_settings
-from orchestrator.store.store import Run, Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
 
@@ -37,7 +39,7 @@ class Context:
     limit: Limit | None = None
     written: set[DeviceName] = field(default_factory=set)
     """Devices that were told anything: they may have changed."""
-    lock: LockHeld | None = None
+    lock: HeldLock | None = None
     interlocks: Interlocks | None = None
     adopt: tuple[str, ...] = ()
     """Circuits of others that the operator named to become ours, as he named them."""
@@ -92,7 +94,7 @@ class Context:
 
     def next_generation(self) -> int:
         """A number for a set of host routes of ours."""
-        return self.store.next_generation(self.key, self.owner, self.run.id)
+        return next_generation(self.store, self.key, self.owner, self.run.id)
 
     def theirs(self) -> frozenset[Setting]:
         """The circuits that other owners made."""
@@ -101,7 +103,7 @@ class Context:
 
     def ours(self) -> frozenset[int]:
         """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
-        return frozenset(number for number, whose in self.store.generations(self.key).items() if whose.owner == self.owner)
+        return frozenset(number for number, whose in generation_owners(self.store, self.key).items() if whose.owner == self.owner)
 
     def disown_lost(self, held: Held) -> None:
         """Give up what the owner has in the store and no device of `held` holds (a run died, a device lost power): ports to use."""

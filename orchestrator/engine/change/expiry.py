@@ -40,9 +40,7 @@ def confirmations(command: Command) -> Confirmations:
 
 def waits(store: Store) -> bool:
     """Whether anything at all waits to be confirmed in this store: all that most commands ever ask."""
-    with store.transaction() as db:
-        table = db.execute("SELECT 1 FROM sqlite_master WHERE name='awaited'").fetchone()
-        return table is not None and db.execute("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1").fetchone() is not None
+    return bool(store.read("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1"))
 
 
 async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:

@@ -14,7 +14,7 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.session import Command
 from orchestrator.settings import Settings
 from orchestrator.store.keys import key_of, slice_key, slice_of
-from orchestrator.store.locks import Held, hold, locks_of
+from orchestrator.store.locks import HeldLock, hold, locks_of
 from orchestrator.store.one_store import StoreClaim
 from orchestrator.store.ownership import OWNER
 from orchestrator.store.scope import Scope, of_settings, reach
@@ -66,7 +66,7 @@ def _listed(value: object) -> Iterable[object]:
 
 
 @asynccontextmanager
-async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[Held]:
+async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[HeldLock]:
     """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
 
     def told(words: str) -> None:

@@ -19,10 +19,11 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
 from orchestrator.plan.target import Target
-from orchestrator.results import EqualiseReport, JobStatus, Rung
+from orchestrator.results import EqualiseReport, JobStatus
 from orchestrator.session import Observation
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
+from orchestrator.verify.report import Rung
 
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:

@@ -21,7 +21,7 @@ from orchestrator.engine.change.restore import Restore, as_stored
 from orchestrator.engine.change.snapshot import Snapshot, before_of
 from orchestrator.engine.change.up import Up
 from orchestrator.inventory.lab import Lab
-from orchestrator.processes import spawn
+from orchestrator.processes import Daemon, spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
 from orchestrator.session import Command, deadline, open_session
 from orchestrator.settings import Settings
@@ -276,9 +276,7 @@ def keep_plan(path: Path, text: str) -> None:
 
 def watch_over(settings: Settings, run: str) -> int:
     """Have a process take the run back when nobody confirms it in time; it outlives this one. Return its pid."""
-    process = spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")
-    process.returncode = 0  # it is nobody's child to wait for
-    return process.pid
+    return Daemon.detach(spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")).pid
 
 
 def _words(value: object) -> Sequence[object]:

@@ -11,8 +11,8 @@ from optics.words import setting_id, sort_key
 from orchestrator.hosts import Committed
 from orchestrator.inventory.lab import Lab, kind_of
 from orchestrator.plan.target import Target
-from orchestrator.results import Rung
 from orchestrator.telemetry.recorder import Recorder
+from orchestrator.verify.report import Rung
 
 
 @dataclass

@@ -10,11 +10,11 @@ from optics.words import short, sort_key
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, before_of, held_of
 from orchestrator.fabric.lightpath import among
-from orchestrator.results import Unfinished
 from orchestrator.session import Observation
 from orchestrator.store.keys import lab_of
 from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
+from orchestrator.verify.state import Unfinished
 
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:

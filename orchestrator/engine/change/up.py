@@ -44,12 +44,14 @@ from orchestrator.fabric.transition import per_device
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import link_data, path_data, stored_links
 from orchestrator.plan.target import Target, dark_time_scale, diff, expected_dark_ms, fingerprint, target
-from orchestrator.results import EqualiseReport, JobStatus, Rung, UpReport
+from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
+from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_link, ladder, pairs_of
 from orchestrator.verify.power import Reading, keep
+from orchestrator.verify.report import Rung
 
 AFTER_S = 0.5
 """Ports are sampled for so long (s) after a job has gone on: that is what a report calls throughput after a move."""
@@ -284,7 +286,7 @@ class Up:
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
         ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
         if lines := taken_hosts(
-            hosts, {h: hello.active for h, hello in seen.hellos.items()}, context.store.generations(context.key), ours
+            hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), ours
         ):
             raise Interlock(
                 "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"

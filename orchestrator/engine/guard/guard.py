@@ -36,8 +36,8 @@ from orchestrator.session import Command, Session, load_lab, open_session
 from orchestrator.store.confirmations import Confirmations
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
+from orchestrator.store.records import CurrentPlan
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan
 from orchestrator.verify.degraded import sides
 
 LOOK_S = 10.0

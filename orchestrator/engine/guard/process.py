@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import socket
 import time
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 
 from optics import Locked, TestbedError, TimedOut
-from orchestrator.processes import process_mark, spawn
-from orchestrator.results import Report
+from orchestrator.processes import Daemon, process_mark, spawn
+from orchestrator.results import JsonReport
 from orchestrator.settings import Settings
 
 START_S = 20.0
@@ -56,7 +55,7 @@ class GuardState:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardReport(Report):
+class GuardReport(JsonReport):
     """What a guard did while it watched. failures: attempts that were taken back. last: the last thing it said."""
 
     lab: str
@@ -157,7 +156,7 @@ def start(settings: Settings, slice_: str, log: Path) -> GuardState:
     while time.monotonic() < give_up:
         there = look(path)
         if there is not None and there.alive and there.state != "starting":
-            guard.returncode = 0  # it is nobody's child to wait for: it outlives this process
+            Daemon.detach(guard)
             return there
         if guard.poll() is not None:
             said = log.with_suffix(".err").read_text(errors="replace").strip().splitlines()
@@ -179,16 +178,10 @@ def stop(settings: Settings, slice_: str) -> GuardState | None:
         return None
     if there.host != socket.gethostname():
         raise TestbedError(f"the guard runs on {there.host} (pid {there.pid})", hint="stop it there")
-    mark = process_mark(there.pid)
     try:
-        os.kill(there.pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return there
+        ended = Daemon(there.pid, process_mark(there.pid)).end(STOP_S)
     except PermissionError:
         raise TestbedError(f"the guard is {there.user}'s (pid {there.pid})", hint=f"ask {there.user} to stop it") from None
-    give_up = time.monotonic() + STOP_S
-    while process_mark(there.pid) == mark:
-        if time.monotonic() > give_up:
-            raise TimedOut(f"the guard (pid {there.pid}) does not end", hint=f"see {there.log}")
-        time.sleep(0.02)
+    if not ended:
+        raise TimedOut(f"the guard (pid {there.pid}) does not end", hint=f"see {there.log}")
     return there

@@ -21,10 +21,13 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.session import Command, Session
 from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import lab_of
 from orchestrator.store.locks import Locks
+from orchestrator.store.records import CurrentPlan
+from orchestrator.store.run import Run
 from orchestrator.store.scope import reach
-from orchestrator.store.store import CurrentPlan, Run, Store
+from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
@@ -129,7 +132,7 @@ class Rerouter:
                 await hosts.fence(run.token, told)
                 recorder = Recorder(Silent(), journal)
                 generation = (
-                    self.store.next_generation(lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
+                    next_generation(self.store, lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
                 )
                 rules = {host: ours for host, ours in way.rules.items() if host in hellos}
                 move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
@@ -149,7 +152,7 @@ class Rerouter:
 
     def _not_others(self, watched: Watched, hellos: Mapping[HostName, Hello]) -> None:
         """Raises: NotVerified - a host runs routes that neither the plan nor a guard gave it."""
-        given = self.store.generations(lab_of(self.slice))
+        given = generation_owners(self.store, lab_of(self.slice))
         for host, hello in sorted(hellos.items()):
             whose = given.get(hello.active or 0)
             ours = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from optics import Infeasible
-from orchestrator.results import Report
+from orchestrator.results import JsonReport
 from planner.cost import TIERS, Fabric, Prices
 
 
@@ -23,7 +23,7 @@ class FabricRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Fabrics(Report):
+class Fabrics(JsonReport):
     """Fabrics for the same hosts; `mark` says who verified the prices."""
 
     mark: str

@@ -17,7 +17,7 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.plan.design.design import PAYLOAD, offered
 from orchestrator.plan.design.flows import pair_flows, predicted, rate_mbps, ring_flow
 from orchestrator.plan.ports import assign_ports
-from orchestrator.results import PlanReport, Report
+from orchestrator.results import JsonReport, PlanReport
 from planner.demand import Demand, Group
 from planner.methods import Wanted
 from planner.predict import Prediction, RingFlow, spread
@@ -27,7 +27,7 @@ from planner.shape import Ring, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Rewiring(Report):
+class Rewiring(JsonReport):
     """The cost and gain of a change of topology. Times in s; break_even_s counts from the change, None if it gains nothing.
 
     stalled_bytes: what waits while circuits are dark. iterations: until the time saved is the time lost.

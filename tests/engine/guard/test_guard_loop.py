@@ -27,6 +27,7 @@ from orchestrator.plan.stored import link_data
 from orchestrator.session import Command, Session
 from orchestrator.settings import Settings, load
 from orchestrator.store.confirmations import Confirmations
+from orchestrator.store.generations import generation_owners, next_generation
 from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import who
 from orchestrator.store.scope import reach
@@ -139,7 +140,7 @@ class Bench:
         monkeypatch.setattr(devices, "opened", lambda lab, name: glass.devices[name])
         self.run = self.store.new_run("up", self.key, plan_name="ring", user=self.settings.user, owner=self.settings.owner)
         self.run.finish("ok")
-        while self.store.next_generation(self.key, self.settings.owner, self.run.id) < PLANNED:
+        while next_generation(self.store, self.key, self.settings.owner, self.run.id) < PLANNED:
             pass
         self.bring_up()
 
@@ -206,7 +207,7 @@ def test_routes_move_off_a_dead_link_and_back_and_both_moves_are_runs_with_their
         assert [(s.what, s.state) for s in bench.store.steps(runs[1].id)] == [
             (what, "done") for what in ("stage", "commit", "confirm")
         ]
-        assert bench.store.generations(bench.key)[PLANNED + 1].run == runs[1].id
+        assert generation_owners(bench.store, bench.key)[PLANNED + 1].run == runs[1].id
 
     bench.watch(story)
 
@@ -234,7 +235,7 @@ def test_while_another_run_holds_the_lab_the_guard_stands_back_and_then_takes_up
                 generation=PLANNED + 1,
             )
             bench.hosts.active = dict.fromkeys(bench.hosts.active, PLANNED + 1)
-            bench.store.next_generation(bench.key, bench.settings.owner, bench.run.id)
+            next_generation(bench.store, bench.key, bench.settings.owner, bench.run.id)
         await bench.until(lambda: len(bench.events("watching")) == 2)
         await asyncio.sleep(0.1)
         assert not bench.events("dark") and not bench.events("rerouted"), "that link is none of the new plan's"
@@ -260,7 +261,7 @@ def test_new_routes_that_carry_nothing_are_taken_back_and_tried_again(bench: Ben
 
 
 def test_hosts_that_run_somebody_elses_routes_are_left_alone(bench: Bench) -> None:
-    other = bench.store.next_generation(bench.key, "bob", bench.run.id)
+    other = next_generation(bench.store, bench.key, "bob", bench.run.id)
     bench.hosts.active["gpu02"] = other
 
     async def story() -> None:

@@ -16,7 +16,8 @@ from orchestrator.plan.target import target
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings, load
 from orchestrator.store.keys import key_of, slice_of
-from orchestrator.store.store import Run, Store
+from orchestrator.store.run import Run
+from orchestrator.store.store import Store
 from orchestrator.telemetry import Journal
 from orchestrator.views.live import Watcher
 

@@ -1,0 +1,129 @@
+"""The file of the run store: opened, checked, and written in transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from optics.errors import StoreFailed
+from orchestrator.store.fault import is_fault, store_fault
+from orchestrator.store.file import private_file, shared_file
+from orchestrator.store.schema import SCHEMA, create
+
+Fence: TypeAlias = Callable[[sqlite3.Connection], None]
+"""Checks, inside the transaction that begins a step, that the run may go on. Raises: Locked - it may not; nothing was begun."""
+
+
+class Database:
+    """Opens or creates the file at `path`. Safe to use from several threads and processes.
+
+    durable: force every commit to the disk (a power cut then loses nothing that was begun); off only for tests.
+    shared: the members of a group use it together (`file.shared_file`).
+    Raises: StoreFailed - it cannot be written, is damaged or no store, or was written by another version. UnsafeStore - others
+    may write it.
+    """
+
+    def __init__(self, path: Path, *, durable: bool = True, shared: bool = False) -> None:
+        self.path = path
+        (shared_file if shared else private_file)(path)
+        self._lock = threading.RLock()
+        self.fences: dict[str, Fence] = {}
+        self._db = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+        self._db.row_factory = sqlite3.Row
+        try:
+            self._prepare(durable)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise store_fault(path, error) from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def version(self) -> int:
+        """A number that changes when another connection has written; it is read without touching a table."""
+        return int(self.read("PRAGMA data_version")[0][0])
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and on disk when the body ends. A nested one is part of the outer one.
+
+        Raises: StoreFailed - it cannot be written; nothing of it is.
+        """
+        with self._lock:
+            if self._db.in_transaction:
+                yield self._db
+                return
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error) and is_fault(error):
+                    raise store_fault(self.path, error) from error
+                raise
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+        """The rows of one query. Raises: StoreFailed."""
+        try:
+            with self._lock:
+                return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            if is_fault(error):
+                raise store_fault(self.path, error) from error
+            raise
+
+    def write(self, query: str, values: Sequence[Any] = ()) -> None:
+        """Execute one statement in a transaction of its own. Raises: StoreFailed."""
+        with self.transaction() as db:
+            db.execute(query, values)
+
+    def check_fence(self, db: sqlite3.Connection, run: str) -> None:
+        """Raises: whatever the fence of `run` raises; nothing where it has none."""
+        if (fence := self.fences.get(run)) is not None:
+            fence(db)
+
+    def _prepare(self, durable: bool) -> None:
+        self._db.execute("PRAGMA busy_timeout=10000")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+        with self.transaction() as db:
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            if version == SCHEMA:
+                return
+            if version == 0:  # a new file
+                create(db)
+                return
+            if version > SCHEMA:
+                age, hint = "a newer", "use that version or a newer one; the store is unharmed, leave it where it is"
+            else:
+                age, hint = (
+                    "an older",
+                    (
+                        f"take down what is up with that version; then, or without it, begin anew: mv {self.path} {self.path}.old; "
+                        "what is still up is foreign then, and `up --adopt` makes it yours again (docs/how-to/share-a-lab.md)"
+                    ),
+                )
+            raise StoreFailed(f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})", hint=hint)
+
+
+def next_number(db: sqlite3.Connection, table: str, lab: str, least: int = 1) -> int:
+    """The next number of a lab's counter in `table`, `least` or more; inside the caller's transaction."""
+    db.execute(f"INSERT INTO {table} VALUES(?1,?2) ON CONFLICT(lab) DO UPDATE SET last=max(last+1, ?2)", (lab, least))
+    return int(db.execute(f"SELECT last FROM {table} WHERE lab=?", (lab,)).fetchone()["last"])

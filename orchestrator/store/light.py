@@ -1,0 +1,23 @@
+"""Optical power that was measured on circuits, kept over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.store.database import Database
+from orchestrator.store.records import LightPoint
+
+
+def add_light(store: Database, lab: str, run: str, points: Iterable[LightPoint]) -> None:
+    """Keep what was measured of circuits; `at` of each point is kept as it is."""
+    with store.transaction() as db:
+        db.executemany(
+            "INSERT INTO light VALUES(?,?,?,?,?,?,?,?)",
+            [(lab, p.circuit, p.path, p.at, run, p.in_dbm, p.out_dbm, p.loss_db) for p in points],
+        )
+
+
+def light_history(store: Database, lab: str) -> list[LightPoint]:
+    """Everything measured of the lab's circuits, oldest first."""
+    rows = store.read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
+    return [LightPoint(**dict(row)) for row in rows]

@@ -1,0 +1,146 @@
+"""Runs and their steps while they are written: an effect is committed as begun before it happens, and its outcome after."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from optics.errors import HandsNeeded, Interrupted, RolledBack, StoreFailed, TestbedError
+from orchestrator.results import Json, to_json
+from orchestrator.store.database import Fence
+
+if TYPE_CHECKING:
+    from orchestrator.store.store import Store
+
+
+class Step:
+    """One effect of a run. Entering commits `doing` before the effect; leaving commits `done`, or `failed` with the error."""
+
+    __slots__ = ("_began_ns", "_result", "_store", "run", "seq")
+
+    def __init__(self, store: Store, run: str, seq: int) -> None:
+        self._store, self.run, self.seq = store, run, seq
+        self._result: Json = None
+        self._began_ns = 0
+
+    def result(self, value: object) -> None:
+        """Keep what the effect reported (anything `to_json` takes); written when the step ends."""
+        self._result = to_json(value)
+
+    def begin(self) -> None:
+        """Commit that the effect may happen from now on."""
+        self._store.begin_steps([self])
+
+    def end(self, error: BaseException | str | None = None) -> None:
+        """Commit how it ended."""
+        seconds = (time.monotonic_ns() - self._began_ns) / 1e9 if self._began_ns else None
+        words = _words(error) if isinstance(error, BaseException) else error or ""
+        self._store.write(
+            "UPDATE steps SET state=?, ended=?, seconds=?, result=?, error=? WHERE run=? AND seq=?",
+            ("failed" if error is not None else "done", time.time(), seconds, json.dumps(self._result), words, self.run, self.seq),
+        )
+
+    def __enter__(self) -> Step:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end(error)
+
+
+class Run:
+    """The run being written. Use as a context manager, or call `finish` on every way out."""
+
+    def __init__(self, store: Store, run: str, token: int = 0) -> None:
+        self._store = store
+        self.id = run
+        self.token = token
+        self.finished = False
+        self.unchanged = False
+        """Set when it failed before it changed anything: nothing is left that somebody must put right."""
+        self._began_ns = time.monotonic_ns()
+
+    def found(self, before: object, target: object) -> None:
+        """Commit what was found and what is wanted (anything `to_json` takes); call before the first step begins."""
+        self._store.write(
+            "UPDATE runs SET before=?, target=? WHERE id=?", (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id)
+        )
+
+    def fence(self, check: Fence) -> None:
+        """Call `check` in the transaction of every step that begins from now on: what it raises keeps the step from beginning."""
+        self._store.fences[self.id] = check
+
+    def plan(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
+        """Note one effect to come, without beginning it. kind: device, host, job. intent, inverse: anything `to_json` takes."""
+        return self.plan_all([(kind, subject, what, intent, inverse)])[0]
+
+    def plan_all(self, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
+        """Note many effects to come in one commit: (kind, subject, what, intent, inverse) each."""
+        return self._store.plan_steps(self.id, effects)
+
+    def begin_all(self, steps: Sequence[Step]) -> None:
+        """Begin several steps in one commit: what runs in parallel pays for the disk once."""
+        self._store.begin_steps(steps)
+
+    def step(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
+        """One effect, to be used as `with run.step(...) as step:`; committed as begun before the body runs."""
+        return self.plan(kind, subject, what, intent, inverse)
+
+    def finish(
+        self,
+        status: str,
+        exit_code: int = 0,
+        message: str = "",
+        summary: Mapping[str, object] | None = None,
+        *,
+        plan_name: str | None = None,
+    ) -> None:
+        """Close the run. status: ok, failed, rolled-back, hands-needed or interrupted. summary: small numbers for the history."""
+        self.finished = True
+        seconds = (time.monotonic_ns() - self._began_ns) / 1e9
+        self._store.write(
+            "UPDATE runs SET ended=?, seconds=?, status=?, exit_code=?, message=?, summary=?, plan_name=coalesce(?, plan_name),"
+            " resolved_by=coalesce(?, resolved_by) WHERE id=?",
+            (
+                *(time.time(), seconds, status, exit_code, message, json.dumps(to_json(summary or {})), plan_name),
+                *(self.id if self.unchanged else None, self.id),
+            ),
+        )
+        self._store.fences.pop(self.id, None)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.finished:
+            return
+        with suppress(StoreFailed) if error is not None else nullcontext():  # it reads as died, and the next command says so
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if error is None:
+            self.finish("ok")
+        elif isinstance(error, TestbedError):
+            self.finish(_STATUS.get(type(error), "failed"), error.exit_code, str(error))
+        elif isinstance(error, Exception):
+            self.finish("failed", 1, f"{type(error).__name__}: {error}")
+        else:  # KeyboardInterrupt, CancelledError: the operator stopped it
+            self.finish("interrupted", 130, "interrupted")
+
+
+_STATUS: Mapping[type[TestbedError], str] = {
+    RolledBack: "rolled-back",
+    Interrupted: "rolled-back",
+    HandsNeeded: "hands-needed",
+}
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return "interrupted"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,134 @@
+"""What verification and the power meters found: what `verify` and `power` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.results import JsonReport
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitLight:
+    """Power along one circuit, from where it enters its first device to where it leaves its last one (dBm, dB).
+
+    expected_db counts passes, trunks and the attenuation that is set on purpose; difference_db: measured minus expected.
+    margin_db: above the loss-of-signal threshold. meter_db: what the meters promise, +-. lost: where the light goes missing.
+    """
+
+    circuit: str
+    path: tuple[str, ...]
+    in_dbm: float | None
+    out_dbm: float | None
+    loss_db: float | None
+    expected_db: float
+    difference_db: float | None
+    attenuation_db: float
+    margin_db: float | None
+    meter_db: float
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossChange:
+    """How one circuit's loss changed over runs (dB), attenuation taken off. beyond: more than repeatability explains; certain:
+    more than the promise of the meters allows too. Wall times in seconds."""
+
+    circuit: str
+    path: str
+    since: float
+    until: float
+    measurements: int
+    first_db: float
+    latest_db: float
+    change_db: float
+    repeatability_db: float
+    meter_db: float
+    beyond: bool
+    certain: bool
+    losses: tuple[tuple[float, float], ...] = ()
+    """(wall s, dB), oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerReport(JsonReport):
+    """Light on every circuit, and with `--history` how it changed."""
+
+    lab: str
+    circuits: tuple[CircuitLight, ...] = ()
+    history: tuple[LossChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkQuality:
+    """What measured traffic showed of one direction of one link.
+
+    mbps: rate that a burst came through with (megabits per second), None if nothing arrived. share: of the reference rate.
+    loss: share of the datagrams of steady traffic that did not arrive, None if none could be sent; offered_mbps: at that rate.
+    """
+
+    link: str
+    mbps: float | None
+    share: float | None
+    loss: float | None
+    offered_mbps: float | None = None
+    sent: int = 0
+    arrived: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFigures:
+    """A short all-reduce against what the links allow; bus bandwidths in megabytes (1e6) per second, as nccl-tests counts them."""
+
+    ranks: int
+    rings: int
+    bytes: int
+    busbw_mbps: float
+    expected_mbps: float
+    link_mbps: float
+    """Rate of the slowest link the rings use, megabits per second."""
+    slowest: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.busbw_mbps / self.expected_mbps if self.expected_mbps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One rung of the verification ladder; `evidence` are the lines that show why it failed and where.
+
+    code: `OK`, or the rung's own (`E-LIGHT`). notes: worth knowing, and no failure. timeout_s: longest it was allowed to take.
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+    seconds: float = 0.0
+    evidence: tuple[str, ...] = ()
+    code: str = "OK"
+    notes: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    links: tuple[LinkQuality, ...] = ()
+    collective: CollectiveFigures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport(JsonReport):
+    """The ladder, bottom first; every rung is climbed whatever the lower ones said, because together they localise a fault.
+
+    silent: devices and hosts of the plan that do not answer, in their own words.
+    """
+
+    lab: str
+    plan: str
+    rungs: tuple[Rung, ...] = ()
+    notes: tuple[str, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return all(r.ok for r in self.rungs)

@@ -1,0 +1,155 @@
+"""The lab as devices and hosts report it now: what `status` and `devices` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.results import Awaiting, JobStatus, JsonReport
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatus:
+    """One device as it answers now. `missing`: what the current plan wants and it does not hold; `error`: why it did not answer."""
+
+    name: str
+    driver: str
+    address: str
+    ok: bool
+    identity: str = ""
+    ours: int = 0
+    foreign: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    error: str = ""
+    code: str = ""
+    """Of the error: E-MISSING where it was not asked because its password is not there."""
+    time_scale: float = 1.0
+    """How much faster than a real one it runs; 1: it is one, or as fast as one."""
+    prewired: tuple[str, ...] = ()
+    """Of ours, what carries no light: wired for another plan, or left as the way back."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """What holds ports and leads no light (reserved, in fault), in the device's words; neither ours nor foreign cross-connects."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
+
+    up: None where nobody read the ports. committer: whether it answers; without it routes and ports are not known.
+    """
+
+    name: str
+    address: str
+    ok: bool
+    generation: int | None = None
+    up: int | None = None
+    planned: int = 0
+    committer: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A run that stopped on its way, by what devices and hosts say now: what it did, what it did not, what others did meanwhile.
+
+    resume, undo: the commands that continue it and take it back, none where nothing is to be taken back. begun: it may have
+    changed something.
+    """
+
+    run: str
+    what: str
+    status: str
+    started: float
+    done: tuple[str, ...] = ()
+    not_done: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    resume: str = ""
+    undo: str = ""
+    begun: bool = True
+
+    def lines(self) -> list[str]:
+        """In words, the commands last."""
+        ended = {"died": "died on its way", "interrupted": "was interrupted"}.get(self.status, "stopped half way")
+        lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
+        for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
+            lines += [f"  {what + ':':<10}{line}" for line in found]
+        undo = f"   take it back: {self.undo}" if self.undo else ""
+        return [*lines, f"  continue: {self.resume}{undo}"]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReport(JsonReport):
+    """The lab as it is, read now. `plan` is what this machine last verified there, empty if nothing is up."""
+
+    lab: str
+    inventory: str
+    plan: str = ""
+    run: str = ""
+    since: float | None = None
+    """Wall time (s since the epoch) the plan came up."""
+    generation: int | None = None
+    links: int = 0
+    devices: tuple[DeviceStatus, ...] = ()
+    hosts: tuple[HostStatus, ...] = ()
+    job: JobStatus | None = None
+    locked_by: str = ""
+    tagged: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    dark: tuple[str, ...] = ()
+    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
+    guard: str = ""
+    """The guard that watches this plan, or what one left behind."""
+    confirm: Awaiting | None = None
+    """The owner's change that waits to be confirmed."""
+    unfinished: tuple[Unfinished, ...] = ()
+    """Runs of the owner that stopped on their way and were neither continued nor taken back."""
+    segments: tuple[str, ...] = ()
+    """As a `PlanReport` has them, of what is up."""
+    loose: tuple[str, ...] = ()
+    """Files and directories of the inventory that everybody on this machine may write."""
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return not self.drift and not self.unfinished and all(d.ok for d in self.devices) and all(h.ok for h in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One device as it answers now: who it says it is, its ports, what it can do, the light it sees.
+
+    settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports with light, of `metered` ones.
+    """
+
+    name: str
+    driver: str
+    address: str
+    ok: bool
+    identity: str = ""
+    ingress: tuple[str, ...] = ()
+    egress: tuple[str, ...] = ()
+    settings: int = 0
+    abilities: tuple[str, ...] = ()
+    settle_s: float = 0.0
+    time_scale: float = 1.0
+    metered: int = 0
+    lit: int = 0
+    min_dbm: float | None = None
+    max_dbm: float | None = None
+    error: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesReport(JsonReport):
+    """All devices of the lab."""
+
+    lab: str
+    devices: tuple[DeviceView, ...] = ()
+
+    derived = ("ok",)
+
+    @property
+    def ok(self) -> bool:
+        return all(d.ok for d in self.devices)
