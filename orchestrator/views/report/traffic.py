@@ -112,8 +112,7 @@ def before_after(job: Answer, most: int = 40) -> Figure | None:
             axes.plot(was, y, "o", color=BEFORE, markersize=5)
             axes.plot(now, y, "o", color=AFTER, markersize=5)
         axes.set_yticks(range(len(rows)), [line["reconfig_id"].value for line in rows])
-        axes.set_xlim(left=0)
-        axes.margins(x=0.05)
+        axes.set_xlim(0, 1.05 * max(line[name].value for line in rows for name in ("before_ms", "after_ms")))
         downwards(axes, "median iteration, ms")
         boxes(figure, {"before": BEFORE, "after": AFTER})
     return figure
