@@ -77,6 +77,7 @@ carriers, counters and iterations from the hosts (not with --passive). No device
             raise Usage(f"--for: {error}") from None
         with call.store() as store:
             from orchestrator.views.live import Watcher
+            from orchestrator.views.live.sections import whole
 
             with Watcher(call.settings, store) as watcher:
                 looker = _Once(call, watcher, svg) if once else _looker(call, watcher, jsonl)
@@ -90,7 +91,7 @@ carriers, counters and iterations from the hosts (not with --passive). No device
                     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 finally:
                     looker.close()
-                return Result(watcher.picture.whole() if call.json else {}, looker.last)
+                return Result(whole(watcher.picture) if call.json else {}, looker.last)
 
 
 class _Looker:
@@ -120,8 +121,10 @@ class _Silent(_Looker):
 
 class _Json(_Looker):
     def __init__(self, call: Call, watcher: Watcher) -> None:
+        from orchestrator.views.live.sections import whole
+
         super().__init__(call, watcher)
-        self._say({"at": time.time(), "event": "picture", **watcher.picture.whole()})
+        self._say({"at": time.time(), "event": "picture", **whole(watcher.picture)})
         self._due = 0.0
 
     def show(self, changed: bool) -> None:
@@ -247,6 +250,7 @@ async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: boo
     import signal
 
     from orchestrator.views.live.collect import collect
+    from orchestrator.views.live.sections import changes
     from orchestrator.views.live.watcher import LOOK_S
 
     task = asyncio.current_task()
@@ -260,7 +264,7 @@ async def _watch(watcher: Watcher, looker: _Looker, seconds: float, passive: boo
             if not listening():
                 raise BrokenPipeError
             watcher.look()
-            looker.show(bool(watcher.picture.changes()))
+            looker.show(bool(changes(watcher.picture)))
             if time.monotonic() >= end:
                 return
             await asyncio.sleep(LOOK_S)

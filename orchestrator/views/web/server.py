@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from orchestrator.results import Json
 from orchestrator.views.live.colours import phase_colours
+from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.watcher import LOOK_S, Watcher
 from orchestrator.views.web.crowd import Client, Places, guarded, owners
 from orchestrator.views.web.doors import Doors, Keys, Names
@@ -152,7 +153,7 @@ class Page:
         self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
 
     def whole(self) -> dict[str, Json]:
-        return self.watcher.picture.whole() | {
+        return whole(self.watcher.picture) | {
             "safe": dict(self.safe.json()),
             "colours": {**phase_colours()},
             "instance": self._instance,
@@ -161,7 +162,7 @@ class Page:
     def look(self) -> None:
         """Bring the picture up to date and tell all pages what changed."""
         self.watcher.look()
-        changed = self.watcher.picture.changes()
+        changed = changes(self.watcher.picture)
         if self.safe.look():
             changed["safe"] = dict(self.safe.json())
         if changed:
