@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from optics.plain import counted
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, phase_totals, run_rows
+from orchestrator.views.waterfall import OVERLAPPING, Bar, Iterations, bar_json, bars, iterations, part_rows, run_rows
 
-__all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "phase_totals", "reconfig_lines"]
+__all__ = ["Bar", "Iterations", "bar_json", "bars", "draw", "iteration_lines", "iterations", "reconfig_lines"]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LABEL = 12
