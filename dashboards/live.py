@@ -70,6 +70,16 @@ def device_phases(w: int, h: int) -> statetimeline.Panel:
 DEVICE_PHASES = ("idle", "command", "dark", "settle", "up", "fault")
 
 
+PAUSES = [
+    (f"Pause, {name}", f"{what}, from reconfig.pause_ms.", "ms", pick(f"{value}", "reconfig", f"{HERE} AND {JOB}"))
+    for name, what, value in (
+        ("median", "The longest time between the ends of two iterations around a reconfiguration", 'percentile("pause_ms", 50)'),
+        ("longest", "The longest of all", 'max("pause_ms")'),
+    )
+]
+"""What a reconfiguration costs the job: title, description, unit, query."""
+
+
 def bars(x: str, orientation: kinds.VizOrientation = kinds.VizOrientation.HORIZONTAL) -> barchart.Panel:
     """An empty bar chart over the column `x`."""
     return barchart.Panel().orientation(orientation).x_field(x).fill_opacity(85).legend(legend()).tooltip(all_series())
@@ -117,17 +127,12 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
     """One line of an XY chart, by the names of its columns."""
-    from grafana_foundation_sdk.builders.xychart import (
-        MatcherConfig,
-        XychartXYSeriesConfigX,
-        XychartXYSeriesConfigY,
-        XYSeriesConfig,
-    )
 
-    def named(field: str) -> MatcherConfig:
-        return MatcherConfig().id("byName").options(field)
+    def named(field: str) -> xychart.MatcherConfig:
+        return xychart.MatcherConfig().id("byName").options(field)
 
-    return XYSeriesConfig().x(XychartXYSeriesConfigX().matcher(named(x))).y(XychartXYSeriesConfigY().matcher(named(y)))
+    sides = xychart.XychartXYSeriesConfigX().matcher(named(x)), xychart.XychartXYSeriesConfigY().matcher(named(y))
+    return xychart.XYSeriesConfig().x(sides[0]).y(sides[1])
 
 
 def distribution(title: str, what: str, column: str, query: str, w: int, h: int) -> xychart.Panel:

@@ -178,18 +178,7 @@ def build() -> board.Dashboard:
             "ms",
             pick('percentile("dark_ms", 99)', "reconfig", here),
         ),
-        (
-            "Pause, median",
-            "How long the job ended no iteration, from reconfig.pause_ms: what a move costs training.",
-            "ms",
-            pick('percentile("pause_ms", 50)', "reconfig", here),
-        ),
-        (
-            "Pause, longest",
-            "The worst of them, from reconfig.pause_ms.",
-            "ms",
-            pick('max("pause_ms")', "reconfig", here),
-        ),
+        *live.PAUSES,
         (
             "Slowest of all",
             "From the first command to everything verified, from reconfig.",

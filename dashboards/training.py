@@ -9,7 +9,7 @@ from grafana_foundation_sdk.models import common as kinds
 from dashboards import influx
 from dashboards.fabric import lines, mean
 from dashboards.influx import HERE, HOST, JOB, Influx, pick
-from dashboards.live import bars, curves, number, throughput
+from dashboards.live import PAUSES, bars, curves, number, throughput
 from dashboards.look import NO_TIME, colour, dashboard, dress, legend, variable
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
@@ -105,18 +105,7 @@ def build() -> board.Dashboard:
             "Gbits",
             pick('percentile("busbw_gbps", 50)', "collective", OURS),
         ),
-        (
-            "Pause, median",
-            "How long the job ended no step when light moved, from reconfig.pause_ms.",
-            "ms",
-            pick('percentile("pause_ms", 50)', "reconfig", OURS),
-        ),
-        (
-            "Pause, longest",
-            "The worst of them, from reconfig.pause_ms.",
-            "ms",
-            pick('max("pause_ms")', "reconfig", OURS),
-        ),
+        *PAUSES,
         (
             "Loss of training",
             "The last value, from iteration. It must fall; a reconfiguration must not move it.",

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
-from orchestrator.views.report.figures import GREY, MADE, WIDTH, boxes, downwards, one_figure, style
+from orchestrator.views.report.figures import GREY, MADE, boxes, downwards, one_figure
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.questions import Move
 from orchestrator.views.report.svg import INK
@@ -52,11 +52,8 @@ def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
         return None
     columns = min(3, len(drawn))
     lines = math.ceil(len(drawn) / columns)
-    from matplotlib.figure import Figure
-
-    with style():
-        figure = Figure(figsize=(WIDTH, 0.35 + 1.75 * lines if len(drawn) > 1 else 2.3), layout="constrained")
-        grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    height = 0.35 + 1.75 * lines if len(drawn) > 1 else 2.3
+    with one_figure(height, columns, lines, sharey=True, squeeze=False) as (figure, grid):
         for k, (move, times, total) in enumerate(drawn):
             axes = grid[k // columns][k % columns]
             seconds = [(t - move.t0) / 1e9 for t in times]

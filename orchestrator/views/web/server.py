@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.results import Json
-from orchestrator.views.live.colours import phase_colours
+from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.watcher import LOOK_S, Watcher
 from orchestrator.views.web.crowd import Client, Places, guarded, owners
@@ -155,7 +155,7 @@ class Page:
     def whole(self) -> dict[str, Json]:
         return whole(self.watcher.picture) | {
             "safe": dict(self.safe.json()),
-            "colours": {**phase_colours()},
+            "colours": {**ALL_COLOURS},
             "instance": self._instance,
         }
 
