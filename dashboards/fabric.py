@@ -9,13 +9,12 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards import influx
 from dashboards.influx import DEVICE, HERE, HOST, Influx, rate
-from dashboards.live import device_phases, number
-from dashboards.look import all_series, by_threshold, dashboard, dress, legend, steps, variable
+from dashboards.live import curves, device_phases, number
+from dashboards.look import NO_TIME, dashboard, dress, legend, variable
 
 PORTS = f"{HERE} AND {HOST}"
 LIGHT = f"{HERE} AND {DEVICE}"
 STEPS = f'SELECT difference("oper") AS "step" FROM "port" WHERE {PORTS} GROUP BY "host", "port"'
-NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
 
 
 def lines(
@@ -23,14 +22,11 @@ def lines(
 ) -> timeseries.Panel:
     """Curves over time. over: whether they are drawn across a time without values, or only across one that is shorter (ms)."""
     return dress(
-        timeseries.Panel()
-        .draw_style(kinds.GraphDrawStyle.LINE)
-        .line_width(1)
+        curves()
         .fill_opacity(0)
         .show_points(kinds.VisibilityMode.AUTO)
         .span_nulls(over)
-        .legend(legend("lastNotNull", "min", "max", right=True))
-        .tooltip(all_series()),
+        .legend(legend("lastNotNull", "min", "max", right=True)),
         title,
         what,
         unit,
@@ -64,23 +60,22 @@ def build() -> board.Dashboard:
         refresh="10s",
     )
     down = f'SELECT last("oper") AS "oper" FROM "port" WHERE {PORTS} GROUP BY "host", "port"'
-    red = steps((None, "green"), (1, "red"))
     figures = [
         number(
             "Links down",
             "Host ports whose last sample had no carrier, from port. Ports of circuits that are not up are dark on purpose.",
             "short",
             f'SELECT count("oper") FROM ({down}) WHERE "oper" = 0',
-        )
-        .no_value("0")
-        .thresholds(red)
-        .color_scheme(by_threshold()),
+            nothing="0",
+            alarm="red",
+        ),
         number(
             "Carrier lost",
             "How often a carrier went away in this time, from port; a reconfiguration takes some away on purpose.",
             "short",
             f'SELECT count("step") FROM ({STEPS}) WHERE "step" < 0',
-        ).no_value("0"),
+            nothing="0",
+        ),
         number(
             "Weakest light",
             "The lowest power received by a device's port, from optical.rx_dbm. Below the receiver's limit links fail.",
@@ -98,18 +93,16 @@ def build() -> board.Dashboard:
             "What host ports dropped in this time, from port.",
             "short",
             f'SELECT sum("lost") FROM (SELECT spread("drops") AS "lost" FROM "port" WHERE {PORTS} GROUP BY "host", "port")',
-        )
-        .thresholds(steps((None, "green"), (1, "orange")))
-        .color_scheme(by_threshold()),
+            alarm="orange",
+        ),
         number(
             "Checks failed",
             "Rungs of the verification ladder that did not pass, from verify.",
             "short",
             f'SELECT count("ok") FROM "verify" WHERE {HERE} AND "ok" = 0',
-        )
-        .no_value("0")
-        .thresholds(red)
-        .color_scheme(by_threshold()),
+            nothing="0",
+            alarm="red",
+        ),
     ]
     for panel in figures:
         built.with_panel(panel)

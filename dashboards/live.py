@@ -11,6 +11,7 @@ from grafana_foundation_sdk.models import xychart as xy
 
 from dashboards.influx import DEVICE, HERE, JOB, Influx, pick, rate, table
 from dashboards.look import (
+    NO_TIME,
     all_series,
     by_threshold,
     coloured_phases,
@@ -29,21 +30,21 @@ PARTS = ("ack", "dark", "link", "route", "first_packet")
 What the job waits for is seconds, and has a panel of its own."""
 
 
-def number(title: str, what: str, unit: str, query: str, w: int = 4) -> stat.Panel:
-    """One figure."""
+def number(title: str, what: str, unit: str, query: str, w: int = 4, *, nothing: str = "-", alarm: str = "") -> stat.Panel:
+    """One figure. alarm: its colour from 1 on; below, it is green."""
+    panel = stat.Panel().reduce_options(last_value()).graph_mode(kinds.BigValueGraphMode.NONE)
+    panel.color_mode(kinds.BigValueColorMode.VALUE).color_scheme(by_threshold() if alarm else one_colour("text"))
+    if alarm:
+        panel.thresholds(steps((None, "green"), (1, alarm)))
     return dress(
-        stat.Panel()
-        .reduce_options(last_value())
-        .graph_mode(kinds.BigValueGraphMode.NONE)
-        .color_mode(kinds.BigValueColorMode.VALUE)
-        .color_scheme(one_colour("text")),
+        panel,
         title,
         what,
         unit,
         Influx(query),
         w=w,
         h=4,
-        nothing="-",
+        nothing=nothing,
     )
 
 
@@ -69,18 +70,31 @@ def device_phases(w: int, h: int) -> statetimeline.Panel:
 DEVICE_PHASES = ("idle", "command", "dark", "settle", "up", "fault")
 
 
+PAUSES = [
+    (f"Pause, {name}", f"{what}, from reconfig.pause_ms.", "ms", pick(f"{value}", "reconfig", f"{HERE} AND {JOB}"))
+    for name, what, value in (
+        ("median", "The longest time between the ends of two iterations around a reconfiguration", 'percentile("pause_ms", 50)'),
+        ("longest", "The longest of all", 'max("pause_ms")'),
+    )
+]
+"""What a reconfiguration costs the job: title, description, unit, query."""
+
+
+def bars(x: str, orientation: kinds.VizOrientation = kinds.VizOrientation.HORIZONTAL) -> barchart.Panel:
+    """An empty bar chart over the column `x`."""
+    return barchart.Panel().orientation(orientation).x_field(x).fill_opacity(85).legend(legend()).tooltip(all_series())
+
+
+def curves() -> timeseries.Panel:
+    """An empty chart of thin lines."""
+    return timeseries.Panel().draw_style(kinds.GraphDrawStyle.LINE).line_width(1).tooltip(all_series())
+
+
 def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
     """Where the time of the last reconfigurations went."""
     columns = ", ".join(f'"{part}_ms" AS "{part}"' for part in PARTS)
     panel = dress(
-        barchart.Panel()
-        .orientation(kinds.VizOrientation.HORIZONTAL)
-        .stacking(kinds.StackingMode.NORMAL)
-        .x_field("reconfig_id")
-        .show_value(kinds.VisibilityMode.NEVER)
-        .fill_opacity(85)
-        .legend(legend())
-        .tooltip(all_series()),
+        bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.NEVER),
         "Where the time went",
         f"The phases of the last {last} reconfigurations, newest first, from reconfig: dark is the devices' own switching, link "
         "the carriers coming up, route the hosts' commit. A long link or route is work for us, a long dark for the device.",
@@ -88,7 +102,7 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
         table(f'SELECT "reconfig_id", {columns} FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'),
         w=w,
         h=h,
-        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+        transform=[NO_TIME],
     )
     return coloured_phases(panel, PARTS)
 
@@ -96,14 +110,7 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
 def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
     """How long the job stood still in the last reconfigurations."""
     return dress(
-        barchart.Panel()
-        .orientation(kinds.VizOrientation.HORIZONTAL)
-        .x_field("reconfig_id")
-        .show_value(kinds.VisibilityMode.AUTO)
-        .fill_opacity(85)
-        .color_scheme(one_colour(PHASE_COLOURS["pause"]))
-        .legend(legend())
-        .tooltip(all_series()),
+        bars("reconfig_id").show_value(kinds.VisibilityMode.AUTO).color_scheme(one_colour(PHASE_COLOURS["pause"])),
         "How long the job paused",
         f"The longest time between the ends of two iterations around each of the last {last} reconfigurations, newest first, from "
         "reconfig. Far more than the dark time: the job was launched anew, or waited for its own timeouts.",
@@ -114,23 +121,18 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
         w=w,
         h=h,
         nothing="no job ran before and after",
-        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+        transform=[NO_TIME],
     )
 
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
     """One line of an XY chart, by the names of its columns."""
-    from grafana_foundation_sdk.builders.xychart import (
-        MatcherConfig,
-        XychartXYSeriesConfigX,
-        XychartXYSeriesConfigY,
-        XYSeriesConfig,
-    )
 
-    def named(field: str) -> MatcherConfig:
-        return MatcherConfig().id("byName").options(field)
+    def named(field: str) -> xychart.MatcherConfig:
+        return xychart.MatcherConfig().id("byName").options(field)
 
-    return XYSeriesConfig().x(XychartXYSeriesConfigX().matcher(named(x))).y(XychartXYSeriesConfigY().matcher(named(y)))
+    sides = xychart.XychartXYSeriesConfigX().matcher(named(x)), xychart.XychartXYSeriesConfigY().matcher(named(y))
+    return xychart.XYSeriesConfig().x(sides[0]).y(sides[1])
 
 
 def distribution(title: str, what: str, column: str, query: str, w: int, h: int) -> xychart.Panel:
@@ -169,15 +171,7 @@ def totals(w: int, h: int) -> xychart.Panel:
 
 def throughput(w: int, h: int) -> timeseries.Panel:
     return dress(
-        timeseries.Panel()
-        .draw_style(kinds.GraphDrawStyle.LINE)
-        .line_width(1)
-        .fill_opacity(20)
-        .span_nulls(False)
-        .min(0)
-        .color_scheme(one_colour("#5794F2"))
-        .legend(legend())
-        .tooltip(all_series()),
+        curves().fill_opacity(20).span_nulls(False).min(0).color_scheme(one_colour("#5794F2")).legend(legend()),
         "Throughput of the fabric",
         "What all host ports receive together, from the counters in port. A dip at a mark is the reconfiguration; one without a "
         "mark is not ours.",
@@ -281,10 +275,9 @@ def build() -> board.Dashboard:
             "short",
             pick('sum("value")', "reconfig", f"{of_job} AND \"ok\" = '0'"),
             w=3,
-        )
-        .no_value("0")
-        .thresholds(steps((None, "green"), (1, "red")))
-        .color_scheme(by_threshold()),
+            nothing="0",
+            alarm="red",
+        ),
         number(
             "Iteration now",
             "The last training step of the job, from iteration.iter_ms.",

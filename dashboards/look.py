@@ -14,6 +14,8 @@ from dashboards.influx import HERE, SOURCE, Influx, Marks, Notes, values_of
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
 
 NOTHING = "nothing in this time range"
+NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
+"""The transformation that drops the column of times."""
 ALL = ".*"
 
 P = TypeVar("P", bound=Any)

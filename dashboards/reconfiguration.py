@@ -9,7 +9,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards import influx, live
 from dashboards.influx import DEVICE, FAMILY, HERE, JOB, Influx, pick
-from dashboards.look import all_series, by_threshold, dashboard, dress, legend, link_to, one_colour, steps, variable
+from dashboards.look import NO_TIME, all_series, dashboard, dress, legend, link_to, one_colour, variable
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 SHARES = (50, 90, 99)
@@ -36,7 +36,7 @@ def phases() -> table.Panel:
         influx.table(f'SELECT {percentiles("duration_ms")} FROM "phase" WHERE {HERE} AND "kind" = \'run\' GROUP BY "phase"'),
         w=8,
         h=9,
-        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+        transform=[NO_TIME],
     ).override_by_name("n", [models.DynamicConfigValue("unit", "short")])
 
 
@@ -53,7 +53,7 @@ def devices() -> table.Panel:
             influx.table(f'SELECT {percentiles("dark")} FROM ({inner}) WHERE $timeFilter GROUP BY "device", "model"'),
             w=8,
             h=9,
-            transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+            transform=[NO_TIME],
         )
         .override_by_name("n", [models.DynamicConfigValue("unit", "short")])
         .override_by_name("device", [link_to("Light of this device", "testbed-fabric", device="${__value.text}")])
@@ -118,7 +118,7 @@ def spread() -> histogram.Panel:
         influx.table(influx.phase_of_devices(DEVICES)),
         w=8,
         h=9,
-        transform=[("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})],
+        transform=[NO_TIME],
     )
 
 
@@ -178,18 +178,7 @@ def build() -> board.Dashboard:
             "ms",
             pick('percentile("dark_ms", 99)', "reconfig", here),
         ),
-        (
-            "Pause, median",
-            "How long the job ended no iteration, from reconfig.pause_ms: what a move costs training.",
-            "ms",
-            pick('percentile("pause_ms", 50)', "reconfig", here),
-        ),
-        (
-            "Pause, longest",
-            "The worst of them, from reconfig.pause_ms.",
-            "ms",
-            pick('max("pause_ms")', "reconfig", here),
-        ),
+        *live.PAUSES,
         (
             "Slowest of all",
             "From the first command to everything verified, from reconfig.",
@@ -204,10 +193,7 @@ def build() -> board.Dashboard:
         ),
     ]
     for title, what, unit, query in figures:
-        figure = live.number(title, what, unit, query, w=3)
-        if unit == "bytes":
-            figure.thresholds(steps((None, "green"), (1, "orange"))).color_scheme(by_threshold())
-        built.with_panel(figure)
+        built.with_panel(live.number(title, what, unit, query, w=3, alarm="orange" if unit == "bytes" else ""))
     built.with_panel(
         live.distribution(
             "Dark time of ${family}",

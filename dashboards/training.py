@@ -7,10 +7,10 @@ from grafana_foundation_sdk.builders import dashboard as board
 from grafana_foundation_sdk.models import common as kinds
 
 from dashboards import influx
-from dashboards.fabric import NO_TIME, lines, mean
+from dashboards.fabric import lines, mean
 from dashboards.influx import HERE, HOST, JOB, Influx, pick
-from dashboards.live import number, throughput
-from dashboards.look import all_series, colour, dashboard, dress, legend, variable
+from dashboards.live import PAUSES, bars, curves, number, throughput
+from dashboards.look import NO_TIME, colour, dashboard, dress, legend, variable
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 OURS = f"{HERE} AND {JOB}"
@@ -32,13 +32,7 @@ def step_parts() -> timeseries.Panel:
         "GROUP BY time($__interval) fill(null)"
     )
     panel = dress(
-        timeseries.Panel()
-        .draw_style(kinds.GraphDrawStyle.LINE)
-        .line_width(1)
-        .fill_opacity(50)
-        .span_nulls(PAUSE_MS)
-        .legend(legend("mean", right=True))
-        .tooltip(all_series()),
+        curves().fill_opacity(50).span_nulls(PAUSE_MS).legend(legend("mean", right=True)),
         "What a step consists of",
         "Computing and communication of a training step, from iteration. Communication is what another topology can change.",
         "ms",
@@ -55,13 +49,7 @@ def moves() -> barchart.Panel:
     """The job's step per run: each move of the light is a run."""
     shares = ", ".join(f'percentile("iter_ms", {n}) AS "p{n}"' for n in (50, 90, 99))
     return dress(
-        barchart.Panel()
-        .orientation(kinds.VizOrientation.AUTO)
-        .x_field("run")
-        .show_value(kinds.VisibilityMode.AUTO)
-        .fill_opacity(80)
-        .legend(legend())
-        .tooltip(all_series()),
+        bars("run", kinds.VizOrientation.AUTO).fill_opacity(80).show_value(kinds.VisibilityMode.AUTO),
         "Before and after each move",
         "A training step's median and slow end in each run, from iteration: every move of the light begins a "
         "run, so neighbours are "
@@ -117,18 +105,7 @@ def build() -> board.Dashboard:
             "Gbits",
             pick('percentile("busbw_gbps", 50)', "collective", OURS),
         ),
-        (
-            "Pause, median",
-            "How long the job ended no step when light moved, from reconfig.pause_ms.",
-            "ms",
-            pick('percentile("pause_ms", 50)', "reconfig", OURS),
-        ),
-        (
-            "Pause, longest",
-            "The worst of them, from reconfig.pause_ms.",
-            "ms",
-            pick('max("pause_ms")', "reconfig", OURS),
-        ),
+        *PAUSES,
         (
             "Loss of training",
             "The last value, from iteration. It must fall; a reconfiguration must not move it.",

@@ -2,7 +2,7 @@
 
 The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 - 1.2"): hex of three lines of hex,
 salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000 rounds gives both keys and the counter of AES-256-CTR.
-It is read here and not by Ansible's VaultLib: importing that reads an `ansible.cfg` in the current directory, which may be anybody's,
+It is read here and not by Ansible's VaultLib: importing that reads an `ansible.cfg` in the current directory, which anyone may own,
 and fails where it is malformed.
 """
 

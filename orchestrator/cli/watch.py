@@ -73,6 +73,7 @@ def watch(
     length_s = float("inf") if length is None else seconds("--for", length, "10s")
     with call.store() as store:
         from orchestrator.views.live import Watcher
+        from orchestrator.views.live.sections import whole
 
         with Watcher(call.settings, store) as watcher:
             view = _Once(call, watcher, svg) if once else _view(call, watcher, jsonl)
@@ -86,7 +87,7 @@ def watch(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             finally:
                 view.close()
-            return Result(watcher.picture.whole() if call.json else {}, view.last)
+            return Result(whole(watcher.picture) if call.json else {}, view.last)
 
 
 class _View:
@@ -116,8 +117,10 @@ class _Silent(_View):
 
 class _Json(_View):
     def __init__(self, call: Call, watcher: Watcher) -> None:
+        from orchestrator.views.live.sections import whole
+
         super().__init__(call, watcher)
-        self._say({"at": time.time(), "event": "picture", **watcher.picture.whole()})
+        self._say({"at": time.time(), "event": "picture", **whole(watcher.picture)})
         self._due = 0.0
 
     def show(self, changed: bool) -> None:
@@ -241,6 +244,7 @@ async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) 
     import signal
 
     from orchestrator.views.live.collect import collect
+    from orchestrator.views.live.sections import changes
     from orchestrator.views.live.watcher import LOOK_S
 
     task = asyncio.current_task()
@@ -254,7 +258,7 @@ async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) 
             if not has_reader():
                 raise BrokenPipeError
             watcher.look()
-            view.show(bool(watcher.picture.changes()))
+            view.show(bool(changes(watcher.picture)))
             if time.monotonic() >= end:
                 return
             await asyncio.sleep(LOOK_S)

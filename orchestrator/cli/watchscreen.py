@@ -14,7 +14,7 @@ from rich.text import Text
 from optics.plain import printable, seconds_text
 from orchestrator.cli.waterfall import draw
 from orchestrator.results import Json
-from orchestrator.views.live.colours import phase_colours
+from orchestrator.telemetry.palette import ALL_COLOURS
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def spark(values: Sequence[float]) -> str:
 
 
 def _coloured(lines: Sequence[str]) -> list[Text]:
-    colours = phase_colours()
+    colours = ALL_COLOURS
     found = []
     for line in lines:
         text = Text(line)

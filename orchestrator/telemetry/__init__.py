@@ -1,9 +1,9 @@
 """Telemetry: names declared once, the journal every point goes to first, and its reader."""
 
-from orchestrator.telemetry.journal import Clock, Journal, SystemClock
+from orchestrator.telemetry.journal import Clock, Journal
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.telemetry.names import MEASUREMENTS, Measurement
 from orchestrator.telemetry.progress import Progress, Silent, progress_for
 from orchestrator.telemetry.reader import read
 
-__all__ = ["MEASUREMENTS", "Clock", "Journal", "Measurement", "Point", "Progress", "Silent", "SystemClock", "progress_for", "read"]
+__all__ = ["MEASUREMENTS", "Clock", "Journal", "Measurement", "Point", "Progress", "Silent", "progress_for", "read"]

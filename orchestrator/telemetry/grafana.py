@@ -1,4 +1,4 @@
-"""Grafana over HTTP: the few calls this program makes, behind one protocol; the client library is known here alone.
+"""Grafana over HTTP: the few calls this program makes; no other module imports the client library.
 
 Classic dashboard JSON and `/api` work from Grafana 10 to 13. The library (`grafana-api-sdk`, import name `grafana_api`) tells
 failures by text and log; here every answer is judged by its status, nothing is retried, an error names the server and the call.
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from optics.errors import BadFile, Garbled, Missing, Refused, Unreachable
@@ -40,33 +40,11 @@ class Note:
     tags: Sequence[str] = NOTE_TAGS
 
 
-class Grafana(Protocol):
-    """What is asked of a Grafana. Raises: Unreachable - no answer. Refused - it said no, in its own words. Garbled - no Grafana."""
-
-    def version(self) -> str:
-        """Its version, empty where it does not tell strangers. Raises: Missing - too old for the dashboards."""
-
-    def folder(self, uid: str, title: str) -> None:
-        """Make the folder unless there is one of this uid."""
-
-    def data_source(self, spec: Model) -> bool:
-        """Make or update the data source with this uid; False for one that came from files and stays as it is."""
-
-    def data_source_said(self, uid: str) -> str:
-        """What Grafana's own try of the data source said; empty if it works."""
-
-    def dashboard(self, model: Model, folder_uid: str, message: str) -> str:
-        """Store a dashboard over what is there; the path of its page."""
-
-    def annotate(self, note: Note) -> int:
-        """Store a remark; its number."""
-
-    def push(self, stream: str, lines: str) -> None:
-        """Hand points (line protocol) to Grafana Live: for gauges of at most 10 a second, without history."""
-
-
 class GrafanaApi:
-    """A Grafana reached with a service account's token."""
+    """A Grafana reached with a service account's token.
+
+    Every call raises: Unreachable - no answer. Refused - Grafana said no, in its own words. Garbled - this is no Grafana.
+    """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
@@ -83,6 +61,7 @@ class GrafanaApi:
         self._timeout_s = timeout_s
 
     def version(self) -> str:
+        """Its version, empty where it does not tell strangers. Raises: Missing - too old for the dashboards."""
         told = str(self._done("tell its version", "GET", "/api/health").get("version", ""))
         major = told.partition(".")[0]
         if major.isdigit() and int(major) < OLDEST:
@@ -90,11 +69,13 @@ class GrafanaApi:
         return told
 
     def folder(self, uid: str, title: str) -> None:
+        """Make the folder unless there is one of this uid."""
         status, _ = self._call("look for the folder", "GET", f"/api/folders/{quote(uid, safe='')}", fine=(404,))
         if status == 404:
             self._done("make the folder", "POST", "/api/folders", {"uid": uid, "title": title})
 
     def data_source(self, spec: Model) -> bool:
+        """Make or update the data source with this uid; False for one that came from files and stays as it is."""
         path = f"/api/datasources/uid/{quote(str(spec['uid']), safe='')}"
         status, there = self._call("look for the data source", "GET", path, fine=(404,))
         if status == 404:
@@ -106,15 +87,18 @@ class GrafanaApi:
         return True
 
     def data_source_said(self, uid: str) -> str:
+        """What Grafana's own try of the data source said; empty if it works."""
         path = f"/api/datasources/uid/{quote(uid, safe='')}/health"
         status, told = self._call("try the data source", "GET", path, fine=(400, 404, 500, 501))
         return "" if status == 200 else str(told.get("message") or f"status {status}")
 
     def dashboard(self, model: Model, folder_uid: str, message: str) -> str:
+        """Store a dashboard over what is there; the path of its page."""
         body = {"dashboard": model, "folderUid": folder_uid, "overwrite": True, "message": message}
         return str(self._done(f"take the dashboard {model['uid']}", "POST", "/api/dashboards/db", body).get("url", ""))
 
     def annotate(self, note: Note) -> int:
+        """Store a remark; its number."""
         body = {
             "time": note.time_ms,
             "timeEnd": note.end_ms if note.end_ms is not None else note.time_ms,
@@ -125,22 +109,6 @@ class GrafanaApi:
         if not isinstance(number, int):
             raise Garbled(f"{self.url}: wanted the note's number, got none")
         return number
-
-    def push(self, stream: str, lines: str) -> None:
-        import httpx
-
-        what = "take live points"
-        try:
-            answer = httpx.post(
-                f"{self.url}/api/live/push/{quote(stream, safe='')}",
-                content=lines.encode(),
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout=self._timeout_s,
-            )
-        except httpx.HTTPError as error:
-            raise self._silent(what, error) from None
-        if not answer.is_success:
-            raise self._refused(what, answer.status_code, answer.text)
 
     def _done(self, what: str, method: str, path: str, body: Model | None = None) -> Mapping[str, Json]:
         return self._call(what, method, path, body)[1]

@@ -11,14 +11,11 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from optics.errors import Garbled, Refused, TestbedError
-from orchestrator.telemetry.influx_api import TOKEN, Denied, Later, Target, Written, _words
-
-if TYPE_CHECKING:
-    pass
+from orchestrator.telemetry.influx_api import TOKEN, Denied, Later, Target, Written, server_words
 
 CONNECT_S, ANSWER_S = 3.0, 15.0
 _SPLITS = 64
@@ -40,9 +37,11 @@ class Influx:
         """Ask who is there, choose the API, return the version. Raises: Later, Denied."""
         status, headers, body = self.ask("GET", "/ping")
         if status >= 500:
-            raise Later(f"{self._who} answers {status} to /ping: {_words(body)}")
+            raise Later(f"{self._who} answers {status} to /ping: {server_words(body)}")
         if status not in (200, 204):
-            raise Denied(f"{self._who} answers {status} to /ping: {_words(body)}", hint="check telemetry.influx.url and the token")
+            raise Denied(
+                f"{self._who} answers {status} to /ping: {server_words(body)}", hint="check telemetry.influx.url and the token"
+            )
         self.version = headers.get("x-influxdb-version", "")
         if self.target.api == "auto":
             old = re.match(r"v?1\.([0-7])(?:\D|$)", self.version)
@@ -67,13 +66,13 @@ class Influx:
         asked = {"db": self.target.db.partition("/")[0], "q": text, "epoch": epoch}
         status, _, body = self.ask("GET", f"/query?{urlencode(asked)}")
         if status >= 500:
-            raise Later(f"{self._who} answers {status}: {_words(body)}")
+            raise Later(f"{self._who} answers {status}: {server_words(body)}")
         if status in (401, 403):
-            raise Denied(f"{self._who} refuses the token: {_words(body)}", hint=f"set {TOKEN}")
+            raise Denied(f"{self._who} refuses the token: {server_words(body)}", hint=f"set {TOKEN}")
         try:
             (result,) = json.loads(body)["results"]
         except (ValueError, KeyError, TypeError) as error:
-            raise Garbled(f"{self._who} answers {status}: {_words(body)}") from error
+            raise Garbled(f"{self._who} answers {status}: {server_words(body)}") from error
         if "error" in result:
             raise Refused(f"{self._who}: {result['error']}")
         return list(result.get("series", []))
@@ -144,9 +143,9 @@ class Influx:
         for text in texts:
             status, _, body = self.ask("POST", f"/query?{urlencode({'q': text})}")
             if status >= 500:
-                raise Later(f"{self._who}: {text}: {_words(body)}")
+                raise Later(f"{self._who}: {text}: {server_words(body)}")
             if status != 200 or b'"error"' in body:
-                raise Denied(f"{self._who}: {text}: {_words(body)}", hint="have its administrator make the database")
+                raise Denied(f"{self._who}: {text}: {server_words(body)}", hint="have its administrator make the database")
 
     def _judged(self, lines: bytes, status: int, words: str, after_s: float, budget: list[int]) -> Written:
         """Turn one answer into what became of the lines; where it does not say which were bad, halve until they are alone."""

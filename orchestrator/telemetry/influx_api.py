@@ -76,7 +76,7 @@ class Written:
         return Written(self.refused + other.refused, self.words or other.words)
 
 
-def _words(body: bytes) -> str:
+def server_words(body: bytes) -> str:
     """The server's own words, out of its JSON where it is that."""
     text = body.decode("utf-8", "replace").strip()
     try:

@@ -13,7 +13,7 @@ from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
 from urllib3.exceptions import HTTPError
 
-from orchestrator.telemetry.influx_api import Denied, Later, Target, _words
+from orchestrator.telemetry.influx_api import Denied, Later, Target, server_words
 
 _V1_PRECISION = {"ns": "n", "us": "u", "ms": "ms", "s": "s"}
 
@@ -66,10 +66,9 @@ class Writer:
         try:
             self._api.write(self._target.db, self._target.org or "-", lines, write_precision="ns")
         except ApiException as error:
-            body = error.body if isinstance(error.body, bytes) else str(error.body or error.reason or "").encode()
             headers = error.headers or {}
             after = str(headers.get("Retry-After", ""))
-            said = _words(body)
+            said = _said(error)
             if said == "no words" and headers.get("X-Influxdb-Error"):
                 said = str(headers["X-Influxdb-Error"])[:300]
             return int(error.status or 0), said, float(after) if after.isdecimal() else 0.0
@@ -89,12 +88,15 @@ class Writer:
                 raise Denied(f"there is no organisation {target.org!r}", hint="check telemetry.influx.org")
             self._client.buckets_api().create_bucket(bucket_name=target.db, org=found[0], retention_rules=rules)
         except ApiException as error:
-            body = error.body if isinstance(error.body, bytes) else str(error.body or error.reason or "").encode()
             kind = Later if (error.status or 0) >= 500 else Denied
-            raise kind(_words(body), hint="make the bucket by hand, or use a token that may") from None
+            raise kind(_said(error), hint="make the bucket by hand, or use a token that may") from None
         except (HTTPError, OSError) as error:
             raise Later(str(error)[:300]) from None
 
     def close(self) -> None:
         self._api.close()
         self._client.close()
+
+
+def _said(error: ApiException) -> str:
+    return server_words(error.body if isinstance(error.body, bytes) else str(error.body or error.reason or "").encode())

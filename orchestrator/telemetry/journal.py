@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Protocol
 
 from optics.errors import StoreFailed
+from orchestrator.processes import boot_id
 from orchestrator.telemetry.lineprotocol import FieldValue, integer, number, tag, text
 from orchestrator.telemetry.names import COMMON_TAGS, MEASUREMENTS, Measurement
 
@@ -38,24 +39,6 @@ class Clock(Protocol):
 
     def monotonic_ns(self) -> int: ...
     def time_ns(self) -> int: ...
-
-
-class SystemClock:
-    """The machine's own clocks."""
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def time_ns(self) -> int:
-        return time.time_ns()
-
-
-def boot_id() -> str:
-    """Name this boot of the machine; monotonic times of two boots cannot be compared. Empty where the kernel does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 class _Series:
@@ -100,7 +83,7 @@ class Journal:
         part_bytes: int = PART_BYTES,
         compress: bool = True,
     ) -> None:
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or time
         self.directory = run_dir / "telemetry"
         self._common = f",testbed={tag(testbed)},run={tag(run)}"
         try:
@@ -154,12 +137,8 @@ class Journal:
         if not body:
             return
         at = self.clock.monotonic_ns() if mono_ns is None else mono_ns
-        tags = tags or {}
-        key = (measurement, *tags.values(), *tags)
         with self._lock:
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = _Series(self._prefix(known, tags))
+            series = self._series_of(known, tags or {})
             line = f"{series.prefix}{body} {series.free(at + self.anchor_ns)}\n"
             self._lines.append(line)
             self._pending += len(line)
@@ -175,11 +154,8 @@ class Journal:
         known = MEASUREMENTS[measurement]
         if wrong := [name for name in names if name not in known.fields or known.fields[name].kind != "int"]:
             raise ValueError(f"{measurement}: {', '.join(wrong)}: no declared integers")
-        key = (measurement, *tags.values(), *tags)
         with self._lock:
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = _Series(self._prefix(known, tags))
+            series = self._series_of(known, tags)
             form = f"{series.prefix.replace('%', '%%')}{','.join(f'{name}=%di' for name in names)} %d\n"
             anchor, free = self.anchor_ns, series.free
             lines = [form % (*row[:-1], free(row[-1] + anchor)) for row in rows]
@@ -248,6 +224,12 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _series_of(self, known: Measurement, tags: Mapping[str, str]) -> _Series:
+        key = (known.name, *tags.values(), *tags)
+        if key not in self._series:
+            self._series[key] = _Series(self._prefix(known, tags))
+        return self._series[key]
 
     def _prefix(self, known: Measurement, tags: Mapping[str, str]) -> str:
         wanted = known.tags[len(COMMON_TAGS) :]

@@ -22,5 +22,27 @@ PHASE_COLOURS: Mapping[str, str] = {
 }
 """Of the phases of a reconfiguration (`*_ms` of `reconfig`) and of a device (`device_phase`). Red is for faults alone."""
 
+_LIKE: Mapping[str, str] = {
+    "observe": "idle",
+    "plan": "idle",
+    "provision": "idle",
+    "prewire": "dark",
+    "stage": "route",
+    "arm": "command",
+    "drain": "settle",
+    "switch": "dark",
+    "move": "dark",
+    "light": "link",
+    "routes": "route",
+    "commit": "route",
+    "confirm": "route",
+    "verify": "up",
+    "equalise": "power",
+    "job": "resume",
+    "launch": "resume",
+}
+ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] for name, like in _LIKE.items()}}
+"""With the phases of a run, as live views and reports draw them."""
+
 MARK = "#F2CC0C"
 """Where a reconfiguration began, on every time axis."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from optics.plain import indented, printable, seconds_text
 
@@ -15,49 +15,36 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Progress(Protocol):
-    """Hears of phases by name. Cheap to call; never raises; every phase ends with `done` or with the run."""
+class Progress:
+    """Receives the phases of a run; this one shows nothing. Cheap to call; never raises.
+
+    Every phase ends with `done` or with the run.
+    """
 
     def phase(self, name: str, detail: str = "") -> None:
         """Phase `name` begins."""
 
     def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        """`done` of `total` parts (devices, hosts, ports) of the phase are through."""
+        """`done` of `total` parts (devices, hosts, ports) of the phase are complete."""
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
         """Phase `name` is over; `seconds` as measured by the caller, else since `phase`."""
 
     def note(self, text: str) -> None:
-        """Something the operator should read that is no phase."""
+        """Show a message that belongs to no phase."""
 
-    def __enter__(self) -> Progress: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-
-
-class Silent:
-    """Says nothing: for `--json` and for tests."""
-
-    def phase(self, name: str, detail: str = "") -> None:
-        pass
-
-    def update(self, name: str, done: int, total: int, detail: str = "") -> None:
-        pass
-
-    def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         pass
 
 
-class Lines(Silent):
+class Silent(Progress):
+    """Shows nothing: for `--json` and for tests."""
+
+
+class Lines(Progress):
     """One plain line per finished phase or note; of a phase that takes longer than 5 s also where it is, when that has changed."""
 
     def __init__(self, stream: TextIO, every_s: float = 5.0, reworded: Callable[[str], str] = str) -> None:
@@ -134,7 +121,7 @@ class _Rows:
         return table
 
 
-class LiveTable(Silent):
+class LiveTable(Progress):
     """A live table of phases with elapsed time and, from history, the usual time; it vanishes when the report is printed."""
 
     def __init__(
@@ -154,7 +141,7 @@ class LiveTable(Silent):
         # Four a second: painting costs milliseconds of the interpreter, which the dark window would feel.
         self._live: Live = Live(self._rows, console=self._console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> LiveTable:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

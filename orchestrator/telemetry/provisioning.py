@@ -11,7 +11,7 @@ from typing import Any
 
 from optics.errors import TestbedError
 from orchestrator.atomic import write_whole
-from orchestrator.telemetry.grafana import Grafana
+from orchestrator.telemetry.grafana import GrafanaApi
 
 DASHBOARDS = Path(__file__).resolve().parents[2] / "dashboards"
 FOLDER_UID, FOLDER = "testbed", "Testbed"
@@ -76,7 +76,7 @@ def source_spec(url: str, database: str, token: str) -> Mapping[str, Any]:
     return spec
 
 
-def push(grafana: Grafana, *, influx_url: str = "", database: str = "testbed", influx_token: str = "") -> Pushed:
+def push(grafana: GrafanaApi, *, influx_url: str = "", database: str = "testbed", influx_token: str = "") -> Pushed:
     """Store the dashboards in the folder Testbed, and the data source where `influx_url` says what it is."""
     version = grafana.version()
     grafana.folder(FOLDER_UID, FOLDER)

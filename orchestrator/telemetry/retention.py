@@ -20,7 +20,6 @@ class Old:
     run: str
     folder: Path
     bytes: int
-    age_s: float
     why: str = ""
 
 
@@ -38,7 +37,7 @@ def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None
         why = "the plan or job that is up belongs to it" if run_dir.name in keep else ""
         if not why and target is not None and (left := _left(run_dir, target)):
             why = f"{left} bytes of it are not in InfluxDB yet"
-        found.append(Old(run_dir.name, run_dir / "telemetry", sum(s.st_size for s in stats), age, why))
+        found.append(Old(run_dir.name, run_dir / "telemetry", sum(s.st_size for s in stats), why))
     return found
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 
 from orchestrator.results import Json
@@ -84,15 +84,7 @@ def iterations(points: Iterable[Point]) -> list[Iterations]:
 
 def bar_json(bar: Bar) -> dict[str, Json]:
     """A bar for `--json`."""
-    return {
-        "kind": bar.kind,
-        "subject": bar.subject,
-        "phase": bar.phase,
-        "begin_ms": bar.begin_ms,
-        "ms": bar.ms,
-        "ok": bar.ok,
-        "detail": bar.detail,
-    }
+    return asdict(bar)
 
 
 OVERLAPPING = frozenset({"resume"})
@@ -126,12 +118,3 @@ def host_rows(bars_of_hosts: Sequence[Bar]) -> list[tuple[str, Bar]]:
         detail = f"{len(group)} hosts, median {middle:.1f}, last {slow.subject}"
         rows.append((f"hosts {phase}", Bar("host", "", phase, begin, end - begin, all(b.ok for b in group), detail)))
     return sorted(rows, key=lambda row: row[1].begin_ms)
-
-
-def phase_totals(all_bars: Iterable[Bar]) -> Mapping[str, float]:
-    """Milliseconds per phase of the run."""
-    totals: dict[str, float] = {}
-    for bar in all_bars:
-        if bar.kind == "run":
-            totals[bar.phase] = totals.get(bar.phase, 0.0) + bar.ms
-    return totals

@@ -42,7 +42,7 @@ def given(influx: Influx, imagined: str) -> dict[str, dict[str, Any]]:
     for name, dashboard in DASHBOARDS.items():
         for panel in panels(dashboard):
             queries = [asked[f"{name}: {panel['title']} {target['refId']}"] for target in panel["targets"]]
-            data = [frame for q in queries for frame in frames(q, influx.ask(imagined, expanded(q, *RANGE, {}))[0])]
+            data = [frame for q in queries for frame in frames(q, influx.ask(imagined, expanded(q, *RANGE, {})))]
             wanted[f"{name}: {panel['title']}"] = {
                 "title": panel["title"],
                 "transformations": panel.get("transformations", []),

@@ -55,8 +55,6 @@ class Server:
     say: dict[str, tuple[int, Any]] = field(default_factory=dict)
 
     def answer(self, request: Request) -> tuple[int, Any]:
-        if request.path.startswith("/api/live/push/"):
-            return 200, {}
         if request.call in self.say:
             return self.say[request.call]
         if CONTRACT[request.call].get("auth", True) and request.token != f"Bearer {TOKEN}":
@@ -259,8 +257,6 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
         silent.listen()
         with pytest.raises(Unreachable, match=r"waited 0.2 s"):
             GrafanaApi(url, TOKEN, timeout_s=0.2).version()
-        with pytest.raises(Unreachable, match="no answer") as said:
-            GrafanaApi(url, TOKEN, timeout_s=0.2).push("testbed", "port rx=1")
 
 
 @pytest.mark.parametrize(
@@ -285,12 +281,6 @@ def test_a_token_that_would_break_the_header_is_refused() -> None:
     with pytest.raises(BadFile) as caught:
         GrafanaApi("http://grafana:3000", "glsa_x\r\nX-Evil: 1")
     assert "Evil" not in str(caught.value)
-
-
-def test_live_points_are_lines_with_the_token(server: Server) -> None:
-    GrafanaApi(server.url, TOKEN).push("testbed", "port,host=gpu01 rx=1 1\n")
-    (request,) = server.heard
-    assert (request.path, request.body, request.token) == ("/api/live/push/testbed", b"port,host=gpu01 rx=1 1\n", f"Bearer {TOKEN}")
 
 
 # --- the command line

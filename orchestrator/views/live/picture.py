@@ -16,13 +16,14 @@ from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, Way, ways
 from orchestrator.views.live.runs import KEPT, Told, shown
-from orchestrator.views.live.sections import NEWS, section, whole
 from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.standing import Standing
 
 CARRIER_MS = 10_000.0
 """What a port's sample said of its carrier is believed for so long (ms)."""
 LOG = 200
+NEWS = ("run", "device", "circuits", "reconfig", "job")
+"""Events that viewers are notified of; phases and iterations are shown elsewhere."""
 LATEST = 20
 """The iteration time told is the median over so many of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light"}
@@ -248,7 +249,7 @@ class Picture:
         named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
         words = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
         now = max(told.at, self.log[-1].at if self.log else 0.0)  # it is told at the end of the run
-        self.say(now, "reconfig", f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}", run=run, **to_fields(figures))
+        self.say(now, "reconfig", f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}", run=run, **figures)
 
     def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
         self.marks[run] = {"at": round(at, 3), "end": round(end, 3), "run": run, **more}
@@ -371,27 +372,13 @@ class Picture:
         running = self.running
         return shown(self.runs.values(), running.id if running else "")
 
-    def whole(self) -> dict[str, Json]:
-        """Everything, for an eye that comes anew."""
-        return whole(self)
-
-    def changes(self) -> dict[str, Json]:
-        """What changed since the last call: whole sections; of `states`, `ports`, series and `log` what is new."""
+    def taken(self) -> tuple[set[str], set[str], list[Event]]:
+        """Return what changed since the last call: names of sections, ports with other rates, events of the log."""
         dirty, self._dirty = self._dirty, set()
         moved, self._moved = self._moved, set()
-        out: dict[str, Json] = {name: section(self, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
-        if "states" in dirty and "circuits" not in dirty:
-            out["states"] = cast(Json, dict(self.states))
-        if moved:
-            out["ports"] = {port: cast(Json, self.rates[port]) for port in moved}
-        if "iterations" in dirty:
-            out["iterations"] = cast(Json, self.iterations.taken())
-        if "throughput" in dirty and (points := self.traffic.series.taken(self.traffic.until)):
-            out["throughput"] = cast(Json, points)
-        if news := [e for e in self.log if e.number > self._sent]:
-            out["log"] = [e.json() for e in news]
+        news = [e for e in self.log if e.number > self._sent]
         self._sent = self._numbers
-        return out
+        return dirty, moved, news
 
 
 def ended_words(run: RunRecord) -> str:
@@ -399,8 +386,3 @@ def ended_words(run: RunRecord) -> str:
     first = (run.message.splitlines() or [""])[0]
     title = f"{run.verb} {run.plan_name}".rstrip()
     return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
-
-
-def to_fields(figures: Mapping[str, float]) -> dict[str, Json]:
-    """Figures as the fields of an event."""
-    return dict(figures)

@@ -1,27 +1,23 @@
-"""A picture as JSON, section by section: what the page and `--jsonl` get."""
+"""The state of a lab as JSON, section by section: what the page and `--jsonl` receive."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json, to_json
 from orchestrator.store.records import RunRecord
+from orchestrator.views.live.picture import Picture
 
-if TYPE_CHECKING:
-    from orchestrator.views.live.picture import Picture
-
-NEWS = ("run", "device", "circuits", "reconfig", "job")
-"""Events that an onlooker is told of; phases and iterations have pictures of their own."""
 _NEWEST = 30
 
 
 def whole(picture: Picture) -> dict[str, Json]:
-    """Everything, for an eye that comes anew."""
+    """Return everything, for a new viewer."""
     news = [e.json() for e in picture.log]
     return {
         "lab": _lab(picture),
-        **{name: section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "trouble")},
+        **{name: _section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "trouble")},
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
         "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),
@@ -29,7 +25,24 @@ def whole(picture: Picture) -> dict[str, Json]:
     }
 
 
-def section(picture: Picture, name: str) -> Json:
+def changes(picture: Picture) -> dict[str, Json]:
+    """Return what changed since the last call: whole sections, and the new parts of `states`, `ports`, series and `log`."""
+    dirty, moved, news = picture.taken()
+    out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
+    if "states" in dirty and "circuits" not in dirty:
+        out["states"] = cast(Json, dict(picture.states))
+    if moved:
+        out["ports"] = {port: cast(Json, picture.rates[port]) for port in moved}
+    if "iterations" in dirty:
+        out["iterations"] = cast(Json, picture.iterations.taken())
+    if "throughput" in dirty and (points := picture.traffic.series.taken(picture.traffic.until)):
+        out["throughput"] = cast(Json, points)
+    if news:
+        out["log"] = [e.json() for e in news]
+    return out
+
+
+def _section(picture: Picture, name: str) -> Json:
     """One section: plan, run, circuits, devices, job, move, marks or trouble."""
     match name:
         case "plan":

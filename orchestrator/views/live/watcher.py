@@ -16,6 +16,7 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.views.live.follow import Journals
 from orchestrator.views.live.picture import Picture
+from orchestrator.views.live.sections import changes
 from orchestrator.views.live.standing import standing
 
 LOOK_S = 0.04
@@ -39,7 +40,7 @@ class Watcher:
         self.picture.hush = True
         self.look()
         self.picture.hush = False
-        self.picture.changes()
+        changes(self.picture)
 
     def _ours(self, run: str) -> bool:
         record = self.store.get(run)

@@ -23,7 +23,6 @@ from orchestrator.views.report.gather import read_campaign
 SCHEMA = "testbed.campaign/1"
 LEAST = 3
 """A measurement with fewer iterations than this tells nothing."""
-LEAVES = ("before", "a", "b", "down")
 
 
 class Verbs(Protocol):

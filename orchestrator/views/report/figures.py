@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from optics.plain import printable
 from orchestrator.atomic import write_whole
-from orchestrator.telemetry.palette import PHASE_COLOURS
+from orchestrator.telemetry.palette import ALL_COLOURS, PHASE_COLOURS
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.svg import INK, inline
 from orchestrator.views.report.topology import SWITCH, Link, Topology, host_of
@@ -30,15 +30,6 @@ WIDTH = 7.4
 LEAST_MS = 0.01
 """What takes less than this (ms) is drawn at it: nothing here is measured more finely."""
 GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
-_RUN_COLOURS = {
-    "switch": "dark",
-    "link": "link",
-    "prewire": "settle",
-    "verify": "up",
-    "job": "resume",
-    "launch": "resume",
-    "drain": "settle",
-}
 _MOVING = frozenset({"arm", "drain", "switch", "move"})
 _JOB = frozenset({"job", "launch", "resume"})
 _RC: Any = {
@@ -119,12 +110,13 @@ def style() -> Iterator[None]:
 
 
 @contextmanager
-def one_figure(height: float, columns: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+def one_figure(height: float, columns: int = 1, rows: int = 1, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    """An empty figure of a page's width (height in inches) and its axes, as `Figure.subplots` returns them."""
     from matplotlib.figure import Figure
 
     with style():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        yield figure, figure.subplots(1, columns, **more)
+        yield figure, figure.subplots(rows, columns, **more)
 
 
 # --- topology -------------------------------------------------------------------------------------------------------------------
@@ -152,13 +144,9 @@ def topology(found: Topology, after_title: str = "after") -> Figure:
 
 def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
     """Several topologies, each once."""
-    from matplotlib.figure import Figure
-
     columns = min(3, max(2, len(plans)))
     lines = math.ceil(len(plans) / columns)
-    with style():
-        figure = Figure(figsize=(WIDTH, 2.35 * lines if columns == 3 else 3.4 * lines), layout="constrained")
-        grid = figure.subplots(lines, columns, squeeze=False)
+    with one_figure((2.35 if columns == 3 else 3.4) * lines, columns, lines, squeeze=False) as (figure, grid):
         for k in range(lines * columns):
             axes = grid[k // columns][k % columns]
             if k < len(plans):
@@ -243,12 +231,9 @@ def run_waterfall(phases: Answer) -> Figure | None:
     if not rows:
         return None
     charts = _charts(rows)
-    from matplotlib.figure import Figure
-
-    with style():
-        sizes = [len(names) + 0.2 for _, names in charts]
-        figure = Figure(figsize=(WIDTH, 0.7 * len(charts) + 0.2 * sum(sizes)), layout="constrained")
-        grid = figure.subplots(len(charts), 1, squeeze=False, height_ratios=sizes)
+    sizes = [len(names) + 0.2 for _, names in charts]
+    height = 0.7 * len(charts) + 0.2 * sum(sizes)
+    with one_figure(height, 1, len(charts), squeeze=False, height_ratios=sizes) as (figure, grid):
         for (title, names), (axes,) in zip(charts, grid, strict=True):
             _phase_chart(axes, title, {name: rows[name] for name in names})
     return figure
@@ -271,7 +256,7 @@ def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str
     unit, per = ("s", 1e3) if last - first >= 2000 else ("ms", 1.0)
     for y, (name, some) in enumerate(rows.items()):
         for line in some:
-            colour = PHASE_COLOURS["fault"] if not line["ok"].value else PHASE_COLOURS.get(_RUN_COLOURS.get(name, name), GREY)
+            colour = PHASE_COLOURS["fault"] if not line["ok"].value else ALL_COLOURS.get(name, GREY)
             begin, took = (line["begin_ms"].value - first) / per, line["duration_ms"].value / per
             if name in OVERLAPPING:
                 axes.barh(y, took, left=begin, height=0.5, facecolor="none", edgecolor=colour, hatch="////", linewidth=0.8)

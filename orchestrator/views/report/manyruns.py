@@ -12,7 +12,7 @@ from orchestrator.telemetry.palette import PHASE_COLOURS
 from orchestrator.views.report import comparing, figures, questions, traffic, words
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.ledger import Answer, Cell, missing
-from orchestrator.views.report.model import Context, Section, Table, table
+from orchestrator.views.report.model import SPREAD, Context, Section, Table, table
 from orchestrator.views.report.topology import planned_switches, topology
 
 TOPOLOGIES_DRAWN = 6
@@ -36,8 +36,7 @@ def durations(c: Context) -> None:
         f"{counted(len(c.reconfigs), 'reconfiguration')} {'was' if len(c.reconfigs) == 1 else 'were'} recorded.",
     )
     if c.reconfigs:
-        colours = PHASE_COLOURS
-        shown = {p: (colours[p], c.reconfigs.values(f"{p}_ms")) for p in ("dark", "link", "route", "total")}
+        shown = {p: (PHASE_COLOURS[p], c.reconfigs.values(f"{p}_ms")) for p in ("dark", "link", "route", "total")}
         c.draw(
             section,
             "cdf",
@@ -52,26 +51,9 @@ def durations(c: Context) -> None:
             "Median of each part, on a line from the least to the 99th percentile; the shortest stand at the axis' begin.",
             figures.breakdown(spread),
         )
-        heads = {
-            "part": "part",
-            "n": "n",
-            "least_ms": "least",
-            "median_ms": "median",
-            "p90_ms": "p90",
-            "p99_ms": "p99",
-            "most_ms": "longest",
-        }
-        section.tables.append(table(spread, heads))
+        section.tables.append(table(spread, {"part": "part", "n": "n", "least_ms": "least", **SPREAD}))
         models = questions.models(book, campaign)
-        heads = {
-            "model": "dark, by driver",
-            "n": "n",
-            "median_ms": "median",
-            "p90_ms": "p90",
-            "p99_ms": "p99",
-            "most_ms": "longest",
-        }
-        section.tables.append(table(models, heads, c.scale_of_all()))
+        section.tables.append(table(models, {"model": "dark, by driver", **SPREAD}, c.scale_of_all()))
         section.notes.append("Percentiles are nearest rank; of fewer than a hundred values p99 is the longest.")
     c.sections.append(section)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Shown = Cell | Markup | str
 FEW = 3
+"""Up to this many moves of one run are shown one by one."""
+SPREAD = {"n": "n", "median_ms": "median", "p90_ms": "p90", "p99_ms": "p99", "most_ms": "longest"}
+"""The heads of a distribution of times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from orchestrator.views.report import figures, manyruns, questions
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Source
 from orchestrator.views.report.ledger import missing
-from orchestrator.views.report.model import FEW, Context, Section, Shown, Table, table
+from orchestrator.views.report.model import FEW, SPREAD, Context, Section, Shown, Table, table
 from orchestrator.views.report.topology import Topology, planned_switches, topology
 from orchestrator.views.report.words import stood
 
@@ -46,11 +46,10 @@ def one_run(c: Context, source: Source) -> None:
         [x["duration_ms"].value for x in phases.lines() if x["kind"].value == "host" and x["phase"].value == name]
         for name in ("light", "commit")
     )
-    colours = PHASE_COLOURS
     series = {
-        "host: first command to last carrier": (colours["link"], light),
-        "host: carrier to routes committed": (colours["route"], commit),
-        "device: dark": (colours["dark"], c.devices.values("dark_ms")),
+        "host: first command to last carrier": (PHASE_COLOURS["link"], light),
+        "host: carrier to routes committed": (PHASE_COLOURS["route"], commit),
+        "device: dark": (PHASE_COLOURS["dark"], c.devices.values("dark_ms")),
     }
     c.draw(
         spread,
@@ -60,12 +59,7 @@ def one_run(c: Context, source: Source) -> None:
         figures.cdf(series, "ms"),
     )
     if hosts:
-        spread.tables.append(
-            table(
-                hosts,
-                {"phase": "hosts", "n": "n", "median_ms": "median", "p90_ms": "p90", "p99_ms": "p99", "most_ms": "longest"},
-            )
-        )
+        spread.tables.append(table(hosts, {"phase": "hosts", **SPREAD}))
     spread.notes.append("How times spread over runs: `testbed report RUN RUN ...` or `testbed report --since 7d`.")
     if spread.drawings or spread.tables:
         c.sections.append(spread)

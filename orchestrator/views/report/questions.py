@@ -67,14 +67,18 @@ def moves(found: Answer, parts: Answer, campaign: Campaign) -> list[Move]:
     return made
 
 
+def _spread(ms: str, least: str = "") -> str:
+    """The columns of a distribution of times, after their number those in `least`; percentiles are nearest rank."""
+    shares = f"percentile({ms}, 90) AS p90_ms, percentile({ms}, 99) AS p99_ms"
+    return f"COUNT({ms}) AS n, {least}median({ms}) AS median_ms, {shares}, MAX({ms}) AS most_ms"
+
+
 def percentiles(book: Ledger, campaign: Campaign) -> Answer:
     """The spread of each part over all reconfigurations; parts that were never recorded are left out."""
-    one = (
-        "SELECT '{p}' AS part, COUNT({p}_ms) AS n, MIN({p}_ms) AS least_ms, median({p}_ms) AS median_ms,"
-        " percentile({p}_ms, 90) AS p90_ms, percentile({p}_ms, 99) AS p99_ms, MAX({p}_ms) AS most_ms"
-        " FROM reconfig WHERE {mine} HAVING COUNT({p}_ms) > 0"
+    ask = "SELECT '{0}' AS part, {1} FROM reconfig WHERE {2} HAVING COUNT({0}_ms) > 0"
+    sql = " UNION ALL ".join(
+        ask.format(part, _spread(f"{part}_ms", f"MIN({part}_ms) AS least_ms, "), mine(campaign)) for part in PHASES
     )
-    sql = " UNION ALL ".join(one.format(p=part, mine=mine(campaign)) for part in PHASES)
     return book.ask("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
 
 
@@ -84,8 +88,7 @@ def models(book: Ledger, campaign: Campaign) -> Answer:
     return book.ask(
         "models",
         "dark time by model of device: removals acknowledged to new state reported",
-        f"SELECT model, COUNT({dark}) AS n, median({dark}) AS median_ms, percentile({dark}, 90) AS p90_ms,"
-        f" percentile({dark}, 99) AS p99_ms, MAX({dark}) AS most_ms FROM reconfig_device WHERE {mine(campaign)} GROUP BY model",
+        f"SELECT model, {_spread(dark)} FROM reconfig_device WHERE {mine(campaign)} GROUP BY model",
     )
 
 
@@ -142,8 +145,7 @@ def hosts(book: Ledger, campaign: Campaign) -> Answer:
     return book.ask(
         "hosts",
         "per host: first command to its last carrier (light), carrier to its routes committed (commit)",
-        "SELECT phase, COUNT(*) AS n, median(duration_ms) AS median_ms, percentile(duration_ms, 90) AS p90_ms,"
-        f" percentile(duration_ms, 99) AS p99_ms, MAX(duration_ms) AS most_ms FROM phase WHERE {mine(campaign)} AND kind = 'host'"
+        f"SELECT phase, {_spread('duration_ms')} FROM phase WHERE {mine(campaign)} AND kind = 'host'"
         " GROUP BY phase ORDER BY MIN(begin_ns)",
     )
 

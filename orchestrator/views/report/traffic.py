@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
-from orchestrator.views.report.figures import GREY, MADE, WIDTH, boxes, downwards, one_figure, style
+from orchestrator.views.report.figures import GREY, MADE, boxes, downwards, one_figure
 from orchestrator.views.report.ledger import Answer
 from orchestrator.views.report.questions import Move
 from orchestrator.views.report.svg import INK
@@ -52,11 +52,8 @@ def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
         return None
     columns = min(3, len(drawn))
     lines = math.ceil(len(drawn) / columns)
-    from matplotlib.figure import Figure
-
-    with style():
-        figure = Figure(figsize=(WIDTH, 0.35 + 1.75 * lines if len(drawn) > 1 else 2.3), layout="constrained")
-        grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    height = 0.35 + 1.75 * lines if len(drawn) > 1 else 2.3
+    with one_figure(height, columns, lines, sharey=True, squeeze=False) as (figure, grid):
         for k, (move, times, total) in enumerate(drawn):
             axes = grid[k // columns][k % columns]
             seconds = [(t - move.t0) / 1e9 for t in times]
@@ -112,8 +109,7 @@ def before_after(job: Answer, most: int = 40) -> Figure | None:
             axes.plot(was, y, "o", color=BEFORE, markersize=5)
             axes.plot(now, y, "o", color=AFTER, markersize=5)
         axes.set_yticks(range(len(rows)), [line["reconfig_id"].value for line in rows])
-        axes.set_xlim(left=0)
-        axes.margins(x=0.05)
+        axes.set_xlim(0, 1.05 * max(line[name].value for line in rows for name in ("before_ms", "after_ms")))
         downwards(axes, "median iteration, ms")
         boxes(figure, {"before": BEFORE, "after": AFTER})
     return figure

@@ -20,7 +20,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from orchestrator.results import Json
-from orchestrator.views.live.colours import phase_colours
+from orchestrator.telemetry.palette import ALL_COLOURS
+from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.watcher import LOOK_S, Watcher
 from orchestrator.views.web.crowd import Client, Places, guarded, owners
 from orchestrator.views.web.doors import Doors, Keys, Names
@@ -152,16 +153,16 @@ class Page:
         self.app = Starlette(routes=routes, middleware=[Middleware(Doors, names=names)])
 
     def whole(self) -> dict[str, Json]:
-        return self.watcher.picture.whole() | {
+        return whole(self.watcher.picture) | {
             "safe": dict(self.safe.json()),
-            "colours": {**phase_colours()},
+            "colours": {**ALL_COLOURS},
             "instance": self._instance,
         }
 
     def look(self) -> None:
         """Bring the picture up to date and tell all pages what changed."""
         self.watcher.look()
-        changed = self.watcher.picture.changes()
+        changed = changes(self.watcher.picture)
         if self.safe.look():
             changed["safe"] = dict(self.safe.json())
         if changed:

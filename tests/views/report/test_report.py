@@ -24,6 +24,7 @@ from orchestrator.views.report.figures import topology as topology_figure
 from orchestrator.views.report.ledger import Answer, number_text
 from orchestrator.views.report.questions import Move
 from orchestrator.views.report.topology import Topology
+from orchestrator.views.report.traffic import before_after
 from orchestrator.views.report.traffic import iterations as iterations_figure
 from orchestrator.views.report.words import ending
 from tests.disk import room_for
@@ -349,6 +350,14 @@ def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(la
     assert charts["the move"].get_xlim()[1] < 600
     hatched = [patch.get_hatch() for patch in charts["the job"].patches]
     assert hatched == [None, None, None, "////"], "two bars of job, one of launch, and what runs beside them"
+
+
+def test_of_iterations_before_and_after_each_whole_dot_is_inside_the_figure() -> None:
+    columns = ("reconfig_id", "before_ms", "after_ms")
+    figure = before_after(Answer("job", "", "", columns, (("a/1", 40.0, 30.0), ("a/2", 30.0, 41.0))))
+    assert figure is not None
+    left, right = figure.axes[0].get_xlim()
+    assert left == 0 and right > 1.02 * 41
 
 
 def test_no_median_is_drawn_where_the_job_paused() -> None:

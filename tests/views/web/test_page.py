@@ -248,8 +248,8 @@ async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(
     labels: list[str] = []
     async with served(told) as at, opened(browser, at) as page:
         await page.add_init_script(
-            "const kind = CanvasRenderingContext2D.prototype, real = kind.fillText; window.drawn = [];"
-            "kind.fillText = function (text, ...more) { drawn.push(text); return real.call(this, text, ...more); }"
+            "const kind = CanvasRenderingContext2D.prototype, real = kind.fillText; window.drawn = []; window.tops = {};"
+            "kind.fillText = function (text, x, y) { drawn.push(text); tops[text] = y; return real.call(this, text, x, y); }"
         )
         await page.set_viewport_size({"width": 390, "height": 844})
         await page.reload()
@@ -261,6 +261,9 @@ async def test_on_a_phone_the_waterfall_is_all_there_and_axes_have_their_labels(
         assert await page.locator("#waterfall .axis").first.locator(".tick").count() >= 3
         await expect(page.locator("#iterations .empty")).to_be_hidden()
         labels = await page.evaluate("[...new Set(drawn)]")
+        assert await page.evaluate("tops['dark 64 ms'] < tops['300'] - 5"), "the mark's label is on the grid"
+        heights = await page.evaluate("[...document.querySelectorAll('.tools > *')].map((e) => e.getBoundingClientRect().height)")
+        assert max(heights) < 45, "a button's words are broken"
     assert len([text for text in labels if re.fullmatch(r"\d\d:\d\d:\d\d", text)]) >= 2, labels
     assert {"0", "100", "200"} <= set(labels), labels
 

@@ -20,6 +20,7 @@ from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry import Point
 from orchestrator.views.live import Picture, Watcher
 from orchestrator.views.live.fabric import ways
+from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.standing import Moving, Standing, standing
 from tests.properties.switches import switched_lab
 from tests.views.web.conftest import ROOT, Told
@@ -42,10 +43,10 @@ def point(measurement: str, tags: dict[str, str], fields: dict[str, object], at_
 
 def test_before_the_first_run_there_is_nothing_and_it_is_said_so(told: Told) -> None:
     with told.watcher() as watcher:
-        whole = watcher.picture.whole()
-    assert whole["run"] is None and whole["circuits"] == [] and whole["plan"] == [] and whole["move"] is None
-    assert {d["phase"] for d in whole["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
-    assert len(json.dumps(whole)) < 4000
+        entire = whole(watcher.picture)
+    assert entire["run"] is None and entire["circuits"] == [] and entire["plan"] == [] and entire["move"] is None
+    assert {d["phase"] for d in entire["devices"].values()} == {"idle"}  # type: ignore[union-attr,index,call-overload]
+    assert len(json.dumps(entire)) < 4000
 
 
 def test_what_devices_did_before_anybody_looked_is_history(told: Told) -> None:
@@ -63,8 +64,8 @@ def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
         assert len(picture.ways) == 48 and set(picture.states.values()) == {"lit"}
         assert picture.ways["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
-        assert picture.changes() == {} and picture.since(0) == [], "what was is no news"
-        log = picture.whole()["log"]
+        assert changes(picture) == {} and picture.since(0) == [], "what was is no news"
+        log = whole(picture)["log"]
         assert isinstance(log, list) and [e["words"] for e in log] == ["run " + picture.standing.runs[0].id + ": up topoopt-12 ok"]  # type: ignore[index,call-overload]
 
 
@@ -83,7 +84,7 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(tol
         states = watcher.picture.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
         assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
-        changed = watcher.picture.changes()
+        changed = changes(watcher.picture)
         assert {"circuits", "devices", "run", "marks"} <= changed.keys()
         told.store.disown(told.slice, [old])
         step.end()
@@ -118,10 +119,10 @@ def test_a_carrier_that_goes_outside_a_move_is_light_lost_and_comes_back(told: T
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        picture.changes()
+        changes(picture)
         at = now_ms() + 1
         picture.carrier("gpu02:p1", at, False)
-        assert picture.changes()["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
+        assert changes(picture)["states"]["gpu01:p1->gpu02:p1"] == "lost"  # type: ignore[index,call-overload]
         assert words(watcher) == ["ocs1: gpu01:p1->gpu02:p1 lost its light"]
         picture.carrier("gpu02:p1", at - 5, True)  # older news
         assert picture.states["gpu01:p1->gpu02:p1"] == "lost"
@@ -231,7 +232,7 @@ def test_points_of_another_lab_and_of_unknown_devices_change_nothing(told: Told)
         watcher.picture.feed(Point(other.measurement, {**other.tags, "testbed": "other"}, other.fields, other.time_ns))
         watcher.picture.feed(point("device_phase", {"device": "gone", "kind": "ocs"}, {"phase": "dark"}, now_ms() + 5))
         watcher.picture.feed(point("gpu", {"host": "gpu01", "gpu": "0"}, {"util": 1.0}, now_ms()))
-        assert watcher.picture.changes() == {}
+        assert changes(watcher.picture) == {}
 
 
 def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_light(told: Told) -> None:
@@ -249,11 +250,11 @@ def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_li
         assert watcher.picture.move.run == later.id
         later.finish("ok")
         watcher.look()
-        move = watcher.picture.whole()["move"]
+        move = whole(watcher.picture)["move"]
     assert isinstance(move, dict) and move["run"] == moved.id and move["figures"]["dark_ms"] == 64.0  # type: ignore[index,call-overload]
     assert [r["name"] for r in move["phases"]] == ["stage", "switch"]  # type: ignore[union-attr,index,call-overload]
     assert [r["name"] for r in move["parts"]] == ["ocs1 switch"]  # type: ignore[union-attr,index,call-overload]
-    marks = watcher.picture.whole()["marks"]
+    marks = whole(watcher.picture)["marks"]
     assert isinstance(marks, list) and [m["dark_ms"] for m in marks] == [64.0]  # type: ignore[index,call-overload]
 
 
@@ -302,13 +303,13 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        picture.changes()
+        changes(picture)
         for n in range(3000):
             picture.carrier("gpu02:p1", now_ms() + n, bool(n % 2))
             picture.feed(point("iteration", {"job": "ddp", "workload": "train"}, {"iter": n, "iter_ms": 40.0}, now_ms() + 40 * n))
         assert {e.event for e in picture.log} == {"circuits"}, "iterations do not push out what happened"
         assert {e.event for e in picture.since(0)} == {"circuits", "iteration"} and len(picture.since(0)) == 400
-        first, second = picture.changes(), picture.changes()
+        first, second = changes(picture), changes(picture)
         assert len(picture.log) == 200 and "log" in first and second == {}
         assert len(first["iterations"]) == 3000 and picture.job["iteration_ms"] == 40.0  # type: ignore[arg-type]
         for n in range(40):
@@ -372,8 +373,8 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     row = next(line for line in lines if line.startswith("gpu01"))
     assert "oversub… 46" in row and f"p{number}, Mb/s" in "".join(lines) and f"p{number + 1}, Mb/s" not in "".join(lines)
     assert "over packet switches: oversubscribed, traffic 46 Mb/s" in lines[1] and "circuits lit" not in lines[1]
-    whole = picture.whole()["plan"]
-    assert isinstance(whole, list) and whole[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
+    entire = whole(picture)["plan"]
+    assert isinstance(entire, list) and entire[0]["segments"] == ["oversubscribed"]  # type: ignore[index,call-overload]
 
 
 def painted(picture: Picture) -> str:

@@ -23,16 +23,18 @@ export class Chart {
 
   build() {
     this.plot?.destroy();
-    const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `${Math.round(parseFloat(getComputedStyle(document.body).fontSize) * 0.82)}px system-ui, sans-serif` };
+    const letters = parseFloat(getComputedStyle(document.body).fontSize) * 0.82;
+    const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: `${Math.round(letters)}px system-ui, sans-serif` };
     const line = css("--accent");
     this.plot = new uPlot({
       ...this.size(),
+      padding: [letters * 1.5, null, null, null], // the marks' labels stand there, clear of grid and curve
       cursor: { y: false, points: { show: false } },
       legend: { show: false },
       scales: { x: { time: true, range: () => [this.now() - this.window, this.now()] }, y: { range: (_, low, high) => [0, (high || 1) * 1.25] } },
       axes: [{ ...axis, size: 30, space: () => (this.root.clientWidth < 500 ? 62 : 95), values: (_, ticks) => ticks.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB")) }, { ...axis, size: 58, space: 20 }],
-      series: [{}, { stroke: line, width: 2, fill: this.points ? undefined : `${line}33`, spanGaps: false, points: { show: this.points, size: 5, fill: line } }],
-      hooks: { drawClear: [(plot) => this.drawMarks(plot)] },
+      series: [{}, { stroke: line, width: 2, fill: this.points ? undefined : `${line}33`, spanGaps: false, points: this.points ? { size: 5, fill: line } : { show: false } }],
+      hooks: { draw: [(plot) => this.drawMarks(plot)] },
     }, [[], []], this.root);
     this.draw();
   }
@@ -46,7 +48,7 @@ export class Chart {
     const { ctx } = plot, { left, top, width, height } = plot.bbox;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(left, top, width, height);
+    ctx.rect(left, 0, width, top + height);
     ctx.clip();
     ctx.strokeStyle = ctx.fillStyle = css("--mark");
     ctx.lineWidth = 2 * devicePixelRatio;
@@ -62,7 +64,7 @@ export class Chart {
       const words = mark.dark_ms == null ? "moved" : `dark ${mark.dark_ms.toFixed(0)} ms`;
       const room = ctx.measureText(words).width + 10 * devicePixelRatio;
       ctx.textAlign = x + room > left + width ? "right" : "left";
-      ctx.fillText(words, x + (ctx.textAlign === "left" ? 5 : -5) * devicePixelRatio, top + 13 * devicePixelRatio);
+      ctx.fillText(words, x + (ctx.textAlign === "left" ? 5 : -5) * devicePixelRatio, top - 4 * devicePixelRatio);
     }
     ctx.restore();
   }
