@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh Debian or Ubuntu machine:  make demo   make test
+# On a fresh Debian or Ubuntu machine two commands are enough:  make demo   make test
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -8,7 +8,14 @@ RUNS   ?= 1000000
 
 .PHONY: demo test test-all bench drill fuzz lint setup schema clean help
 help:
-	@echo "make demo    the main job on the emulated lab    make test    all tests but the long ones (make test-all)    make bench [NAME=...]    measured claims    make drill [NAME=...]    crashes and faults, all of them    make fuzz [NAME=...] [RUNS=...]    hostile input"
+	@echo "make demo                        run the main job on the emulated lab (about a minute)"
+	@echo "make test                        all tests except the long ones, linters and type checks included"
+	@echo "make test-all                    all tests"
+	@echo "make lint                        ruff, mypy and the import contracts"
+	@echo "make bench [NAME=...]            measure the claims of the README"
+	@echo "make drill [NAME=...]            crashes and faults, in full (hours)"
+	@echo "make fuzz [NAME=...] [RUNS=...]  hostile input"
+	@echo "make setup                       the virtual environment; make clean removes it and all caches"
 
 setup: $(VENV)/.ready
 
@@ -24,23 +31,23 @@ demo: setup
 
 test: setup lint frontend
 	@scripts/install-deps influxdb
-	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
-	@scripts/install-deps chromium || echo "no Chromium here: the page of testbed ui will not be opened"
+	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
+	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
 	@$(SUDO) $(BIN)/python -m pytest -n 2
 
-# The long end-to-end tests, too (half an hour on two cores).
+# Includes the long end-to-end tests (half an hour on two cores).
 test-all: setup lint frontend
 	@scripts/install-deps influxdb
-	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics here: writing by the API of InfluxDB 2 will not be tried"
-	@scripts/install-deps chromium || echo "no Chromium here: the page of testbed ui will not be opened"
+	@scripts/install-deps victoria-metrics || echo "no VictoriaMetrics: the InfluxDB 2 write API will not be tested"
+	@scripts/install-deps chromium || echo "no Chromium: the page of testbed ui will not be tested"
 	@$(SUDO) $(BIN)/python -m pytest -n 2 -m "long or not long"
 
-# Grafana's own data library, for the dashboards' tests. Node is one of the development packages: the library wants a newer one than Debian 12 has.
+# Grafana's own data library, for the dashboards' tests. Node is a development package, because the library needs a newer one than Debian 12 has.
 FRONTEND := tests/dashboards/node
 frontend: $(FRONTEND)/node_modules/.ready
 
 $(FRONTEND)/node_modules/.ready: $(FRONTEND)/package-lock.json $(FRONTEND)/.npmrc | setup
-	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: nothing will go through Grafana's data library"
+	@cd $(FRONTEND) && NODE_OPTIONS=--use-system-ca $(abspath $(BIN))/npm ci --silent --fetch-retries=1 && touch node_modules/.ready || echo "npm ci failed: Grafana's data library will not be tested"
 
 lint: setup
 	@$(BIN)/ruff check .

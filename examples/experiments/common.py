@@ -1,4 +1,4 @@
-"""What the experiments share: a private emulated lab, plans measured in turns, a ratio with its confidence interval."""
+"""Shared by the experiments: a private emulated lab, plans measured alternately, a ratio with its confidence interval."""
 
 from __future__ import annotations
 
@@ -60,23 +60,23 @@ class Design:
 
 
 def options(description: str, repeats: int = 3, iterations: int = 5) -> argparse.Namespace:
-    """The command line that all experiments have."""
+    """The command line of all experiments."""
     ahead()
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--repeats", type=int, default=repeats, help=f"measurements of each plan, in turns (default {repeats})")
-    parser.add_argument("--iterations", type=int, default=iterations, help=f"of each measurement (default {iterations})")
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"measurements of each plan, alternating (default {repeats})")
+    parser.add_argument("--iterations", type=int, default=iterations, help=f"iterations of each measurement (default {iterations})")
     return parser.parse_args()
 
 
 def measure(lab: BenchLab, designs: Sequence[Design], repeats: int) -> dict[str, list[float]]:
-    """Median iteration (ms) of each repeat of each plan; the order turns round each time: A B B A A B."""
+    """Median iteration (ms) of each repeat of each plan; the order alternates: A B B A A B."""
     seen: dict[str, list[float]] = {design.name: [] for design in designs}
     for turn in range(repeats):
         for design in designs if turn % 2 == 0 else designs[::-1]:
             lab.call("up", "--topology", design.plan, "--no-job")
             lab.call("job", "launch")
             iterations = json.loads(design.plan.read_text())["job"]["args"]["iterations"]
-            time.sleep(design.predicted_ms / 1e3 * iterations)  # every look at the job takes time from it
+            time.sleep(design.predicted_ms / 1e3 * iterations)  # every query slows the job down
             deadline_s = time.monotonic() + WITHIN_S
             while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
                 if time.monotonic() > deadline_s:
@@ -94,7 +94,7 @@ def measure(lab: BenchLab, designs: Sequence[Design], repeats: int) -> dict[str,
 
 
 def ratio(over: Sequence[float], under: Sequence[float], draws: int = 10_000) -> tuple[float, float, float]:
-    """Ratio of medians and its 95 % interval, by drawing the repeats again with replacement (percentile bootstrap, seeded)."""
+    """Ratio of medians and its 95 % interval, by resampling the repeats with replacement (percentile bootstrap, seeded)."""
     rng = random.Random(1)
 
     def drawn() -> float:
@@ -106,6 +106,6 @@ def ratio(over: Sequence[float], under: Sequence[float], draws: int = 10_000) ->
 
 
 def say(words: str, value: float, low: float | None, high: float | None, label: str) -> None:
-    """One result, with its interval and what it stands on."""
+    """Print one result with its interval and its basis: native or analytic."""
     interval = "" if low is None or high is None else f"  [{low:.3f}, {high:.3f}] at 95 %"
     print(f"{words}: {value:.3f}{interval}\n    {label}", flush=True)

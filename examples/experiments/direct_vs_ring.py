@@ -1,7 +1,8 @@
-"""Direct-connect graphs against a ring at small sizes, where steps count and not bytes: `python direct_vs_ring.py`.
+"""Direct-connect graphs against a ring at small sizes, where steps matter more than bytes: `python direct_vs_ring.py`.
 
 Twelve ranks of degree 4. An all-reduce over rings takes 22 steps, one by breadth-first schedules on a graph of diameter 2 takes 4.
-On the lab a step costs what twelve processes that wait for each other cost; on hardware it is microseconds, reckoned beside.
+On the lab a step costs the scheduling of twelve processes that wait for each other; on hardware it costs microseconds, which is
+computed separately.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rail-only against full bisection, for tensor slices in domains and replicas along rails: `python rail_only.py`.
 
-Both are emulated, with packet switches: domains of two hosts eight times as fast as a rail, and beside them either a switch for
-each rail, or one for all hosts, at the same rate. What any-to-any traffic costs on rails alone is reckoned.
+Both are emulated with packet switches: domains of two hosts, eight times as fast as a rail, plus either a switch for each rail,
+or one for all hosts, at the same rate. The cost of any-to-any traffic on rails alone is computed, not measured.
 """
 
 from __future__ import annotations

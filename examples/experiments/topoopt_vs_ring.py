@@ -1,4 +1,4 @@
-"""TopoOpt against one ring of parallel links, for a DLRM whose tables' traffic is a third of all: `python topoopt_vs_ring.py`."""
+"""TopoOpt against one ring of parallel links, for a DLRM with a third of its traffic from tables: `python topoopt_vs_ring.py`."""
 
 from __future__ import annotations
 
