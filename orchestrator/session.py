@@ -24,23 +24,8 @@ from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
-
-__all__ = [
-    "Command",
-    "Observation",
-    "Session",
-    "deadline",
-    "key_of",
-    "load_lab",
-    "load_plan",
-    "open_session",
-    "opened",
-    "slice_of",
-    "with_secret",
-]
 
 
 def load_lab(inventory: Path) -> Lab:

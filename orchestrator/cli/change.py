@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -76,10 +76,6 @@ Relabel = Annotated[
 ]
 
 
-def _relabelled(relabel: bool) -> dict[str, Any]:
-    return {"relabel": True} if relabel else {}
-
-
 Adopt = Annotated[
     list[str] | None,
     typer.Option(
@@ -95,18 +91,10 @@ Wait = Annotated[
 ]
 
 
-def _adopted(words: list[str] | None) -> dict[str, Any]:
-    return {"adopt": tuple(words)} if words else {}
-
-
-def _avoided(words: list[str] | None) -> dict[str, Any]:
-    return {"avoid": tuple(words)} if words else {}
-
-
-def _within(text: str | None) -> dict[str, Any]:
+def _within(text: str | None) -> float | None:
     """The time to confirm in. Raises: Usage - not a time that hosts can count down."""
     if text is None:
-        return {}
+        return None
     from orchestrator.settings import duration
     from orchestrator.store.confirmations import LEAST_S, MOST_S
 
@@ -116,7 +104,7 @@ def _within(text: str | None) -> dict[str, Any]:
         raise Usage(f"--confirm-within: {error}", hint="--confirm-within 5m") from None
     if not LEAST_S <= seconds <= MOST_S:
         raise Usage(f"--confirm-within: from 1 s to {MOST_S / 3600:g} h, not {text}", hint="--confirm-within 5m")
-    return {"confirm_s": seconds}
+    return seconds
 
 
 def _watch(call: Call, run: str) -> str:
@@ -193,16 +181,19 @@ testbed up -t examples/ring-12.json --guard         and lead traffic round circu
             raise Usage("up: --relabel and --plan exclude each other", hint="testbed plan --relabel -o SAVED")
         kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
         path = _startable(kept.topology if kept else topology, call, file)
-        more = (
-            _avoided(avoid)
-            | _relabelled(relabel)
-            | _adopted(adopt)
-            | ({"expected": kept.fingerprint} if kept else {})
-            | ({} if rollback else {"rollback": False})
-            | _within(confirm_within)
-            | ({"keep_job": True} if keep_job else {})
+        report = call.work_on_lab(
+            engine.up,
+            path,
+            dry_run=dry_run,
+            launch_job=job,
+            avoid=tuple(avoid or ()),
+            relabel=relabel,
+            adopt=tuple(adopt or ()),
+            rollback=rollback,
+            expected=kept.fingerprint if kept else "",
+            confirm_s=_within(confirm_within),
+            keep_job=keep_job,
         )
-        report = call.work_on_lab(engine.up, path, dry_run=dry_run, launch_job=job, **more)
         text = render.up(report, call.colour, call.started, call.here, call.said)
         return Result(report.to_json(), f"{_watch(call, report.run)}\n{text}" if guard and not dry_run else text)
 
@@ -233,7 +224,7 @@ testbed plan -t examples/torus-3x4.json --relabel     with hosts where they move
         from orchestrator.cli import render, saved
 
         path = _wanted(topology, call, file)
-        report = call.work(engine.plan, path, **_avoided(avoid), **_relabelled(relabel), **_adopted(adopt))
+        report = call.work(engine.plan, path, avoid=tuple(avoid or ()), relabel=relabel, adopt=tuple(adopt or ()))
         hint = ""
         if out is not None:
             saved.keep(out, path, report)
@@ -257,7 +248,7 @@ testbed up --topology next.json         milliseconds, after the minutes of prewi
         from orchestrator.cli import render
 
         path = _startable(topology, call, file)
-        report = call.work_on_lab(engine.prewire, path, **_relabelled(relabel))
+        report = call.work_on_lab(engine.prewire, path, relabel=relabel)
         hint = f"testbed up --topology {path}" + (" --relabel" if relabel else "")
         return Result(report.to_json(), render.prewire(report, call.colour, call.said), hint=hint)
 

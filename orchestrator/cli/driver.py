@@ -191,7 +191,7 @@ def _config(lab: Any, name: str, driver: str) -> DeviceConfig:
     """The device as the inventory has it, its password read. Raises: BadFile."""
     from difflib import get_close_matches
 
-    from orchestrator.session import with_secret
+    from orchestrator.credentials import with_secret
 
     if name not in lab.devices:
         near = get_close_matches(name, list(lab.devices), n=1)

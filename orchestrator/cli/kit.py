@@ -64,7 +64,8 @@ def add_to(app: typer.Typer) -> None:
         from optics.plain import did_you_mean
         from orchestrator import emulated as labproc
         from orchestrator.atomic import write_whole
-        from orchestrator.session import load_lab, with_secret
+        from orchestrator.credentials import with_secret
+        from orchestrator.session import load_lab
 
         if out.exists():
             raise Usage(f"{out} is there already", hint="name another file, or remove it")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plan import Plan
+from orchestrator.deadline import deadline
 from orchestrator.engine.change.confirm import Confirming, make_stand
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.down import Down
@@ -23,7 +24,7 @@ from orchestrator.engine.change.up import Up
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
-from orchestrator.session import Command, deadline, open_session
+from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.fault import file_fault
