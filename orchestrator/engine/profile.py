@@ -1,4 +1,4 @@
-"""What a running job really moves, by the counters of its hosts' ports; and what was predicted beside what was measured."""
+"""What a running job really moves, by the counters of its hosts' ports; and what was predicted compared with what was measured."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Versus(Report):
-    """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home.
+    """Prediction and measurement of the job a run launched. time_scale: times here divided by those of the original workload.
 
     busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.
     """
@@ -142,7 +142,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
 async def count_hops(command: Command, run: str) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
-    False: the plan of `run` is not what is up. Raises: Missing - somebody does not answer; what was kept before is dropped.
+    False: the plan of `run` is not what is up. Raises: Missing - a pair does not answer; an older answer is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(slice_of(lab, settings)), store.get(run)
@@ -174,7 +174,7 @@ async def count_hops(command: Command, run: str) -> bool:
 
 
 async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) -> JobStatus:
-    """Wait for an iteration later than the one of this number to end; say how the job stands. Raises: Missing - it ended first."""
+    """Wait for an iteration later than the one of this number to end; return the job's status. Raises: Missing - it ended first."""
     before = None
     while True:
         status = await jobs.status(record)

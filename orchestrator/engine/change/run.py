@@ -115,7 +115,7 @@ class ChangeRun:
         return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
 
     async def confirm(self, found: Awaited) -> ConfirmReport:
-        """Make a change stand. Raises: as `confirming.make_stand`."""
+        """Confirm a change. Raises: as `confirming.make_stand`."""
         async with self._running(found.plan, {"of": found.run}) as context:
             return await make_stand(context, self.confirmations(), found.run)
 
@@ -165,7 +165,7 @@ class ChangeRun:
         reason = f"{self.verb} {name}".rstrip()
         async with holding(lab, self.command, scope(), reason) as lock:
             self.still()
-            lock.extend(scope())  # somebody else may have changed it while we waited
+            lock.extend(scope())  # another run may have changed it meanwhile
             kept = self.confirmations()
             kept.may(self.verb, options)
             run = self.store.new_run(
@@ -236,7 +236,7 @@ class ChangeRun:
         if not changed:
             return "interrupted before anything was changed", ""
         hint = f"to go on: testbed resume {run}"
-        if self.verb not in ("rollback", "restore"):  # what those found was half done, and nobody wants it back
+        if self.verb not in ("rollback", "restore"):  # what those found was half done: nothing to go back to
             hint += f"; to go back: testbed rollback {run}"
         return "interrupted half way; what was begun is in the journal", hint
 
@@ -276,9 +276,9 @@ def keep_plan(path: Path, text: str) -> None:
 
 
 def watch_over(settings: Settings, run: str) -> int:
-    """Have a process take the run back when nobody confirms it in time; it outlives this one. Return its pid."""
+    """Start a process that takes the run back if it is not confirmed in time; it outlives this one. Return its pid."""
     process = spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")
-    process.returncode = 0  # it is nobody's child to wait for
+    process.returncode = 0  # no child to wait for
     return process.pid
 
 
