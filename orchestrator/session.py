@@ -1,4 +1,4 @@
-"""One lab, opened: the inventory read, a driver per device, warm SSH to the hosts. Asks everybody at once."""
+"""One lab, opened: the inventory read, a driver per device, warm SSH to the hosts. Devices and hosts are asked at the same time."""
 
 from __future__ import annotations
 
@@ -24,23 +24,8 @@ from orchestrator.inventory.lab import Lab, read_lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.reading import attentive, text_of
 from orchestrator.settings import Settings
-from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.progress import Progress
-
-__all__ = [
-    "Command",
-    "Observation",
-    "Session",
-    "deadline",
-    "key_of",
-    "load_lab",
-    "load_plan",
-    "open_session",
-    "opened",
-    "slice_of",
-    "with_secret",
-]
 
 
 def load_lab(inventory: Path) -> Lab:
@@ -94,7 +79,7 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What everybody said when asked. A device or host that did not answer has its error instead of its state."""
+    """What devices and hosts answered. One that did not answer has its error instead of its state."""
 
     settings: Mapping[DeviceName, frozenset[Setting]]
     hellos: Mapping[HostName, Hello]
@@ -107,7 +92,7 @@ class Observation:
         return none.union(*self.settings.values())
 
     def complete(self) -> Observation:
-        """Return self if everybody answered. Raises: Unreachable - naming all who did not, in their own words."""
+        """Return self if all answered. Raises: Unreachable - with the error of each that did not."""
         if not self.errors:
             return self
         words = "\n".join(str(e) for e in self.errors.values())
@@ -255,7 +240,7 @@ def _text(path: Path) -> str | OSError:
 
 @dataclass
 class Unopened:
-    """Stands for the device in a session. Its three verbs raise what stood in the way."""
+    """A device that could not be opened: each of its methods raises why."""
 
     name: DeviceName
     traits: Traits

@@ -24,7 +24,7 @@ app = typer.Typer()
 def device_config(lab: Lab, name: str) -> DeviceConfig:
     """A device of the inventory, with its password. Raises: BadFile - there is none of that name."""
     from optics.plain import did_you_mean
-    from orchestrator.session import with_secret
+    from orchestrator.credentials import with_secret
 
     if name not in lab.devices:
         raise BadFile([f"devices.yml: there is no device {name}{did_you_mean(name, lab.devices)}"], hint="testbed devices")

@@ -29,7 +29,7 @@ _ABILITIES: tuple[tuple[type, str], ...] = (
 
 
 async def devices(command: Command) -> DevicesReport:
-    """Every device as it answers now; one that does not answer stands in the report with its own words."""
+    """Every device as it answers now; one that does not answer is in the report with its error."""
     lab = load_lab(command.inventory)
     async with command.opened(lab, "devices") as session:
         return DevicesReport(lab.name, tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))))

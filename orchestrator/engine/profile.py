@@ -1,4 +1,4 @@
-"""What a running job really moves, by the counters of its hosts' ports; and what was predicted beside what was measured."""
+"""What a running job really moves, by the counters of its hosts' ports; and what was predicted compared with what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from optics import HostName, HostPort, Missing
-from optics.plan import Job
+from optics.plan import Traffic
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.fabric.next_hops import hops
 from orchestrator.plan.design.design import PAYLOAD
@@ -73,7 +73,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Versus(JsonReport):
-    """Prediction beside measurement of the job a run launched. time_scale: of times here to those of the workload at home.
+    """Prediction and measurement of the job a run launched. time_scale: times here divided by those of the original workload.
 
     busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.
     """
@@ -104,7 +104,6 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         if plan.segments:
             words = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
             raise Missing(f"{words}: a port's bytes do not tell for whom they are", hint="profile the job on optical links alone")
-        job = plan.job
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
         ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
@@ -123,7 +122,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
             if port in peers and port in after
         )
         compute = [r["iter_ms"] - r["comm_ms"] for r in records(run_dir)[-made:] if "comm_ms" in r]
-        sent = _sent(job)
+        sent = _sent(plan.job.traffic if plan.job else None)
         found = Profile(
             record.name,
             record.run,
@@ -142,7 +141,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
 async def count_hops(command: Command, run: str) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
-    False: the plan of `run` is not what is up. Raises: Missing - somebody does not answer; what was kept before is dropped.
+    False: the plan of `run` is not what is up. Raises: Missing - a pair does not answer; an older answer is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(slice_of(lab, settings)), store.get(run)
@@ -174,7 +173,7 @@ async def count_hops(command: Command, run: str) -> bool:
 
 
 async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) -> JobStatus:
-    """Wait for an iteration later than the one of this number to end; say how the job stands. Raises: Missing - it ended first."""
+    """Wait for an iteration later than the one of this number to end; return the job's status. Raises: Missing - it ended first."""
     before = None
     while True:
         status = await jobs.status(record)
@@ -189,12 +188,12 @@ async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) ->
         await asyncio.sleep(POLL_S)
 
 
-def _sent(job: Job | None) -> float:
-    """Bytes all ranks of a designed job send in an iteration, 0 for others."""
-    if job is None or job.traffic is None:
+def _sent(traffic: Traffic | None) -> float:
+    """Bytes that all ranks of a designed job send in an iteration, 0 for others."""
+    if traffic is None:
         return 0.0
-    sums = sum(2 * (len(group.rings[0]) - 1) * group.bytes for group in job.traffic.groups)
-    return sums + sum(transfer.bytes for transfer in job.traffic.transfers)
+    sums = sum(2 * (len(group.rings[0]) - 1) * group.bytes for group in traffic.groups)
+    return sums + sum(transfer.bytes for transfer in traffic.transfers)
 
 
 def as_workload(found: Profile) -> dict[str, Any]:
@@ -249,7 +248,9 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
     busbw = median("busbw_gbps")
     profile = run_dir / KEPT
     tax = json.loads(profile.read_text())["tax"] if profile.exists() else None
-    wire, sent = median("wire_bytes"), _sent_by(plan)
+    job = plan.get("job") or {}
+    traffic = job.get("traffic")
+    wire, sent = median("wire_bytes"), _sent(Traffic.of({"groups": (), "transfers": (), **traffic}) if traffic else None)
     if wire and sent:
         tax = round(wire * PAYLOAD / sent, 4)
     ways = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
@@ -263,13 +264,5 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
         Figure("diameter", "hops", predicted.get("diameter"), ways.get("diameter")),
         Figure("mean hops", "hops", predicted.get("mean_hops"), ways.get("mean_hops")),
     )
-    job = plan.get("job") or {}
-    scale = float((job.get("traffic") or {}).get("time_scale", 1.0))
+    scale = float((traffic or {}).get("time_scale", 1.0))
     return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy"))
-
-
-def _sent_by(plan: Mapping[str, Any]) -> float:
-    """As `_sent`, of a plan's text."""
-    traffic = (plan.get("job") or {}).get("traffic") or {}
-    sums = sum(2 * (len(group["rings"][0]) - 1) * group["bytes"] for group in traffic.get("groups", ()))
-    return float(sums + sum(transfer["bytes"] for transfer in traffic.get("transfers", ())))

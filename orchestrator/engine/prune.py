@@ -60,7 +60,7 @@ def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) ->
     by_id = {record.id: record for record in records}
     first = {**dict(_in_use(store, records)), **dict(_compared(settings))}
     open_ = list(first)
-    while open_:  # the way back of one may lead over others
+    while open_:  # the rollback of one may need others
         record = by_id.get(open_.pop())
         if record is None:
             continue

@@ -1,6 +1,6 @@
 """`telemetry sample`: ports, light, GPUs and clocks of the lab, looked at as often as asked for, into a run of its own.
 
-It changes nothing and holds no lock. While somebody else holds the lab no device is asked, and its connection is given up: some
+It changes nothing and holds no lock. While another run holds the lab no device is asked, and its connection is closed: some
 devices talk to one peer at a time.
 """
 

@@ -46,7 +46,7 @@ from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
 
 
 async def status(command: Command) -> StatusReport:
-    """The lab as it answers now; what does not answer stands in the report with its own words."""
+    """The lab as it answers now; what does not answer is in the report with its error."""
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
     current = store.current(key)
@@ -109,7 +109,8 @@ async def verify(
     """The ladder against the plan that is up; devices and hosts of it that do not answer fail the rungs that need them.
 
     rungs: climb these alone; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
-    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - nobody answers. Interlock - a job runs.
+    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers. Interlock -
+    a job runs.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
@@ -248,7 +249,7 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
     if name in seen.errors:
         return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
     hello: Hello = seen.hellos[name]
-    if not hello.installed:  # on a host that no plan needs it is no fault: nobody has provisioned it yet
+    if not hello.installed:  # no fault on a host that no plan needs: it was not provisioned yet
         more = ", so its routes and ports are not known; `testbed up` with the plan starts it again" if planned else ""
         return HostStatus(name, address, not planned, planned=len(planned), error=f"no committer answers{more}")
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
@@ -276,10 +277,10 @@ def _drift(
         if d.missing
     ]
     found += dark
-    if current is None:  # what a command that died, or a `down` that could not reach everybody, left behind
+    if current is None:  # what a command that died, or a `down` that could not reach every device, left behind
         found += [f"{d.name}: {counted(left, 'cross-connect')} of ours" for d in devices if (left := d.ours - len(d.prewired))]
         found += [
-            f"{h.name}: runs generation {h.generation}, of a run that died or of somebody else"
+            f"{h.name}: runs generation {h.generation}, of a run that died or of another owner"
             for h in hosts
             if h.generation is not None
         ]

@@ -218,9 +218,9 @@ async def down(command: Command) -> DownReport:
 
 @settled
 async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Go on with a run that stopped on its way: the same plan and options again, from what is. Raises: as the verb it resumes.
+    """Resume a run that did not finish: the same plan and options again, from the present state. Raises: as the verb it resumes.
 
-    Missing - there is no such run, or nothing of it to go on with. Interlock - it is somebody else's.
+    Missing - there is no such run, or nothing of it to resume. Interlock - it is another owner's.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
@@ -267,7 +267,7 @@ def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecor
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
 
-    Missing - there is no such run, or it changed nothing. Interlock - it is somebody else's.
+    Missing - there is no such run, or it changed nothing. Interlock - it is another owner's.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     run = None if run == "last" else run  # the last that changed something, not a command that was refused
@@ -276,7 +276,7 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
     if run is None and (lost := record.options.get("unconfirmed")):
         raise Interlock(
-            f"the latest change, run {lost}, was taken back by run {record.id} already: nobody had confirmed it",
+            f"the latest change, run {lost}, was taken back by run {record.id} already: it was not confirmed in time",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
     before = before_run(store, record.id)

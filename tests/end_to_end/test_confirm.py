@@ -67,7 +67,7 @@ def test_unconfirmed_a_plan_and_its_job_give_way_to_the_ones_before(lab: Lab) ->
     assert (now["name"], now["state"]) == ("first", "running") and now["run"] != first["run"]
     assert lab.testbed("verify").must()["ok"]
     late = lab.testbed("confirm")
-    assert late.exit_code == 9 and "nobody had confirmed it" in late.envelope["message"]
+    assert late.exit_code == 9 and "not confirmed in time" in late.envelope["message"]
     lab.testbed("job", "stop").must()
 
 

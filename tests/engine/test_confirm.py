@@ -125,7 +125,7 @@ async def test_unconfirmed_light_and_hosts_go_back_to_what_was(bench: Bench, clo
     clock.pass_s(WITHIN_S + 1)
     assert (await watch).state == "reverted"
     await is_up(bench, "ring", RING)
-    with pytest.raises(Interlock, match=f"run {run} .moved. was taken back by run .*, as nobody had confirmed it"):
+    with pytest.raises(Interlock, match=f"run {run} .moved. was taken back by run .*, as it was not confirmed in time"):
         await bench.verb(engine.confirm, None)
 
 

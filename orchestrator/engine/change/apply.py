@@ -1,4 +1,4 @@
-"""Telling the devices: all at once, every step on disk before its first byte, every answer kept whoever interrupts us."""
+"""Changes applied to devices: all at once, every step on disk before its first byte, every answer kept in spite of interrupts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from orchestrator.store.run import Step
 T = TypeVar("T")
 
 SLOW_S = 5.0
-"""A change that devices need longer for (s) is a robot's: nobody counts its milliseconds, and the deadline makes room for it."""
+"""A change that devices need longer for (s) is a robot's: its milliseconds do not matter, and the deadline is extended for it."""
 
 
 async def finish(work: Awaitable[T]) -> T:
@@ -136,7 +136,7 @@ class Applied(NamedTuple):
 
 
 async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Applied:
-    """As `switch`; what is not as wanted is returned beside the outcomes instead of raised.
+    """As `switch`; what is not as wanted is returned with the outcomes instead of raised.
 
     together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
     """
@@ -147,7 +147,7 @@ async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], p
     )
     context.run.begin_all(steps)
     context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
-    # Whoever cancels us meanwhile finds every step ended in the store: the devices' answers are not thrown away.
+    # If cancelled meanwhile, every step is still ended in the store: the devices' answers are not lost.
     return await finish(_answers(context, wanted, steps, phase, together))
 
 
@@ -173,7 +173,7 @@ async def _answers(
                 context.interlocks.seen[device] = answer.observed
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
-            # What it does not hold is nobody's: somebody else may use those ports next.
+            # What it does not hold has no owner: others may use those ports next.
             there = routes(answer.observed)
             context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
             scale = lab.time_scale(device)

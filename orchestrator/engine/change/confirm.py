@@ -1,4 +1,4 @@
-"""Changes that stand only if somebody says so in time: what the store knows of one, its deadline, and who may do what meanwhile.
+"""Changes that are kept only if confirmed in time: what the store has of one, its deadline, and which verbs are allowed meanwhile.
 
 The hosts go back by themselves, the light is taken back by whoever looks first after the deadline: the process that `up` started,
 or the owner's next command. All of that goes through the lock of the lab and this record, so it happens once.
@@ -27,7 +27,7 @@ by themselves, and a confirmation that comes with the last second still finds th
 
 
 class Confirming:
-    """What `up` needs to leave a change waiting. start: has somebody watch it, and returns who (pid)."""
+    """What `up` needs to leave a change waiting. start: starts the process that watches it, and returns its pid."""
 
     def __init__(self, kept: Confirmations, within_s: float, undo: str, start: Callable[[str], int]) -> None:
         self.kept, self.within_s, self.undo, self.start = kept, within_s, undo, start
@@ -64,7 +64,7 @@ class Confirming:
         return self.within_s + LATER_S
 
     def give_up(self) -> None:
-        """The change failed after all: whoever takes it back does so at once."""
+        """The change failed after all: it is rolled back at once, not at the deadline."""
         if self.made is not None:
             self.kept.close(self.made, "superseded", self.made.run)
 

@@ -38,13 +38,13 @@ class Context:
     timeout_s: float
     limit: Limit | None = None
     written: set[DeviceName] = field(default_factory=set)
-    """Devices that were told anything: they may have changed."""
+    """Devices that were sent anything: they may have changed."""
     lock: HeldLock | None = None
     interlocks: Interlocks | None = None
     adopt: tuple[str, ...] = ()
     """Circuits of others that the operator named to become ours, as he named them."""
     resumes: bool = False
-    """Whether it goes on with a run that stopped on its way, which may have adopted them already."""
+    """Whether it resumes a run that did not finish, which may have adopted them already."""
     who: Who | None = None
     sample_hz: float = 10.0
     verb: str = "up"
@@ -64,7 +64,7 @@ class Context:
         return [host for host in self.session.lab.hosts if host in held]
 
     def reserve(self, settings: Iterable[Setting]) -> bool:
-        """Hold the ports of these settings too; False if they were ours already. Raises: Locked - somebody else holds one."""
+        """Hold the ports of these settings too; False if they were held already. Raises: Locked - another run holds one."""
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
 
     async def allowed(
@@ -102,7 +102,7 @@ class Context:
         return frozenset(s for s, whose in self.store.owners(self.key).items() if whose.owner != mine)
 
     def ours(self) -> frozenset[int]:
-        """The sets of host routes that are ours; a host that runs any other one follows somebody else."""
+        """The owner's sets of host routes; a host that runs any other one follows another owner."""
         return frozenset(number for number, whose in generation_owners(self.store, self.key).items() if whose.owner == self.owner)
 
     def disown_lost(self, held: Held) -> None:

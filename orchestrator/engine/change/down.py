@@ -76,7 +76,7 @@ class Down:
         mine = context.ours()
         following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
         others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
-        notes = (*said, *unneeded, *((f"routes of somebody else stay on {', '.join(others)}",) if others else ()))
+        notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
         await session.hosts.fence(context.run.token, following)
         before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None, context.theirs())

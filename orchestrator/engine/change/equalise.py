@@ -132,7 +132,7 @@ def _why(
 
 
 async def equalise_plan(context: Context, plan: Plan, goal: Target, held: Held) -> EqualiseReport | None:
-    """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is told, not undone."""
+    """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is reported, not undone."""
     accept = plan.acceptance
     if accept.target_dbm is None or not any(isinstance(x, SpectralRoute) for c in goal.circuits for x in c.path):
         return None

@@ -1,4 +1,4 @@
-"""Changes that nobody confirmed in time are taken back: by the process that watches, or first thing by the owner's next command."""
+"""Changes not confirmed in time are taken back: by the process that watches, or first by the owner's next command."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WAIT_S = 60.0
-"""A command waits this long (s) for somebody who takes it back at this moment."""
+"""A command waits this long (s) for another process that is taking the change back."""
 LOOK_S = 1.0
 """Whether it was confirmed is looked at this often (s): one row of the store."""
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
-"""A way back that cannot be gone now (a device is silent) is tried again, more and more rarely."""
+"""A rollback that is not possible now (a device is silent) is tried again, at growing intervals."""
 
 
 def confirmations(command: Command) -> Confirmations:
@@ -46,7 +46,7 @@ def waits(store: Store) -> bool:
 async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     """Take back what is overdue; return what was done in words, nothing if nothing was. `timeout_s` bounds the way back.
 
-    Raises: what `rollback` raises; HandsNeeded - not everything could be taken back, and nobody tries again by himself.
+    Raises: what `rollback` raises; HandsNeeded - not everything could be taken back, and it is not tried again.
     """
     store, settings = command.store, command.settings
     if not waits(store):
@@ -79,7 +79,7 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
 
 
 def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
-    """The `down` or `rollback` of the owner's that began since and died on its way: it decides what comes, not the deadline."""
+    """The `down` or `rollback` of the owner's that began since and did not finish: it decides what happens, not the deadline."""
     made = store.get(found.run)
     for record in store.history(made.lab if made is not None else None, 0):
         if made is None or record.token <= made.token:
@@ -103,7 +103,7 @@ def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[C
 
 
 async def confirm(command: Command, run: str | None) -> ConfirmReport:
-    """Make the change that waits stand, None or `last`: whichever does. One that is overdue is taken back first.
+    """Confirm the change that waits; None or `last`: the one there is. One that is overdue is taken back first.
 
     Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
     """
@@ -122,7 +122,7 @@ async def confirm(command: Command, run: str | None) -> ConfirmReport:
         return ConfirmReport(found.ended_by, found.run, found.plan, lab.name, len(found.hosts), already=True)
     if found.state != "pending":
         at = time.strftime("%H:%M:%S", time.localtime(found.ended))
-        why = ", as nobody had confirmed it" if found.state == "reverted" else ""
+        why = ", as it was not confirmed in time" if found.state == "reverted" else ""
         how = "could not be taken back whole" if found.state == "hands-needed" else "was taken back"
         words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
         raise Interlock(words, hint="testbed status says what is")

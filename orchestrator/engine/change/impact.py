@@ -1,4 +1,4 @@
-"""What a reconfiguration did to light, packets and bytes: watched beside it, by devices and hosts themselves."""
+"""What a reconfiguration did to light, packets and bytes, measured by devices and hosts while it runs."""
 
 from __future__ import annotations
 

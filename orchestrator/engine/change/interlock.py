@@ -21,7 +21,7 @@ GLARE_HINT = "weaken the light, or correct max_input_dbm in devices.yml and tx_d
 class Moves:
     """Where a change moves light, made or broken: at these ports of devices and hosts.
 
-    made: the ways of light it makes. light: the ways of all light afterwards.
+    made: the light paths it makes. light: all light paths afterwards.
     """
 
     ports: frozenset[Port]
@@ -36,7 +36,7 @@ class Moves:
 
 
 def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves:
-    """Compare the ways of all light before and after `changes`; a setting that carries no known light moves at its own ports."""
+    """Compare all light paths before and after `changes`; a setting that carries no known light moves at its own ports."""
     held = {d: frozenset(settings) for d, settings in before.items()}
     left = {d: held.get(d, c.remove) | c.remove for d, c in changes.items()}
     old = set(LightMap({**held, **left}, lab).traces())
@@ -62,7 +62,7 @@ def rerouted(
 
 
 def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
-    """The tags in the way, in words. One that names nothing of this inventory any more stands in the way of everything."""
+    """The tags that forbid it, in words. One that names nothing in this inventory any more forbids everything."""
     lines = []
     for tag in tags:
         try:
@@ -101,7 +101,7 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
         source: object = trace.transmitter
         power = None if fibre.tx_dbm is None else fibre.tx_dbm - fibre.loss_db
         how = f"{trace.transmitter} sends {fibre.tx_dbm:g} dBm" if fibre.tx_dbm is not None else f"fibre {fibre.name} has no tx_dbm"
-        if entry in measured:  # all that enters there together, whoever sends it
+        if entry in measured:  # all that enters there together, from every source
             seen = measured[entry]
             source, power, how = entry, -math.inf if seen is None else seen, f"measured at {entry}"
         for setting in trace.path:
@@ -143,7 +143,7 @@ class Interlocks:
         self.seen: dict[DeviceName, frozenset[Setting]] = {}
 
     def tags(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> list[str]:
-        """The tags in the way of `changes` of light, and of traffic that comes or goes at the ports `switched`, in words."""
+        """The tags that forbid `changes` of light, or of traffic that comes or goes at the ports `switched`, in words."""
         hanging = self.tagouts.listed() if self.tagouts is not None else []
         if not hanging or not (switched or any(changes.values())):
             return []

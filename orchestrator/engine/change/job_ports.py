@@ -1,4 +1,4 @@
-"""Port counters of hosts while a job runs: the hosts keep them by themselves, whoever looks at the job brings them home."""
+"""Port counters of hosts while a job runs: the hosts keep them, and every look at the job fetches them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def bring_home(
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # somebody else is at it
+            return  # another command fetches them
         noted.chmod(0o600)
         file.seek(0)
         known = _known(file.read())

@@ -120,7 +120,7 @@ class Jobs:
             except Unreachable:
                 if record.ended is None:
                     raise
-                # one that has ended keeps nobody waiting: it may have run on hosts that this plan does not touch
+                # one that has ended need not answer: it may have run on hosts that this plan does not touch
         runs = old is not None and old.state in ("starting", "running")
         if job is None or not launch:
             return old if runs else None

@@ -30,7 +30,7 @@ def is_same(record: JobRecord, job: Job) -> bool:
 
 
 def fits(record: JobRecord, plan: Plan, goal: Target, lab: Lab) -> str:
-    """What is told of a job that runs on over a change. Raises: Infeasible - its ranks could not all reach each other any more."""
+    """The note on a job that keeps running during a change. Raises: Infeasible - its ranks could no longer all reach each other."""
     ranks = [str(host) for host in launched_as(record).get("ranks", ())]
     joined = hops(goal.links, lab, plan.routes)
     if apart := [f"{a} and {b}" for a in ranks for b in ranks if a < b and (a, b) not in joined]:

@@ -67,7 +67,7 @@ def _listed(value: object) -> Iterable[object]:
 
 @asynccontextmanager
 async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[HeldLock]:
-    """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - somebody else holds some of it."""
+    """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - another owner or run holds some of it."""
 
     def told(words: str) -> None:
         command.progress.note(f"waiting for {words}")

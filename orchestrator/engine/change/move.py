@@ -1,4 +1,4 @@
-"""The part of a change that moves traffic and light: stage routes, drain, arm the hosts, switch, and hear their commits."""
+"""The part of a change that moves traffic and light: stage routes, drain, arm the hosts, switch, and wait for their commits."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Move:
         return old.routes, old.rings
 
     async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact) -> Timeline:
-        """Drain, arm, break and make on all devices at once, hear carriers and commits."""
+        """Drain, arm, break and make on all devices at once, wait for carriers and commits."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
         times, generation = Timeline(), self.generation
@@ -187,9 +187,9 @@ class Move:
     async def retreat(self) -> str:
         """Bring all hosts that answer to one generation; return in words which that is, and who did not answer.
 
-        Where nobody was confirmed they go back. Where somebody was, all rungs were climbed before: the others follow.
+        If no host was confirmed they go back. If one was, the change had been verified: the others follow.
         """
-        answers = await self.hosts.connect(sorted(self.told))  # the others may be armed by somebody else
+        answers = await self.hosts.connect(sorted(self.told))  # the others may be armed by another owner
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
         ours = {self.generation, self.drained} - {None}

@@ -1,4 +1,4 @@
-"""Port counters that the hosts sample themselves, told to the journal; and watched until a link is quiet."""
+"""Port counters that the hosts sample themselves: written to the journal, and watched until a link is quiet."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Prewire:
         )
 
     async def _reserved(self, seen: Held) -> Target:
-        """Where to, its ports held: somebody may be choosing the same at the same moment."""
+        """The target, its ports reserved: another owner may choose the same at the same moment."""
         context = self.context
         while True:
             self.seen = seen

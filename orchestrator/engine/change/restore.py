@@ -27,7 +27,7 @@ from orchestrator.verify.report import Rung
 
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
-    """The plan that is up, exactly as the store knows it: its ways, the attenuation set on them, the job launched last."""
+    """The plan that is up, exactly as in the store: its light paths, the attenuation set on them, the job launched last."""
     wanted = settings(stored_circuits(current.links, lab))
     ours = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
@@ -37,9 +37,9 @@ def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapsho
 
 
 class Restore(Up):
-    """To exactly `to`, which had a plan: its links, ways, settings and attenuation; its job goes on.
+    """To exactly `to`, which had a plan: its links, paths, settings and attenuation; its job goes on.
 
-    What fails on the way is read back and tried once more; then what is left is for hands.
+    What fails on the way is read back and tried once more; what is left then needs manual repair.
     """
 
     def __init__(self, context: Context, to: Snapshot) -> None:

@@ -1,7 +1,7 @@
-"""Back to what was, in the middle of things: does what can be done, reads back what is, and lists what is left for hands.
+"""Rollback in the middle of a change: does what can be done, reads the result back, and lists what needs manual repair.
 
-It needs no plan that fits and nobody who answers: devices go back one by one, hosts where they can. What did not go back is read
-again and tried once more, never blindly; what it says at the end was read from the devices and hosts after the last write.
+It works without a plan that fits and with devices or hosts that do not answer: each goes back if it can. What did not go back is
+read again and tried once more, never blindly; what is reported was read from devices and hosts after the last write.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import switching_s
 
 TRIES = 2
-"""What did not go back is read again and told once more."""
+"""What did not go back is read again and sent once more."""
 RETURN_S = 30.0
-"""A device that was told something and fell silent gets this long (s) to come back: a switch that restarts does."""
+"""A device that was changed and fell silent gets this long (s) to come back: a switch that restarts does."""
 POLL_S = 0.1
 STARTED_S = 1.0
 """One that came back is read again after twice its settling time, or so long (s) where that is less: no robot moves by itself."""
 SLACK_S = 60.0
-"""Time (s) beside what devices and links need; whoever interrupts again stops it at once."""
+"""Time (s) in addition to what devices and links need; a second interrupt stops it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _words(error: BaseException) -> str:
 
 
 class Rollback:
-    """The way back to `to`. told: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
+    """The rollback to `to`. told: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
 
     def __init__(self, context: Context, to: Snapshot, told: Collection[HostName], link_s: float) -> None:
         self.context, self.to, self.told, self.link_s = context, to, frozenset(told), link_s
@@ -98,7 +98,7 @@ class Rollback:
         self.restarted: set[DeviceName] = set()
 
     async def carry_out(self) -> Undone:
-        """Do what can be done. Raises: Locked - somebody else took the lab, so nothing more may be changed."""
+        """Do what can be done. Raises: Locked - another run took the lab, so nothing more may be changed."""
         context, recorder = self.context, self.context.recorder
         slow = max((switching_s(Change(d, add=s), context.session.devices[d].traits) for d, s in self.to.ours.items()), default=0.0)
         if context.limit is not None:
@@ -120,7 +120,7 @@ class Rollback:
     # --- hosts
 
     async def _hellos(self) -> dict[HostName, Hello]:
-        """Those that answer; one that was told something and does not is for hands."""
+        """Those that answer; a host that was changed and does not needs manual repair."""
         answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
         for host in sorted(self.told):
             answer = answers.get(host)
@@ -130,7 +130,7 @@ class Rollback:
         return {h: a for h, a in answers.items() if isinstance(a, Hello)}
 
     async def _hold_still(self) -> str:
-        """Nobody commits any more, and commits that wait for their confirmation are taken back."""
+        """Disarm all hosts, and revert commits that wait for their confirmation."""
         hellos = await self._hellos()
         ours = self.context.ours()
         try:
@@ -183,7 +183,7 @@ class Rollback:
                     continue
                 what = "confirm"
             elif hello.active is not None and hello.active not in ours:
-                continue  # somebody else's meanwhile: never touched; the check tells of it
+                continue  # another owner's meanwhile: never touched; the check reports it
             elif was is None:
                 what = "clear"
             else:
@@ -250,7 +250,7 @@ class Rollback:
     async def _read(
         self, devices: Collection[DeviceName], give_up: float
     ) -> tuple[dict[DeviceName, frozenset[Setting]], dict[DeviceName, TestbedError]]:
-        """Read devices whole; those that were told something and are silent now are asked until `give_up`."""
+        """Read devices whole; those that were changed and are silent now are asked until `give_up`."""
         held: dict[DeviceName, frozenset[Setting]] = {}
         errors: dict[DeviceName, TestbedError] = {}
 
@@ -274,7 +274,7 @@ class Rollback:
         return held, errors
 
     async def _light(self) -> str:
-        """Tell every device that differs what it held; what it did not do is read and told once more."""
+        """Restore what every device held; what it did not do is read and sent once more."""
         context, writes = self.context, 0
         give_up = time.monotonic() + RETURN_S
         devices = [d for d in context.session.devices if d in self.to.ours]
@@ -285,7 +285,7 @@ class Rollback:
                 break
             try:
                 told = await apply_changes(context, changes, "rollback", together=False)
-            except Interlock as error:  # what differs is listed by `_check`; here is why nobody may move it
+            except Interlock as error:  # what differs is listed by `_check`; here is why it may not be moved
                 self.left += str(error).splitlines()
                 break
             writes += sum(outcome.writes for outcome in told.outcomes.values())
@@ -295,7 +295,7 @@ class Rollback:
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
     def _changes(self, held: Mapping[DeviceName, frozenset[Setting]]) -> dict[DeviceName, Change]:
-        """What each device must do to hold what it held; where somebody else is in the way, that is for hands."""
+        """What each device must do to hold what it held; what another owner's circuits prevent needs manual repair."""
         owned = per_device(self.context.store.owned(self.context.slice))
         found: dict[DeviceName, Change] = {}
         for device, there in held.items():

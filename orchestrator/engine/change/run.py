@@ -11,6 +11,7 @@ from pathlib import Path
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plan import Plan
+from orchestrator.deadline import deadline
 from orchestrator.engine.change.confirm import Confirming, make_stand
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.down import Down
@@ -23,7 +24,7 @@ from orchestrator.engine.change.up import Up
 from orchestrator.inventory.lab import Lab
 from orchestrator.processes import Daemon, spawn
 from orchestrator.results import ConfirmReport, DownReport, PrewireReport, UpReport
-from orchestrator.session import Command, deadline, open_session
+from orchestrator.session import Command, open_session
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.fault import file_fault
@@ -114,7 +115,7 @@ class ChangeRun:
         return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
 
     async def confirm(self, found: Awaited) -> ConfirmReport:
-        """Make a change stand. Raises: as `confirming.make_stand`."""
+        """Confirm a change. Raises: as `confirming.make_stand`."""
         async with self._running(found.plan, {"of": found.run}) as context:
             return await make_stand(context, self.confirmations(), found.run)
 
@@ -164,7 +165,7 @@ class ChangeRun:
         reason = f"{self.verb} {name}".rstrip()
         async with holding(lab, self.command, scope(), reason) as lock:
             self.still()
-            lock.extend(scope())  # somebody else may have changed it while we waited
+            lock.extend(scope())  # another run may have changed it meanwhile
             kept = self.confirmations()
             kept.may(self.verb, options)
             run = self.store.new_run(
@@ -235,7 +236,7 @@ class ChangeRun:
         if not changed:
             return "interrupted before anything was changed", ""
         hint = f"to go on: testbed resume {run}"
-        if self.verb not in ("rollback", "restore"):  # what those found was half done, and nobody wants it back
+        if self.verb not in ("rollback", "restore"):  # what those found was half done: nothing to go back to
             hint += f"; to go back: testbed rollback {run}"
         return "interrupted half way; what was begun is in the journal", hint
 
@@ -275,7 +276,7 @@ def keep_plan(path: Path, text: str) -> None:
 
 
 def watch_over(settings: Settings, run: str) -> int:
-    """Have a process take the run back when nobody confirms it in time; it outlives this one. Return its pid."""
+    """Start a process that takes the run back if it is not confirmed in time; it outlives this one. Return its pid."""
     return Daemon.detach(spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")).pid
 
 

@@ -1,4 +1,4 @@
-"""What a run found before its first write, the way back to exactly that, and what a run that stopped on its way left. Pure."""
+"""What a run found before its first write, the change back to exactly that, and what an unfinished run left. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE: frozenset[Setting] = frozenset()
 class Snapshot:
     """A state to go back to. ours, others: what each device that was read held, as it reported it, attenuation included.
 
-    others: what nobody made by this store; what other owners made they may change meanwhile. current: the plan that was up.
+    others: circuits without an owner in this store; other owners may change theirs meanwhile. current: the plan that was up.
     generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
     that had carrier. job: the number of the job that ran.
     """
@@ -68,7 +68,7 @@ def found(
     job: int | None,
     theirs: Collection[Setting] = (),
 ) -> Snapshot:
-    """What everybody said when asked, as something to go back to. theirs: what other owners made."""
+    """The observed state, as something to go back to. theirs: other owners' circuits."""
     ours = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     ports = receivers(stored_links(current.links)) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
@@ -109,7 +109,7 @@ def _setting_of(device: DeviceName, ingress: str, egress: str, *spectral: Any) -
 def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     """The smallest change to exactly `wanted`: as `transition`, and routes of ours get back the attenuation they had.
 
-    Raises: Interlock - somebody else uses a port by now.
+    Raises: Interlock - another owner uses a port by now.
     """
     change = transition(observed, wanted, owned)
     kept, removed, made = dict(change.kept), dict(change.removed), dict(change.made)
@@ -126,7 +126,7 @@ def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
 
 
 def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
-    """What these devices do not hold as before, a line for each thing that hands could mend; what nobody made included.
+    """What these devices do not hold as before, a line for each thing to repair by hand; circuits without an owner included.
 
     theirs: what other owners made, which they may change as they like.
     """

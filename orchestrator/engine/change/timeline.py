@@ -1,4 +1,4 @@
-"""What a reconfiguration looked like, told to the journal: where each millisecond went, per device and per host."""
+"""What a reconfiguration looked like, for the journal: where each millisecond went, per device and per host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timeline:
 
     @property
     def sent_ns(self) -> int:
-        """When the first command was sent; 0 where no device was told anything."""
+        """When the first command was sent; 0 where no device was changed."""
         return min((o.sent_ns for o in self.outcomes.values()), default=0)
 
     @property
@@ -42,7 +42,7 @@ class Timeline:
 
     @property
     def crossed_ns(self) -> int:
-        """When packets crossed every new link; the last commit where nobody asked."""
+        """When packets crossed every new link; the last commit where it was not measured."""
         return max(self.crossed.values(), default=self.committed_ns)
 
 
@@ -80,7 +80,7 @@ def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline
     """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked for it.
 
     dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.
-    link: from there to the last carrier; the hosts may hear light before the device reports it, then 0. commit: from a host's
+    link: from there to the last carrier; the hosts may see light before the device reports it, then 0. commit: from a host's
     last carrier to its commit, the slowest host.
     """
     outcomes, committed = times.outcomes, times.committed

@@ -1,4 +1,4 @@
-"""What runs that stopped on their way left: done, not done, foreign, by what devices and hosts say now."""
+"""What unfinished runs left: done, not done, foreign, by what devices and hosts report now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.verify.state import Unfinished
 
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
-    """Every run of the slice `key` that stopped on its way and that nobody has put right, newest first."""
+    """Every run of the slice `key` that did not finish and was not put right since, newest first."""
     current, mine = store.current(key), key.partition("/")[2]
     theirs = frozenset(s for s, whose in store.owners(lab_of(key)).items() if whose.owner != mine)
     return tuple(
@@ -29,7 +29,7 @@ def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, 
 
 
 def announce(context: Context, seen: Observation) -> list[str]:
-    """Tell the operator, before anything else, what stopped on its way; return the lines."""
+    """Tell the operator, before anything else, of unfinished runs; return the lines."""
     lines = [line for run in left_behind(context.store, context.slice, seen) for line in run.lines()]
     for line in lines:
         context.recorder.progress.note(line)
@@ -43,11 +43,11 @@ def standing(
     seen: Observation,
     theirs: Collection[Setting] = (),
 ) -> Unfinished:
-    """What a run that stopped on its way left, by what the devices and hosts say now."""
+    """What an unfinished run left, by what the devices and hosts report now."""
     what = f"{record.verb} {record.plan_name}".rstrip()
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
     if record.verb in ("rollback", "restore"):
-        undo = ""  # what it found was left half done by others, and nobody wants that back
+        undo = ""  # what it found was left half done by other runs: nothing to go back to
     if before is None:
         return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
     observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}

@@ -64,7 +64,7 @@ def _settings_word(goal: Target) -> str:
 
 
 def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
-    """A short name for what all hosts are told, the same for the same rules."""
+    """A digest of the rules of all hosts, the same for the same rules."""
     text = "\n".join(f"{host} {rule}" for host, ours in sorted(wanted.items()) for rule in sorted(map(str, ours)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -224,7 +224,7 @@ class Up:
         context.run.found(self.before.to_json(), target)
 
     def _stands(self, goal: Target, sha: str) -> None:
-        """Note that the plan is up. Raises: Locked - the lab is somebody else's by now."""
+        """Record that the plan is up. Raises: Locked - another run has taken the lab."""
         self.context.store.set_current(
             self.context.slice,
             self.context.run.id,
@@ -240,7 +240,7 @@ class Up:
         )
 
     async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
-        """From now on it stands for a time only; the hosts count down by themselves, and the store knows it before they do."""
+        """Leave it waiting to be confirmed: hosts count down by themselves, and the store has the deadline before they do."""
         context = self.context
         scope = context.lock.lock.scope if context.lock is not None else Scope(frozenset(wanted))
         revert_s = confirming.begin(context.run.id, self.plan.name, self.before, self.move.generation, wanted, leaving, scope)
@@ -249,7 +249,7 @@ class Up:
             await self.hosts.commit(self.move.generation, wanted, revert_s)
 
     async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
-        """Where to, its ports held: trunks are chosen by what is free, and somebody may be choosing at the same moment."""
+        """The target, its ports reserved: trunks are chosen by what is free, and another owner may choose at the same moment."""
         while True:
             goal = self._goal(seen)
             if not self.context.reserve(s for held in (goal.wanted, goal.change.removed) for found in held.values() for s in found):
@@ -281,7 +281,7 @@ class Up:
         return adopted(context.adopt, seen.settings, owned, owners, again=context.resumes)
 
     def _take_over(self, goal: Target, seen: Observation) -> None:
-        """Make ours what the operator named. Raises: Interlock - a host that is needed carries somebody else's plan."""
+        """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
         ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
@@ -322,7 +322,7 @@ class Up:
         return await equalise_plan(self.context, self.plan, goal, held)
 
     async def _observe(self) -> Observation:
-        """Ask everybody; where hosts lack the committer or have an older one, install it through Ansible first."""
+        """Ask all devices and hosts; install the committer through Ansible where hosts lack it or have an older one."""
         recorder, session = self.context.recorder, self.context.session
         with recorder.phase("observe") as phase:
             seen = await session.observe()
@@ -427,7 +427,7 @@ class Up:
         raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
 
     async def _unnoted(self, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
-        """No step back can be noted, so none is taken: hosts leave by themselves what nobody confirms. Say where things stand."""
+        """No step back can be recorded, so none is taken; hosts revert unconfirmed commits. Report the present state."""
         lines = await finish(progress_lines(self.context.session, goal.change))
         first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
         words = first if first == str(broken) else f"{first}\n{broken}"

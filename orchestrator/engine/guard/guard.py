@@ -1,8 +1,8 @@
-"""`testbed guard`: hears the hosts' carriers and leads traffic round circuits that lost their light, until it is back.
+"""`testbed guard`: watches the hosts' carriers and routes traffic around circuits that lost their light, until it is back.
 
 Carriers come as events over the warm channels; nothing is polled for them. Devices, drift and the store are looked at slowly. Every
-action is a run of its own: locked, journalled, staged beside what is in use, committed with an armed revert, probed, confirmed.
-A run of somebody else that holds the lab makes the guard stand back until it is over.
+action is a run of its own: locked, journalled, staged next to the routes in use, committed with an armed revert, probed, confirmed.
+While another run holds the lab, the guard waits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LOOK_S = 10.0
 TICK_S = 1.0
 """Whether another plan is up is looked at this often (s); one row of the store."""
 BEHIND_S = 0.25
-"""While somebody else changes the lab, whether he is done is looked at this often (s)."""
+"""While another run changes the lab, whether it has ended is looked at this often (s)."""
 TOGETHER_S = 0.015
 """Carriers that go within this time (s) of each other went for one reason: a cut cable darkens two hosts, a switch many."""
 TOLD_LOSSES = 3
@@ -150,7 +150,7 @@ class Guard:
         task.add_done_callback(self.tasks.discard)
 
     async def leave(self) -> None:
-        """End what is under way aside."""
+        """Cancel the background tasks."""
         for task in list(self.tasks):
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -173,7 +173,7 @@ class Guard:
             self.hosts.unsubscribe(self.queue)
 
     def _ready(self) -> None:
-        """Say to whoever started us that we watch: systemd, by sd_notify(3), if it asked."""
+        """Report to systemd that the guard is ready, by sd_notify(3), if it asked."""
         if not (address := os.environ.get("NOTIFY_SOCKET")):
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
@@ -208,7 +208,7 @@ class Guard:
             case "lost":
                 self._spawn(self._regain(event.host, str(event.values.get("error", ""))))
             case "reverted" if self.watched is not None and event.host in self.watched.hosts:
-                self.applied = None  # by whomever: what is in place is to be found out
+                self.applied = None  # whatever the cause: what is in place is to be found out
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")
                 self.say("job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host)
@@ -217,7 +217,7 @@ class Guard:
         return dead_links(self.watched.links, self.carriers) if self.watched else frozenset()
 
     async def _tick(self) -> bool:
-        """Look whether the plan is still the one. False: it was taken down, and nobody waits for the next."""
+        """Look whether the same plan is up. False: it was taken down, and there is none to wait for."""
         current = self.command.store.current(self.slice)
         known = self.watched.current if self.watched else None
         if current is None:
@@ -309,7 +309,7 @@ class Guard:
     # --- others
 
     def _others(self) -> str:
-        """Who changes our part of the lab now, empty if nobody does."""
+        """The run that changes the owner's part of the lab now, empty if none does."""
         assert self.watched is not None
         ours = reach(self.lab, self.watched.hosts)
         mine = (socket.gethostname(), os.getpid())
@@ -367,7 +367,7 @@ class Guard:
     # --- hosts that go and come
 
     async def _meet(self, names: Collection[HostName]) -> None:
-        """Connect, hear carriers from now on; who does not answer is tried again aside."""
+        """Connect and subscribe to carriers; hosts that do not answer are retried in the background."""
         answers = await self.hosts.connect(names, self.patience_s)
         there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
         for name, answer in answers.items():
@@ -375,7 +375,7 @@ class Guard:
                 self._spawn(self._regain(name, str(answer) if isinstance(answer, TestbedError) else "no committer runs there"))
 
         async def hear(name: HostName) -> None:
-            with suppress(TestbedError):  # whoever is lost meanwhile says so himself, and is met again
+            with suppress(TestbedError):  # a host that is lost meanwhile sends an event, and is connected again
                 self.carriers |= await self.hosts.watch_links([name])
 
         await asyncio.gather(*map(hear, there))

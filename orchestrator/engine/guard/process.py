@@ -1,6 +1,6 @@
-"""The one guard of an owner's plan on a lab, as a process: a file beside the store says who it is and what it does now.
+"""The one guard of an owner's plan on a lab, as a process: a file next to the store has its pid and its state.
 
-The file is locked by the guard for as long as it lives; the kernel frees it however the guard dies. What stands in it then is what
+The file is locked by the guard for as long as it lives; the kernel frees it however the guard dies. Its contents are then what
 the last guard did.
 """
 

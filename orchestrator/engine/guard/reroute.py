@@ -1,6 +1,6 @@
 """One move of the guard: the hosts of a plan brought to routes that leave some links out, or back to the plan's own.
 
-Locked, journalled as a run, staged beside what is in use, committed with an armed revert, probed, confirmed.
+Locked, journalled as a run, staged next to the routes in use, committed with an armed revert, probed, confirmed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Rerouter:
         """Leave `out` out; the hosts leave `applied` out now, as far as is known. None: another plan has come up meanwhile.
 
         state: what this guard or the one before it put in place. since_ns: when the reason for the move was heard, 0 for now.
-        Raises: Locked - somebody else changes the lab. NotVerified - the new routes are worse, or the hosts run somebody else's.
+        Raises: Locked - another run changes the lab. NotVerified - the new routes are worse, or the hosts run another owner's.
         Unreachable, TimedOut, Refused - of a host. The hosts are then as they were, or take it back by themselves.
         """
         began_ns = time.monotonic_ns()
@@ -179,7 +179,7 @@ class _Move:
     async def carry_out(self, way: Detour, hellos: Mapping[HostName, Hello], lost: int) -> tuple[int, list[str]]:
         """Return when the last host had it (ns), and which pairs stay silent in words.
 
-        lost: pairs, counted per lane, that have no way without this move; fewer that stay silent are better than that.
+        lost: pairs, counted per lane, that have no path without this move; the move is worth it if fewer stay silent.
         """
         hosts, generation, told = self.session.hosts, self.generation, sorted(self.rules)
         staging = {host: ours for host, ours in self.rules.items() if generation not in hellos[host].staged}
@@ -218,7 +218,7 @@ class _Move:
         return silent, asked
 
     async def _take_back(self, told: Collection[HostName]) -> None:
-        """Whoever had committed goes back now; whoever cannot be told does so by himself when nobody confirms."""
+        """Hosts that committed revert now; those that cannot be reached revert by themselves, unconfirmed."""
         hosts = self.session.hosts
         with suppress(TestbedError):
             hellos = await hosts.greet(sorted(set(told) & set(hosts.attached())))
