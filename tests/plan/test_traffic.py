@@ -95,7 +95,7 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
     [
         ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
         ({"end": 0.5}, "gpu02 does not get gpu01's piece exactly once and complete"),
-        ({"shard": "gpu02"}, "nothing is sent"),
+        ({"shard": "gpu02"}, "empty send"),
         ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece exactly once"),
         ({"step": 0}, "step: wanted at least 1"),
     ],
