@@ -26,7 +26,7 @@ FOREIGN = 1_000_000
 DARK_MOVES = 1_000
 """Cost, in moves, of taking a port on a slow device that carries light."""
 
-Way: TypeAlias = tuple[HostPort, HostPort]
+Ends: TypeAlias = tuple[HostPort, HostPort]
 Side: TypeAlias = tuple[str, Port]
 
 
@@ -35,7 +35,7 @@ def circuit(transmitter: HostPort, receiver: HostPort, lab: Lab) -> Circuit:
     return route([(transmitter, receiver)], lab)[0]
 
 
-def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
+def route(wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: Held | None = None) -> tuple[Circuit, ...]:
     """A path for each transmitter and receiver, in the order given.
 
     live: what the devices hold; circuits that are lit keep their paths if the others can be routed around them. foreign: settings
@@ -43,9 +43,9 @@ def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: He
     Raises: Infeasible - a circuit has no path, or two contend for a port or for spectrum and no other path was found.
     """
     live_paths = {(t.transmitter, t.receiver): t.path for t in LightMap(live or {}, lab).traces()} if lab.trunks else {}
-    paths = [live_paths.get(way) or direct(way, lab) for way in wanted]
+    paths = [live_paths.get(ends) or direct(ends, lab) for ends in wanted]
     searched = [index for index, path in enumerate(paths) if path is None]
-    lasting = [index for index, way in enumerate(wanted) if way in live_paths]
+    lasting = [index for index, ends in enumerate(wanted) if ends in live_paths]
     if searched:
         for movable in (searched, searched + lasting):
             negotiation = _Negotiation(wanted, lab, foreign or {}, live or {})
@@ -58,24 +58,24 @@ def route(wanted: Sequence[Way], lab: Lab, live: Held | None = None, foreign: He
                 break
         paths = [negotiation.paths[index] for index in range(len(wanted))]
     found = tuple(
-        Circuit(*way, path, loss_db(*way, path, lab)) for way, path in zip(wanted, paths, strict=True) if path is not None
+        Circuit(*ends, path, loss_db(*ends, path, lab)) for ends, path in zip(wanted, paths, strict=True) if path is not None
     )
     _alone(found, lab)
     return found
 
 
-def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
+def direct(ends: Ends, lab: Lab) -> tuple[Setting, ...] | None:
     """The one setting that connects two ports of one device, None where light must pass several settings.
 
     Raises: Infeasible - a port has no fibre; no path connects the two; the transmitter's slot is not known.
     """
-    transmitter, receiver = way
-    for port in way:
+    transmitter, receiver = ends
+    for port in ends:
         if port not in lab.fibres:
             raise Infeasible(f"{transmitter}->{receiver}: no fibre is attached to {port}")
     sends, receives = lab.fibres[transmitter], lab.fibres[receiver]
     if sends.device == receives.device and lab.traits_of(sends.device).joins(sends.enters.label, receives.leaves.label):
-        return (_setting(way, sends.enters, receives.leaves, lab),)
+        return (_setting(ends, sends.enters, receives.leaves, lab),)
     if not lab.trunks:
         if sends.device != receives.device:
             where = f"{transmitter} is on {sends.device}, {receiver} is on {receives.device}"
@@ -85,20 +85,21 @@ def direct(way: Way, lab: Lab) -> tuple[Setting, ...] | None:
     return None
 
 
-def _setting(way: Way, ingress: Port, egress: Port, lab: Lab) -> Setting:
+def _setting(ends: Ends, ingress: Port, egress: Port, lab: Lab) -> Setting:
     if not lab.traits_of(ingress.device).spectral:
         return CrossConnect(ingress, egress)
-    fibre = lab.fibres[way[0]]
+    transmitter, receiver = ends
+    fibre = lab.fibres[transmitter]
     if fibre.slot is None:
         raise Infeasible(
-            f"{way[0]}->{way[1]}: {ingress.device} switches by wavelength, and fibre {fibre.name} does not say what {way[0]} sends",
+            f"{transmitter}->{receiver}: {ingress.device} switches by wavelength, and fibre {fibre.name} has no slot",
             hint=f"add the slot to fibre {fibre.name} in fibres.yml: slot: {{n: -280, m: 4}}",
         )
     return SpectralRoute(ingress, egress, fibre.slot)
 
 
 class _Negotiation:
-    def __init__(self, wanted: Sequence[Way], lab: Lab, foreign: Held, live: Held) -> None:
+    def __init__(self, wanted: Sequence[Ends], lab: Lab, foreign: Held, live: Held) -> None:
         self.wanted, self.lab = wanted, lab
         self.slow = frozenset(device for device in lab.devices if lab.slow(device))
         self.there = frozenset(setting for device in self.slow for setting in live.get(device, ()))
@@ -159,8 +160,8 @@ class _Negotiation:
 
     def search(self, index: int) -> tuple[Setting, ...]:
         """The cheapest path now: least contention, fewest slow moves, fewest devices, least loss (Dijkstra over ingress ports)."""
-        way, lab = self.wanted[index], self.lab
-        start, goal = lab.fibres[way[0]].enters, lab.fibres[way[1]].leaves
+        ends, lab = self.wanted[index], self.lab
+        start, goal = lab.fibres[ends[0]].enters, lab.fibres[ends[1]].leaves
         open_: list[tuple[int, int, int, float, tuple[str, ...], Port, tuple[Setting, ...]]] = [(0, 0, 0, 0.0, (), start, ())]
         settled: set[Port] = set()
         lacking: Infeasible | None = None
@@ -178,7 +179,7 @@ class _Negotiation:
                 if not traits.joins(at.label, egress.label) or (following in settled and egress != goal):
                     continue
                 try:
-                    setting = _setting(way, at, egress, lab)
+                    setting = _setting(ends, at, egress, lab)
                 except Infeasible as error:
                     lacking = error
                     continue
@@ -190,7 +191,7 @@ class _Negotiation:
         if lacking is not None:
             raise lacking
         where = f"no trunks lead from {start} to {goal}"
-        raise Infeasible(f"{way[0]}->{way[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
+        raise Infeasible(f"{ends[0]}->{ends[1]}: no fibre path: {where}", hint="fibres.yml lists the trunks")
 
     def settle(self, movable: Sequence[int]) -> bool:
         """Route contending circuits again until none contend (True) or the rounds are used up (False)."""
@@ -219,13 +220,13 @@ def _alone(found: Sequence[Circuit], lab: Lab) -> None:
     Raises: Infeasible - naming circuits, port and slots.
     """
     users: dict[Side, dict[Setting, Circuit]] = {}
-    for way in found:
-        for setting in way.path:
+    for circuit in found:
+        for setting in circuit.path:
             for side in _sides(setting):
-                for other, theirs in users.setdefault(side, {}).items():
-                    if theirs is not way and clash(setting, other) is not None:
-                        raise Infeasible(_contention(theirs, other, way, setting, side[1], lab))
-                users[side].setdefault(setting, way)
+                for other, user in users.setdefault(side, {}).items():
+                    if user is not circuit and clash(setting, other) is not None:
+                        raise Infeasible(_contention(user, other, circuit, setting, side[1], lab))
+                users[side].setdefault(setting, circuit)
     if any(len(ports) > 1 for ports in lab.transmitters.values()):
         _strays(found, lab)
 

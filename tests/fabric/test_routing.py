@@ -65,7 +65,7 @@ def test_behind_a_coupler_the_slot_says_whose_light_a_route_carries() -> None:
 
 def test_a_transmitter_without_a_slot_cannot_cross_a_spectral_device_and_is_told_what_to_add() -> None:
     lab = roadm(2, slots={1: "", 2: ", slot: {n: -264, m: 4}"})
-    with pytest.raises(Infeasible, match="wss1 switches by wavelength, and fibre f1 does not say what gpu01:p1 sends") as refused:
+    with pytest.raises(Infeasible, match="wss1 switches by wavelength, and fibre f1 has no slot") as refused:
         circuit(port(1), port(2), lab)
     assert "fibre f1 in fibres.yml: slot: {n:" in refused.value.hint
 

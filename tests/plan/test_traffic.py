@@ -95,8 +95,8 @@ def test_a_schedule_reaches_the_ranks_and_takes_no_lane_of_rings(lab: Lab) -> No
     [
         ({"dst": "gpu03"}, "gpu03 is not in the group's ring"),
         ({"end": 0.5}, "gpu02 does not get gpu01's piece exactly once and complete"),
-        ({"shard": "gpu02"}, "nothing is sent"),
-        ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece once"),
+        ({"shard": "gpu02"}, "empty send"),
+        ({"src": "gpu02", "dst": "gpu01", "shard": "gpu02"}, "gpu01 does not get gpu02's piece exactly once"),
         ({"step": 0}, "step: wanted at least 1"),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
     group = {"id": "g", "bytes": 9, "rings": [HOSTS], "schedule": sends}
     assert read_plan(text({"groups": [group]}), "p.json", lab).job is not None
     late = [{**send, "step": 3 - int(str(send["step"]))} for send in sends]
-    with pytest.raises(BadFile, match="does not have that of gpu01's piece before step 1"):
+    with pytest.raises(BadFile, match="has not received that part of gpu01's piece before step 1"):
         read_plan(text({"groups": [{**group, "schedule": late}]}), "p.json", lab)
 
 
@@ -121,9 +121,12 @@ def test_a_piece_is_passed_on_only_by_who_has_it(lab: Lab) -> None:
         ({"groups": [{"id": "g", "bytes": -1, "rings": [HOSTS]}]}, "bytes: wanted at least 0"),
         ({"groups": [{"id": "g", "bytes": 1, "rings": [["gpu01", "gpu09"]]}]}, "gpu09 is not a rank of the job"),
         ({"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS, HOSTS[:2]]}]}, "the ring visits 2 of 3 ranks"),
-        ({"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS]}, {"id": "g", "bytes": 1, "rings": [HOSTS]}]}, "another group"),
+        (
+            {"groups": [{"id": "g", "bytes": 1, "rings": [HOSTS]}, {"id": "g", "bytes": 1, "rings": [HOSTS]}]},
+            "group id g is already used",
+        ),
         ({"transfers": [{"src": "gpu01", "dst": "gpu04", "bytes": 1}]}, "gpu04 is not a rank of the job"),
-        ({"transfers": [{"src": "gpu01", "dst": "gpu01", "bytes": 1}]}, "both ends are gpu01"),
+        ({"transfers": [{"src": "gpu01", "dst": "gpu01", "bytes": 1}]}, "src and dst are both gpu01"),
         ({"transfers": [{"src": "gpu01", "dst": "gpu02", "bytes": 1, "lane": 9}]}, "wanted a lane of 0..3"),
     ],
 )
@@ -136,8 +139,8 @@ def test_traffic_that_cannot_be_is_refused(change: dict[str, Any], words: str, l
     ("job", "words"),
     [
         ({"traffic": None}, "traffic: a replay needs traffic"),
-        ({"workload": "train"}, "traffic: train has none"),
-        ({"rings": [HOSTS]}, "the rings of a replay stand with its groups"),
+        ({"workload": "train"}, "traffic: only a replay has traffic"),
+        ({"rings": [HOSTS]}, "the rings of a replay belong to its groups"),
     ],
 )
 def test_traffic_and_replay_belong_together(job: dict[str, Any], words: str, lab: Lab) -> None:

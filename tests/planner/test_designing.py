@@ -137,7 +137,7 @@ def test_a_failed_link_can_be_gone_round_or_rewired_and_both_have_a_price(lab: L
     assert found.reroute is not None and found.rewire is not None
     assert found.before_s < min(found.reroute.iteration_s, found.rewire.iteration_s)
     assert found.reroute.dark_s == 0 and found.rewire.dark_s == pytest.approx(5.67 + 0.05)
-    with pytest.raises(Infeasible, match="gpu13 is no rank"):
+    with pytest.raises(Infeasible, match="gpu13 is not a rank"):
         degraded(plan, lab, [], ["gpu13"], 0.0)
     assert "gpu01 and gpu02 have no two model parallel links" in found.why_not
     for links in ([("gpu01", "gpu04")], [("gpu01", "gpu01")], [("gpu01", "gpu02"), ("gpu02", "gpu01")]):

@@ -189,7 +189,7 @@ def test_the_labs_owner_opens_more_for_all_hosts_of_a_job() -> None:
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "RANK", "MASTER_ADDR", "TESTBED_JOB_DIR", "HOME"])
 def test_what_the_launcher_sets_is_opened_to_no_plan(name: str) -> None:
-    with pytest.raises(BadFile, match=f"testbed_job_env: {name}: the hosts and the launcher set it"):
+    with pytest.raises(BadFile, match=f"testbed_job_env: {name}: set by the hosts and the launcher"):
         read(testbed_job_env=["NOTE", name])
 
 

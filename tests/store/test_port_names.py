@@ -56,7 +56,7 @@ def test_what_is_to_be_avoided_is_spelt_as_in_the_inventory() -> None:
 @pytest.mark.parametrize("label", ["01", "17", "99"])
 def test_a_limit_for_a_port_that_no_light_enters_is_refused(label: str) -> None:
     with pytest.raises(
-        BadFile, match=rf"devices\.yml:3:\d+: devices\.ocs1\.max_input_dbm_at\.{label}: no light of this lab enters"
+        BadFile, match=rf"devices\.yml:3:\d+: devices\.ocs1\.max_input_dbm_at\.{label}: no fibre or trunk leads into"
     ):
         read_lab(hosts_yml(1), DEVICES % f', max_input_dbm_at: {{"{label}": -5}}', FIBRES)
 
