@@ -90,10 +90,16 @@ def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def generate(out: Path, state: Path, driver: str, hosts: int) -> None:
-    """Write the inventory of a lab of one family, by the emulators' own generator. Raises: Missing - in its words."""
-    words = ("--free-ports", "--driver", driver, "--hosts", str(hosts), "--out", str(out), "--state", str(state))
-    _python("-m", "emulators.generate", *words)
+def generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
+    """Write the inventory of a lab of one family, by the emulators' own generator; hosts: as many as it chooses if None or 0.
+
+    Raises: Missing - the driver has no emulator, or its device cannot serve so many hosts, in the generator's words.
+    """
+    words = ["--free-ports", "--driver", driver, "--out", str(out), "--state", str(state)]
+    try:
+        _python("-m", "emulators.generate", *words, *(["--hosts", str(hosts)] if hosts else []))
+    except Missing as error:
+        raise Missing(f"no lab of {driver}: {str(error).rpartition('error: ')[2]}", hint="testbed driver list") from None
 
 
 def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mapping[str, object]]) -> dict[str, DeviceConfig]:

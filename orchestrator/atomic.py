@@ -1,7 +1,7 @@
 """Files that are there whole or not at all: a full disk, an error or a kill leaves what was there before.
 
 They are asked for by name, perhaps in a directory like /tmp: links of other users are not followed (nor do we trust the kernel's
-fs.protected_symlinks to be on), and the draft is a file that nobody else can have made.
+fs.protected_symlinks to be on), and the draft is a file that no other user can have made.
 """
 
 from __future__ import annotations

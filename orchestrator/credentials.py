@@ -2,8 +2,8 @@
 
 The vault's format is Ansible's own (Ansible documentation, "Ansible Vault payload format 1.1 - 1.2"): hex of three lines of hex,
 salt, HMAC-SHA256 and ciphertext; PBKDF2-HMAC-SHA256 with 10 000 rounds gives both keys and the counter of AES-256-CTR.
-It is read here and not by Ansible's VaultLib: importing that reads an `ansible.cfg` in the current directory, which anyone may own,
-and fails where it is malformed.
+It is read here and not by Ansible's VaultLib: importing that reads an `ansible.cfg` in the current directory,
+which may be another user's, and fails where it is malformed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _read(device: DeviceName, secret: Secret) -> str:
 def private_text(path: Path, what: str) -> str:
     """The text of a file that only its owner can read, and that is ours. Raises: BadFile - it is not, or cannot be read."""
     try:
-        # O_NONBLOCK: opening a FIFO to which nobody writes would wait for ever
+        # O_NONBLOCK: opening a FIFO that has no writer would block
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             found = os.fstat(file.fileno())  # of what was opened: a name may point elsewhere a moment later
             if found.st_mode & 0o077:

@@ -11,7 +11,7 @@ from optics.errors import TestbedError, TimedOut
 from optics.plain import seconds_text
 
 OUTER: ContextVar[asyncio.Timeout | None] = ContextVar("outer", default=None)
-"""The limit of whoever runs the verb and would stop it from outside; it is stretched with the verb's own."""
+"""The limit of the caller that runs the verb; it is extended together with the verb's own."""
 SLACK = 2.0
 """Devices get this many times what their data sheets promise: they wait for themselves, with limits of their own."""
 
@@ -24,7 +24,7 @@ class Limit:
 
     @property
     def passed(self) -> bool:
-        """Whether the time is up, this limit's or that of whoever would stop the verb from outside."""
+        """Whether this limit or the caller's has expired."""
         outer = OUTER.get()
         return self._timer.expired() or (outer is not None and outer.expired())
 

@@ -1,4 +1,4 @@
-"""The emulated lab as a process beside us: start it, ask it, stop it. Known only by its command line and its control socket."""
+"""The emulated lab as a separate process: start it, query it, stop it, by its command line and its control socket alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from orchestrator.inventory.folders import absent
 from orchestrator.processes import Daemon, process_mark
 from orchestrator.trust import believed, require_own
 
-GENERATE_S = 60.0
 PLAN = "ring.json"
 MAX_LOSS_DB = 14.0
 """What a ring may lose (dB): two wavelength-selective switches one after the other, and their fibres, lose about 10."""
@@ -78,7 +77,7 @@ def state_dir(inventory: Path) -> Path:
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
     """Ask the running lab one question on its control socket.
 
-    Raises: Unreachable - it does not run. Untrusted - its directory belongs to somebody else. TimedOut, Garbled - it does not
+    Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user. TimedOut, Garbled - it does not
     answer properly. Missing - it has no such thing, or what was asked of it cannot be. TestbedError - it failed at it.
     """
     folder = state_dir(inventory)
@@ -120,7 +119,7 @@ def cables(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def running() -> list[tuple[int, Path]]:
-    """The emulated labs that run on this machine, whoever started them: the first process of each, and its inventory."""
+    """The emulated labs of all users that run on this machine: the first process of each, and its inventory."""
     found = {pid: (parent, at) for pid, parent, words in processes() if (at := inventory_of(words)) is not None}
     return sorted((pid, at) for pid, (parent, at) in found.items() if parent not in found)
 
@@ -242,7 +241,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
 
 
 def _connect(link: socket.socket, folder: Path) -> None:
-    require_own(folder, believed())  # whoever made it could have put a socket there that says what he likes
+    require_own(folder, believed())  # another user's directory could have a forged socket
     path = folder / "control.sock"
     if len(os.fsencode(path)) < 100:  # sun_path holds 108 bytes (unix(7))
         link.connect(str(path))
@@ -336,23 +335,9 @@ def ring(inventory: Path) -> str:
 
 
 def _generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
-    words = [*("--driver", driver), "--free-ports", *("--out", str(out)), *("--state", str(state))]
-    if hosts:
-        words += ["--hosts", str(hosts)]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "emulators.generate", *words],
-        env=optical_testbed.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=GENERATE_S,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        words_of_it = said[-1].partition("error: ")[2] or said[-1] if said else f"ended with {done.returncode}"
-        raise Missing(f"no lab of {driver}: {words_of_it}", hint="testbed driver list")
+    from conformance.lab import generate
+
+    generate(out, state, driver, hosts)
     if hosts == 0:
         page = out / "emulator.yml"
         page.write_text(page.read_text(encoding="utf-8").replace("hosts: true", "hosts: false"), encoding="utf-8")

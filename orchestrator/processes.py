@@ -121,7 +121,7 @@ def boot_id() -> str:
 
 
 def boot_clock_ns() -> int:
-    """Nanoseconds since this machine started, the time it slept included; nobody sets this clock."""
+    """Nanoseconds since this machine started, suspended time included; this clock cannot be set."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 

@@ -1,4 +1,4 @@
-"""Reads files that somebody else wrote: regular files alone, up to a size, while Ctrl-C, SIGTERM and --timeout are heeded."""
+"""Reads untrusted files: only regular files, up to a size, and Ctrl-C, SIGTERM and --timeout still work meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR,
 
 def bytes_of(path: Path, most: int = MAX_BYTES) -> bytes:
     """What a regular file of at most `most` bytes holds. Raises: OSError - in words that need no number with them."""
-    # O_NONBLOCK: opening a FIFO to which nobody writes would wait for ever
+    # O_NONBLOCK: opening a FIFO that has no writer would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         return read_whole(file.fileno(), most)
@@ -76,7 +76,7 @@ def attentive(what: str) -> Iterator[None]:
         raise TimedOut(f"{what}: not read after {allowed_s:g} s", hint="nothing was changed; --timeout 10m allows more")
 
     wanted: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
-    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # nobody else's timer is running
+    if allowed_s is not None and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0):  # no other timer is running
         wanted[signal.SIGALRM] = late
     wanted |= {signal.SIGINT: stop, signal.SIGTERM: stop}
     before = {number: signal.getsignal(number) for number in wanted}

@@ -67,7 +67,7 @@ class Settings:
     lock_dir: Path
     user: str
     owner: str = ""
-    """Whose plan, circuits and jobs the command works on: the user himself unless `--as` or the like names somebody else."""
+    """Whose plan, circuits and jobs the command works on: the user's own unless `--as` or the setting names another owner."""
     store: Path | None = None
     """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
     wait_s: float = 0.0

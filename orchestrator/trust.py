@@ -6,6 +6,7 @@ has put there is refused, as git does (safe.directory).
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import stat
@@ -19,7 +20,7 @@ SHARED = Path("/run/testbed-locks")
 """Where all users of a machine who may change its labs lock; in a directory where only root makes anything."""
 
 TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
-"""What an inventory's directory is read for; Ansible takes the last two from beside hosts.yml."""
+"""What an inventory's directory is read for; Ansible takes the last two from the directory of hosts.yml."""
 MOST_FILES = 5000
 MOST_BYTES = 1 << 20
 
@@ -47,23 +48,30 @@ def user_name(uid: int) -> str:
         return f"uid {uid}"
 
 
+def group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return f"gid {gid}"
+
+
 def require_own(path: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - `path`, or the link it is, belongs to somebody else. OSError - it is not there."""
+    """Raises: Untrusted - `path`, or the link it is, belongs to another user. OSError - it is not there."""
     for found in (path.lstat(), path.stat()):
         if found.st_uid not in uids:
             raise _belongs(path, found.st_uid)
 
 
 def require_own_folder(folder: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - somebody else owns the directory, or the one it is in, where he could put another in its place."""
+    """Raises: Untrusted - another user owns the directory, or its parent, and could replace it."""
     require_own(folder, uids)
     require_own(folder.resolve().parent, uids)
 
 
 def read_own(path: Path, uids: Collection[int]) -> str:
-    """The text of a settings file that nobody else can have written.
+    """The text of a settings file that no other user can have written.
 
-    Raises: Untrusted - somebody else owns it, its directory, or may write there. OSError, UnicodeDecodeError.
+    Raises: Untrusted - another user owns it or its directory, or may write there. OSError, UnicodeDecodeError.
     """
     require_own(path, uids)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
@@ -74,13 +82,13 @@ def read_own(path: Path, uids: Collection[int]) -> str:
             raise _belongs(path, found.st_uid)
         require_own(path.parent, uids)
         for loose in (path, path.parent):
-            if _everybodys(loose):
+            if _world_writable(loose):
                 raise Untrusted(f"{loose}: everybody may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
         return text
 
 
 def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - somebody else owns the directory, the one it is in, or a file in it that would be read."""
+    """Raises: Untrusted - another user owns the directory, its parent, or a file in it that would be read."""
     if folder.is_dir():
         require_own_folder(folder, uids)
         for path in _inventory(folder):
@@ -88,10 +96,10 @@ def require_own_inventory(folder: Path, uids: Collection[int]) -> None:
 
 
 def loose(folder: Path) -> list[Path]:
-    """What of an inventory everybody on this machine may write, or put something else in the place of."""
+    """The files and directories of an inventory that every user of this machine may write or replace."""
     if not folder.is_dir():
         return []
-    return [path for path in (folder.resolve().parent, *_inventory(folder)) if _everybodys(path)]
+    return [path for path in (folder.resolve().parent, *_inventory(folder)) if _world_writable(path)]
 
 
 def _inventory(folder: Path) -> Iterator[Path]:
@@ -108,7 +116,7 @@ def _inventory(folder: Path) -> Iterator[Path]:
                 raise Untrusted(f"{top}: more than {MOST_FILES} files, too many to look whose they are", hint=f"tidy up {top}")
 
 
-def _everybodys(path: Path) -> bool:
+def _world_writable(path: Path) -> bool:
     mode = path.stat().st_mode
     return bool(mode & stat.S_IWOTH) and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)
 

@@ -1,4 +1,4 @@
-"""Notices that somebody set the wall clock: what ends at a time of day must not end, or last for ever, because of that."""
+"""Detects that the wall clock was set, so that what ends at a time of day neither ends early nor lasts too long."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LEAST_S = 2.0
 
 
 def moved_s(db: sqlite3.Connection, lab: str, wall: float) -> float:
-    """By how much (s) the wall clock, which says `wall`, was set since the last look, inside the caller's transaction.
+    """By how much (s) the wall clock, which says `wall`, was set since the last call, inside the caller's transaction.
 
-    Held against the clock that nobody sets. Zero for steps below `LEAST_S`, at the first look, and after a restart of the machine:
-    nobody knows then how long it was off.
+    Compared with the boot clock, which cannot be set. Zero for steps below `LEAST_S`, on the first call, and after a restart of the
+    machine, when the time it was off is unknown.
     """
     boot, up = boot_id(), boot_clock_ns() / 1e9
     row = db.execute("SELECT boot, up, wall FROM clocks WHERE lab=?", (lab,)).fetchone()

@@ -1,4 +1,4 @@
-"""Changes that go back by themselves unless they are confirmed in time."""
+"""Changes that are reverted automatically unless they are confirmed in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAST_S, MOST_S = 1.0, 12 * 3600.0
 
 
 class Settled(Exception):
-    """It is not waited for any more: somebody else took it back or confirmed it meanwhile."""
+    """The change no longer waits: another command reverted or confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Awaited:
     def left_s(self) -> float:
         """Seconds until the deadline, not above zero once it has passed.
 
-        By the clock that nobody sets; only where this machine has restarted since by the wall clock, which is all there is then.
+        By the boot clock, which cannot be set; by the wall clock where this machine has restarted since.
         """
         if self.boot == boot_id():
             return (self.due_ns - boot_clock_ns()) / 1e9
@@ -120,7 +120,7 @@ class Confirmations:
             if before is not None:
                 _end(db, before.run, "superseded", made.run)
             db.execute(f"INSERT INTO awaited({','.join(values)}) VALUES({marks})", values)
-        # The record is there before what keeps others away, and gone after it: whoever dies in between leaves no lock of nobody's.
+        # The record is written before the reservation and ended after it, so that a crash leaves no lock without a record.
         self.locks.take("reservation", scope, made.reason)
 
     def watch(self, found: Awaited, pid: int) -> Awaited:
@@ -130,7 +130,7 @@ class Confirmations:
         return found
 
     def close(self, found: Awaited, state: str, by: str) -> None:
-        """It is not waited for any more, and the hosts are nobody's in particular."""
+        """End the wait, and release the hosts."""
         self._release(found)
         with self.store.transaction() as db:
             _end(db, found.run, state, by)
@@ -158,7 +158,7 @@ class Confirmations:
 
     @contextmanager
     def ending(self, verb: str, run: Run, options: Mapping[str, object]) -> Iterator[None]:
-        """Around a verb that takes the change away: once that has begun, nobody waits for it any more.
+        """Wrap a verb that reverts the change: once that has begun, the change no longer waits.
 
         The way back after the deadline is the exception: it is begun again until it came to an end.
         """

@@ -1,4 +1,4 @@
-"""Why the store's file cannot be used: a full disk, a damaged file, somebody who holds it. Each has its own way on."""
+"""Why the store's file cannot be used: a full disk, a damaged file, another process that holds it. Each error has its own hint."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def full(path: Path, words: str) -> StoreFailed:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether something more can be written there; taken to be so where nobody can tell."""
+    """Whether more can be written there; true where that is unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:

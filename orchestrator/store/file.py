@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import stat
 from pathlib import Path
 
 from optics.errors import Missing, TestbedError
 from orchestrator.store.fault import file_fault
-from orchestrator.trust import believed, user_name
+from orchestrator.trust import believed, group_name, user_name
 
 
 class UnsafeStore(TestbedError):
-    """Somebody else could write the store, and with it decide what this program does to the lab."""
+    """Another user could write the store and so decide what this program does to the lab."""
 
     code = "E-UNSAFE-STORE"
     exit_code = 2
@@ -46,7 +45,7 @@ def private_file(path: Path) -> None:
         found = os.fstat(fd)
         if found.st_mode & 0o022:
             raise UnsafeStore(f"{path}: others may write the store", hint=f"chmod 600 {path}, {share}")
-        # SQLite would create it with the umask; the plan and the journal are nobody else's business.
+        # SQLite would create it with the umask; plans and the journal are private.
         if found.st_uid == os.geteuid():
             os.fchmod(fd, 0o600)
     finally:
@@ -64,7 +63,7 @@ def shared_file(path: Path) -> None:
     if not folder.is_dir():
         raise Missing(f"{folder}: the shared store's directory is not there", hint=make)
     found = folder.stat()
-    group = _group(found.st_gid)
+    group = group_name(found.st_gid)
     if found.st_mode & 0o002:
         raise UnsafeStore(f"{folder}: everybody may write the shared store, not its group alone", hint=f"chmod 2770 {folder}")
     if not found.st_mode & stat.S_ISGID or found.st_mode & 0o070 != 0o070 or found.st_mode & stat.S_ISVTX:
@@ -84,7 +83,7 @@ def shared_file(path: Path) -> None:
             os.fchmod(fd, 0o660)
         elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
             raise UnsafeStore(
-                f"{path}: is not its group's alone (mode {stat.S_IMODE(there.st_mode):04o}, group {_group(there.st_gid)})",
+                f"{path}: is not its group's alone (mode {stat.S_IMODE(there.st_mode):04o}, group {group_name(there.st_gid)})",
                 hint=f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*",
             )
     finally:
@@ -102,11 +101,4 @@ def _owner(path: Path) -> str:
     try:
         return user_name(path.stat().st_uid)
     except OSError:
-        return "somebody else"
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return f"gid {gid}"
+        return "another user"

@@ -68,7 +68,7 @@ def clock(at: float) -> str:
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
     """Who keeps `wish` from being active: active locks it meets, and those that came before it and wait for the same.
 
-    Nobody who waits is passed, except by the runs of an owner whose reservation he waits for anyway.
+    A waiting request is overtaken only by runs of the owner whose reservation it waits for anyway.
     """
     active = [other for other in live if other.state == "active" and other.id != wish.id]
     found = [other for other in active if wish.meets(other)]

@@ -1,4 +1,4 @@
-"""Locks of a lab in the store: who holds what, who waits, who took what from whom. Every look settles what time has decided.
+"""Locks of a lab: who holds what, who waits, who stole what. Every query first applies what has expired or died since.
 
 A lock is in the same file as the journal, so that a step is begun only while the run's lock is held: one transaction for both.
 """
@@ -52,7 +52,8 @@ class Locks:
     ) -> Lock:
         """Ask for a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
 
-        Raises: Locked - somebody holds some of it, or waits for it, and we do not queue. Missing - no lock `after`.
+        Raises: Locked - another lock or an earlier request covers part of it, and neither `queue` nor `after` is given.
+        Missing - no lock `after`.
         """
         now = time.time()
         with self.store.transaction() as db:
@@ -90,7 +91,7 @@ class Locks:
         return wish
 
     def extend(self, lock: str, scope: Scope) -> None:
-        """Make our lock hold `scope` too. Raises: Locked - somebody else holds some of it, or ours is not held any more."""
+        """Extend an own lock by `scope`. Raises: Locked - another owner holds part of it, or the lock is no longer held."""
         now = time.time()
         with self.store.transaction() as db:
             live = self._settled(db, now)
@@ -99,7 +100,7 @@ class Locks:
                 raise lost(_get(db, lock), "")
             if ours.scope.covers(scope):
                 return
-            # Whoever waits for the lab waits for us already, or will: going back for him would be waiting while holding.
+            # A request that waits for the lab waits for this lock anyway; yielding to it would be waiting while holding.
             wish = replace(ours, scope=scope)
             if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
                 raise locked(ahead, wish)
@@ -115,11 +116,11 @@ class Locks:
     # -- ending --------------------------------------------------------------------------------------------------------------
 
     def release(self, lock: str, why: str = "") -> Lock | None:
-        """Give up a lock of ours; None if it was not held or waited for any more."""
+        """Release an own lock; None if it was neither held nor waited for any more."""
         return self._end(lock, "released", why)
 
     def steal(self, lock: str, reason: str) -> Lock | None:
-        """End a lock whoever holds it; its run stops at its next journalled step. None if it had ended by itself."""
+        """End any owner's lock; its run stops at its next journalled step. None if it had ended by itself."""
         return self._end(lock, "stolen", reason)
 
     def _end(self, lock: str, state: State, why: str) -> Lock | None:
@@ -162,8 +163,8 @@ class Locks:
     # -- inside --------------------------------------------------------------------------------------------------------------
 
     def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
-        """Let time have its say on all locks of the lab; what changed is written and audited in the same transaction."""
-        if moved := moved_s(db, self.lab, now):  # a reservation is for so many hours, whatever somebody calls them
+        """Apply expiry and death to all locks of the lab; changes are written and audited in the same transaction."""
+        if moved := moved_s(db, self.lab, now):  # a reservation is for so many hours, whatever the clock shows
             later = "asked=asked+?1, since=since+?1, expires=expires+?1"
             found = db.execute(f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')", (moved, self.lab))
             if found.rowcount:
@@ -194,7 +195,7 @@ def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
 
 
 def lost(lock: Lock | None, run: str) -> Locked:
-    """The error of one whose lock is gone."""
+    """The error of a holder whose lock is gone."""
     what = f"run {run}" if run else "this command"
     if lock is None:
         return Locked(f"{what} does not hold the lab any more", hint="testbed lock; testbed status")
@@ -207,7 +208,7 @@ def lost(lock: Lock | None, run: str) -> Locked:
 
 
 def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
-    """The error of one who does not wait: who holds what of it, since when, why, until when."""
+    """The error where the caller does not wait: who holds which part, since when, why, until when."""
     lines = []
     for lock in ahead:
         verb = "is locked by" if lock.kind == "run" else "is reserved by"
@@ -249,7 +250,7 @@ async def hold(
 ) -> AsyncIterator[HeldLock]:
     """Hold a run's lock meanwhile. wait_s: how long (s) to wait in the queue; `told` hears whom we wait for, when that changes.
 
-    Raises: Locked - somebody else holds some of it, after `wait_s` still.
+    Raises: Locked - another lock still covers part of it after `wait_s`.
     """
     lock = locks.take("run", scope, reason, queue=wait_s > 0)
     try:

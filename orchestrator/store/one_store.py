@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from optics.errors import Locked, Missing, Untrusted
-from orchestrator.trust import SHARED, user_name
+from orchestrator.trust import SHARED, group_name, user_name
 
 GROUP = "testbed"
 """Root hands `SHARED` to this group, where there is one (docs/decisions/0023-who-may-lock-a-lab.md)."""
@@ -39,7 +39,7 @@ class Keeper:
 class StoreClaim:
     """Holds the note at `path` for one command. The kernel frees it when the process dies, however it dies; the file stays.
 
-    As a context manager: raises Locked - somebody changes the lab now with another store. Untrusted - others than root, we and one
+    As a context manager: raises Locked - another store is in use for this lab now. Untrusted - others than root, this user and one
     group could have put something there. Missing - we may not write there.
     """
 
@@ -50,7 +50,7 @@ class StoreClaim:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Share the note with everybody of our store, or write it where nobody holds it."""
+        """Share the note with other commands on this store; write it first where no command holds it."""
         fd = _open(self.path)
         give_up = time.monotonic() + GIVE_UP_S
         try:
@@ -66,7 +66,7 @@ class StoreClaim:
     def _shared(self, fd: int) -> bool:
         """Whether we share the note now. Raises: Locked - it names another store."""
         try:
-            if _lock(fd, fcntl.LOCK_EX):  # nobody is there
+            if _lock(fd, fcntl.LOCK_EX):  # no holder
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, json.dumps(asdict(self.keeper)).encode(), 0)
             # Turning the one lock into the other is not atomic (flock(2)): who came in between has written his own.
@@ -110,15 +110,8 @@ def who_locks(folder: Path) -> str:
     finally:
         os.close(fd)
     if found.st_mode & stat.S_IWGRP:
-        return f"{folder}: root and group {_group(found.st_gid)}"
+        return f"{folder}: root and group {group_name(found.st_gid)}"
     return f"{folder}: {user_name(found.st_uid)} alone"
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return f"gid {gid}"
 
 
 def _lock(fd: int, kind: int) -> bool:
@@ -132,7 +125,7 @@ def _lock(fd: int, kind: int) -> bool:
 def _open(path: Path) -> int:
     """Open the note for writing, made if it is not there, in a directory where only root, we and perhaps one group may write.
 
-    Everything is opened relative to the directory that was looked at, and nothing that somebody put there is followed.
+    Everything is opened relative to the directory that was looked at, and no link is followed.
     """
     folder = _folder(path.parent)
     try:

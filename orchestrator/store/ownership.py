@@ -1,4 +1,4 @@
-"""Whose circuits and hosts are whose: those of others are named and left alone, unless circuits are adopted by name."""
+"""Who owns which circuits and hosts: those of other owners are listed and left alone, unless circuits are adopted by name."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def adopted(
 def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], words: Sequence[str]) -> list[str]:
     """Make circuits ours in the store, audited, all of them or none; return what was adopted, in words.
 
-    Somebody whose circuits are all gone from him has no plan up any more, and his routes on hosts are ours to replace.
+    An owner who has no circuits left has no plan up any more, and the routes of that plan may be replaced.
     """
     wanted = sorted(settings, key=str)
     if not wanted:

@@ -1,4 +1,4 @@
-"""What the run store tells: runs, steps, plans that are up, jobs, measured light, as frozen values."""
+"""Rows of the run store: runs, steps, plans that are up, jobs, measured light, as frozen values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunRecord:
 
     @property
     def may_have_begun(self) -> bool:
-        """It came to change something, or died and nobody knows: not one that was refused or interrupted before."""
+        """It changed something, or it died and may have; not one that was refused or interrupted before."""
         return self.begun or self.status in ("died", "running")
 
     @property

@@ -17,7 +17,7 @@ from orchestrator.store.fault import file_fault, is_damage, store_fault
 from orchestrator.store.schema import SCHEMA, create
 
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
-"""Whoever has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
+"""Each process that has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
 TOLD = 12
 """So many findings of the integrity check are told."""
 PROBES = 100_000
@@ -76,7 +76,7 @@ def examine(path: Path) -> Examined:
 
 
 def rescue(path: Path) -> Rescued:
-    """Put a new store with all that can be read in the place of the damaged one, which is kept beside it under another name.
+    """Replace the damaged store by one with all that can be read; the old file is kept in the same directory under another name.
 
     Raises: Locked - another command has the store open. StoreFailed - nothing of it can be read, or there is no room for a copy.
     """

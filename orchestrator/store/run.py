@@ -62,7 +62,7 @@ class Run:
         self.token = token
         self.finished = False
         self.unchanged = False
-        """Set when it failed before it changed anything: nothing is left that somebody must put right."""
+        """Set when it failed before it changed anything: nothing is left to put right."""
         self._began_ns = time.monotonic_ns()
 
     def found(self, before: object, target: object) -> None:

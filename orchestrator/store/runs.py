@@ -45,7 +45,7 @@ def size(folder: Path) -> int:
 
 
 def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
-    """The runs that other rows of the store stand on, and why each must stay."""
+    """The runs that other rows of the store refer to, and why each must stay."""
     asked = [
         ("SELECT run FROM current", "the plan that is up is its"),
         ("SELECT run FROM held", "circuits that are up are its"),

@@ -77,7 +77,7 @@ class Store(Database):
     def history(self, lab: str | None = None, limit: int = 20) -> list[RunRecord]:
         """The latest runs, newest first."""
         rows = self.read(
-            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by a clock that somebody may set
+            "SELECT * FROM runs WHERE ?1 IS NULL OR lab=?1 ORDER BY rowid DESC LIMIT ?2",  # not by the wall clock, which may be set
             (lab, limit if limit > 0 else -1),
         )
         return [_run(row) for row in rows]
@@ -156,10 +156,10 @@ class Store(Database):
         return {_setting(row): Belonging(row["lab"].partition("/")[2], row["run"], row["plan_name"]) for row in rows}
 
     def own(self, key: str, run: str, settings: Iterable[Setting]) -> None:
-        """Note settings as ours; call before making them, so that a crash leaves none behind that nobody owns.
+        """Record settings as the owner's; call before making them, so that a crash leaves none without an owner.
 
-        A spectral route that is ours already gets the new attenuation. Whoever had one is not its owner any more: it is not there,
-        else it were not made. Raises: as the run's fence.
+        A spectral route that is recorded already gets the new attenuation. A setting recorded for another owner is taken from that
+        owner: it cannot be lit, or it would not be made now. Raises: as the run's fence.
         """
         now, settings = time.time(), list(settings)
         with self.transaction() as db:

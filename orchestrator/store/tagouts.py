@@ -1,4 +1,4 @@
-"""Tag-outs: somebody's hands are at a fibre, a port, a device or a host: no light moves there, and no traffic over packet
+"""Tag-outs: a person works at a fibre, a port, a device or a host: no light moves there, and no traffic over packet
 switches comes or goes there, until the tag is away."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class DeviceStatus:
 class HostStatus:
     """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
 
-    up: None where nobody read the ports. committer: whether it answers; without it routes and ports are not known.
+    up: None where the ports were not read. committer: whether it answers; without it routes and ports are not known.
     """
 
     name: str
@@ -106,7 +106,7 @@ class StatusReport(JsonReport):
     segments: tuple[str, ...] = ()
     """As a `PlanReport` has them, of what is up."""
     loose: tuple[str, ...] = ()
-    """Files and directories of the inventory that everybody on this machine may write."""
+    """Files and directories of the inventory that every user of this machine may write."""
 
     derived = ("ok",)
 
