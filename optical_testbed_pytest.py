@@ -1,7 +1,7 @@
 """Pytest fixtures for drivers and labs, for this project and for projects that use it.
 
 testbed: runs the command line on a private emulated lab. device: a driver connected to its emulator. emulated_lab: a running
-private lab. fault: injects faults into the device, and removes them after the test. conformance: runs checks.
+private lab. fault: injects faults into the device, and removes them after the test.
 
 Nothing is imported or started before a test uses one of them, so that a repository with its own package `conformance` or `drivers`
 can run its tests. If such a package hides that of this project, the fixtures say so.
