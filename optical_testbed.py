@@ -1,6 +1,6 @@
-"""Finds this project's own packages, whose names (`drivers`, `conformance`, ...) others may use too; entry point of `testbed`.
+"""Entry point of `testbed`; makes sure that this project's packages are imported, not others of the same name (`drivers`, ...).
 
-It bears the distribution's name, and imports none of them before it has seen to that.
+Its own name is that of the distribution, and it imports no package of the project before that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 HOME = Path(__file__).resolve().parent
-"""The folder that holds the packages: the repository, or site-packages."""
+"""The directory of the packages: the repository, or site-packages."""
 PACKAGES = (
     "optics", "drivers", "conformance", "orchestrator", "emulators", "planner", "workloads", "agent", "playbooks", "inventory",
     "dashboards",
@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 class OwnFirst:
-    """A finder for sys.meta_path: our packages are those beside this file, whatever sys.path has before them."""
+    """A finder for sys.meta_path that finds the project's packages next to this file, whatever comes first on sys.path."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -30,13 +30,13 @@ class OwnFirst:
 
 
 def environment() -> dict[str, str]:
-    """The environment for a Python process that runs one of our packages with `-m`, in whatever directory it starts."""
+    """The environment for a Python process that runs a package of the project with `-m`, in any working directory."""
     path = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def shadowed() -> dict[str, str]:
-    """Those of our packages that `import` would find elsewhere, and where."""
+    """Packages of the project that `import` would find elsewhere, and where."""
     found = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)

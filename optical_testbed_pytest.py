@@ -1,10 +1,10 @@
-"""Fixtures for tests of drivers and labs, for this project's own and for anybody's who installed it.
+"""Pytest fixtures for drivers and labs, for this project and for projects that use it.
 
-testbed: runs the command line on a private emulated lab. device: an opened driver in front of its emulator. emulated_lab: a running
-private lab. fault: makes the device misbehave, and mends it after the test. conformance: runs checks.
+testbed: runs the command line on a private emulated lab. device: a driver connected to its emulator. emulated_lab: a running
+private lab. fault: injects faults into the device, and removes them after the test.
 
-Nothing is imported and nothing starts before a test asks for one of them: a repository with a package `conformance` or `drivers` of
-its own runs its tests undisturbed. Where such a package hides ours, the fixtures say so.
+Nothing is imported or started before a test uses one of them, so that a repository with its own package `conformance` or `drivers`
+can run its tests. If such a package hides that of this project, the fixtures say so.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of every pytest run; they only say what the fixtures use."""
+    """Options of every pytest run; they only affect the fixtures."""
     group = parser.getgroup("testbed", "optical testbed: drivers and emulated labs")
     group.addoption("--testbed-driver", metavar="NAME", default=None, help="driver of the fixtures device and emulated_lab")
     group.addoption("--testbed-hosts", metavar="N", type=int, default=0, help="hosts of the emulated lab (needs root); default 0")
     parser.addini("testbed_driver", "driver of the fixtures device and emulated_lab", default="polatis-scpi")
-    parser.addini("testbed_emulator", "command that serves an emulator of one's own; {port} stands for the TCP port", default="")
+    parser.addini("testbed_emulator", "command that runs your own emulator; {port} is replaced by the TCP port", default="")
     parser.addini("testbed_address", "address of the device behind testbed_emulator", default="tcp://127.0.0.1:{port}")
 
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def testbed_labs() -> Iterator[Callable[[str, int], Lab]]:
-    """Labs by driver and number of hosts, each started when first asked for and stopped at the end of the session."""
+    """Labs by driver and number of hosts, each started at its first use and stopped at the end of the session."""
     _check_packages()
     from conformance.private import Labs
 
@@ -61,9 +61,9 @@ def testbed(emulated_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Comm
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """The driver, opened in front of its emulator; closed, and the emulator as it was, afterwards.
+    """The driver, connected to its emulator; afterwards it is closed and the emulator is reset.
 
-    Its questions are coroutines, for an event loop of the test's own or for `device.run`.
+    Its methods are coroutines, for an event loop of the test or for `device.run`.
     """
     _check_packages()
     from conformance.device import own_emulator, private
@@ -81,14 +81,14 @@ def device(request: pytest.FixtureRequest) -> Iterator[Opened]:
 
 @pytest.fixture
 def fault(device: Opened) -> Iterator[Callable[..., int]]:
-    """`fault("drop-after", on="write", count=1)` arms a fault of the device; all are lifted after the test."""
+    """`fault("drop-after", on="write", count=1)` arms a fault of the device; all are removed after the test."""
     truth = device.truth
     yield truth.fault
     truth.mend()
 
 
 def _check_packages() -> None:
-    """End the test where a package of somebody else's has the name of one of ours and comes first on sys.path."""
+    """Fail the test if another package hides one of this project on sys.path."""
     import optical_testbed
 
     if hidden := optical_testbed.shadowed():
@@ -98,7 +98,7 @@ def _check_packages() -> None:
 
 
 def _wanted(request: pytest.FixtureRequest) -> tuple[str, int]:
-    """Driver and hosts: the mark of the test, else the option, else the configuration file."""
+    """Driver and number of hosts: from the marker of the test, the option, or the configuration file."""
     mark = request.node.get_closest_marker("testbed")
     given: dict[str, Any] = dict(mark.kwargs) if mark else {}
     if mark and mark.args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -162,17 +163,17 @@ def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
                 signal.signal(number, handler)
 
 
-def _check(call: Call, wanted: Wanted, others: Mapping[str, str]) -> None:
-    """Raises: Usage - options that contradict each other, or do not apply to the method. others: hosts taken, and by which plan."""
+def _check(call: Call, wanted: Wanted) -> None:
+    """Raises: Usage - options that contradict each other, or do not apply to the method."""
     from orchestrator.plan.design.electrical import KINDS
 
     if wanted.rules != "paper" and wanted.method != "topoopt":
         raise Usage(f"{call.verb}: --rules applies to topoopt only", hint=f"testbed design topoopt --rules {wanted.rules}")
     if wanted.domain != DOMAIN and wanted.method != "rail-only":
         raise Usage(f"{call.verb}: --domain applies to rail-only only", hint="testbed design rail-only --domain 4")
-    if both := [host for host in wanted.hosts if host in others]:
+    if both := [host for host in wanted.hosts if host in wanted.taken]:
         raise Usage(
-            f"{call.verb}: --hosts {both[0]} contradicts --beside {others[both[0]]}, which uses that host",
+            f"{call.verb}: --hosts {both[0]} contradicts --beside {wanted.taken[both[0]]}, which uses that host",
             hint="leave --hosts out, or name hosts that are free",
         )
     if wanted.method in KINDS:
@@ -197,6 +198,78 @@ def _other(path: Path, lab: Lab) -> Plan:
 
 
 app = typer.Typer(name="design", help="Design a topology for a job.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:
+    """The plan as `--out` has it, which is written unless `up` would refuse it. Raises: Usage - it cannot be; BadFile - refused."""
+    import json
+
+    from orchestrator.plan.design.document import document
+    from orchestrator.plan.design.placement import apart
+    from orchestrator.plan.reader import read_plan
+
+    plan = document(found, name)
+    plan["name"] = name or apart(plan["name"], [other.name for other in others.values()])
+    plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in others.values() if other.job))
+    text = json.dumps(plan, indent=1) + "\n"
+    read_plan(text, str(out or "plan.json"), lab)
+    if out is not None:
+        write_file(out, text)
+    return plan
+
+
+def _result(
+    call: Call,
+    found: Design,
+    lab: Lab,
+    others: Mapping[str, Plan],
+    plan: dict[str, Any],
+    *,
+    explain: bool,
+    predict: bool,
+    out: Path | None,
+) -> Result:
+    import shlex
+
+    from orchestrator.cli import designtext
+    from orchestrator.cli.explaining import explained
+    from orchestrator.plan.design.placement import owner_for, shared
+
+    data = {"plan": plan, **designtext.data(found)}
+    switches = [name for name, _ in found.found.segments]
+    if both := shared(lab, found.hosts, switches, others):
+        data["shared"] = [{"plan": path, "segment": over} for path, over in both]
+        for path, over in both:
+            call.note(f"{path} also uses {over}; the prediction does not account for its shared uplinks")
+    said = explained(found, lab) if explain else []
+    data |= {"routing": said} if explain else {}
+    rates = [lab.segments[switch].link_mbps for switch in switches]
+    text = designtext.text(found, plan["name"], routing=said, predict=predict, ports_mbps=rates)
+    as_other = f" --as {owner_for(plan['name'], [other.name for other in others.values()])}" if others else ""
+    where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
+    hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}{as_other}"
+    if found.stopped:
+        words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
+        return Result(data, text, "E-INTERRUPTED", 130, words, hint, ok=False)
+    return Result(data, text, hint=hint)
+
+
+def _with_files(result: Result, found: Design, lab: Lab, plan: Mapping[str, Any], svg: Path | None, export: Path | None) -> Result:
+    """Write what --svg and --export ask for, and add it to the result. Raises: Usage - it cannot be written."""
+    data, lines = dict(result.data), []
+    if svg is not None:
+        from orchestrator.plan.design.export import picture
+
+        write_file(svg, picture(found, lab, plan["name"]))
+        data["svg"] = str(svg)
+    if export is not None:
+        try:
+            written, refused = exported(found, lab, export)
+        except OSError as error:
+            raise Usage(f"{export}: {error.strerror}", hint="choose a directory that can be written") from error
+        data |= {"exported": [*written], "not_exported": [*refused]}
+        lines = [f"  exported   {len(written)} files to {export}", *(f"             not {line}" for line in refused)]
+    return replace(result, data=data, text="\n".join([*lines, result.text]))
 
 
 def _method(method: str, short: str) -> None:
@@ -238,14 +311,7 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
         svg: Svg = None,
         export: Export = None,
     ) -> Result:
-        import json
-        import shlex
-
-        from orchestrator.cli import designtext
-        from orchestrator.cli.explaining import explained
-        from orchestrator.plan.design.document import document
-        from orchestrator.plan.design.placement import apart, owner_for, shared, taken
-        from orchestrator.plan.reader import read_plan
+        from orchestrator.plan.design.placement import taken
         from orchestrator.session import load_lab
         from planner.backend import BACKENDS
         from planner.methods import Wanted
@@ -275,47 +341,11 @@ testbed design {method} -w other.yaml --beside plan.json -o other.json   a secon
             patience=patience,
             segments=tuple(segment or ()),
         )
-        _check(call, wanted, taken(there))
+        _check(call, wanted)
         found = _found(call, at, wanted, workload)
-        others = [other.name for other in there.values()]
-        plan = document(found, name)
-        plan["name"] = name or apart(plan["name"], others)
-        plan["job"]["name"] = apart(plan["job"]["name"], (other.job.name for other in there.values() if other.job))
-        text = json.dumps(plan, indent=1) + "\n"
-        read_plan(text, str(out or "plan.json"), at)  # nothing is written that `up` would refuse
-        data = {"plan": plan, **designtext.data(found)}
-        over_switches = [name for name, _ in found.found.segments]
-        if both := shared(at, found.hosts, over_switches, there):
-            data["shared"] = [{"plan": path, "segment": over} for path, over in both]
-            for path, over in both:
-                call.note(f"{path} also uses {over}; the prediction does not account for its shared uplinks")
-        said = explained(found, at) if explain else []
-        data |= {"routing": said} if explain else {}
-        rates = [at.segments[switch].link_mbps for switch in over_switches]
-        lines = [designtext.text(found, plan["name"], routing=said, predict=predict, ports_mbps=rates)]
-        if out is not None:
-            write_file(out, text)
-        if svg is not None or export is not None:
-            from orchestrator.plan.design import export as exporting
-
-            if svg is not None:
-                write_file(svg, exporting.picture(found, at, plan["name"]))
-                data["svg"] = str(svg)
-            if export is not None:
-                try:
-                    written, refused = exported(found, at, export)
-                except OSError as error:
-                    raise Usage(f"{export}: {error.strerror}", hint="choose a directory that can be written") from error
-                data |= {"exported": written, "not_exported": refused}
-                lines.insert(0, f"  exported   {len(written)} files to {export}")
-                lines[1:1] = [f"             not {line}" for line in refused]
-        as_other = f" --as {owner_for(plan['name'], others)}" if beside else ""
-        where = f" --inventory {shlex.quote(call.inventory)}" if call.inventory else ""
-        hint = "" if out is None else f"testbed up{where} --topology {shlex.quote(str(out))}{as_other}"
-        if found.stopped:
-            words = "the search was stopped; this is the best so far" + ("" if out is None else f", and so is {out}")
-            return Result(data, "\n".join(lines), "E-INTERRUPTED", 130, words, hint, ok=False)
-        return Result(data, "\n".join(lines), hint=hint)
+        plan = _document(found, at, there, name, out)
+        result = _result(call, found, at, there, plan, explain=explain, predict=predict, out=out)
+        return _with_files(result, found, at, plan, svg, export)
 
 
 for _name, _short in SHORT.items():

@@ -57,7 +57,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_without_an_influxdb_everything_that_needs_none_works(typed: Typed) -> None:
     fill(typed.runs / "r", 3)
-    assert "1 run," in typed("status") and "none wanted" in typed("status")
+    assert "1 run," in typed("status") and "none configured" in typed("status")
     assert "No InfluxDB is configured" in typed("start", code=2)
     assert "Nothing was running for this setting" in typed("stop")
     assert "--to URL" in typed("replay", "r", code=2)

@@ -151,7 +151,7 @@ def test_a_failure_keeps_what_was_measured_leaves_the_lab_as_promised_and_can_be
     engine.fail[5] = RolledBack("ocs1: no answer")
     body = compare(typed, *PLANS, "--repeats", 1, code=6)
     name = body["message"].splitlines()[1].split(":")[0]
-    assert f"{name}: 1 of 2 measurements are kept; the lab was left as it was before: nothing is up" in body["message"]
+    assert f"{name}: 1 of 2 measurements are saved; the lab was left as it was before: nothing is up" in body["message"]
     assert f"testbed compare --resume {name}" in body["hint"]
     kept = json.loads((engine.lab.settings.state_dir / "campaigns" / name / "campaign.json").read_text())
     assert [(slot["state"], slot.get("error", "")) for slot in kept["slots"]] == [("done", ""), ("failed", "ocs1: no answer")]
@@ -226,7 +226,7 @@ def test_bad_words_are_refused(typed: Typed, engine: Engine) -> None:
     assert "two plans are required" in typed("compare", PLANS[0]).err
     assert "the job ends after 300 iterations" in typed("compare", *PLANS, "--iterations", 300).err
     assert "there is no comparison 'x'" in typed("compare", "--resume", "x").err
-    assert "name nothing else" in typed("compare", *PLANS, "--resume", "x").err
+    assert "give no plans and no --job" in typed("compare", *PLANS, "--resume", "x").err
     assert "--within" in typed("compare", *PLANS, "--within", "soon").err
     assert not engine.said
 
