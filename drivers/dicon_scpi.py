@@ -54,7 +54,7 @@ class DiconScpi(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         pace = float(config.options.get("pace_s", "0"))
-        self._session = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
+        self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
         self._window = int(config.options.get("window", "1" if pace else str(WINDOW)))
         if self._window < 1 or (pace and self._window > 1):
             raise ValueError(f"window {self._window}: at least 1, and 1 with pace_s")
@@ -77,10 +77,6 @@ class DiconScpi(PairSwitch):
         async with self._turn:
             (saves,) = await self._session.ask("WEN?", partial(scpi.parse_integers, count=1))
         return "AUTOSAVE" if saves else "OFF"
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _size(self) -> Pair:
         inputs, outputs = await self._session.ask("X1 DIM?", partial(scpi.parse_integers, count=2))

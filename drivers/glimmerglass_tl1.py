@@ -30,7 +30,7 @@ from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
 from drivers.watch import late_s, patience_option, watch
 from drivers.wire import tl1
-from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
+from optics import Change, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
 from optics.plain import printable
 
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
@@ -122,7 +122,7 @@ class GlimmerglassTl1(PairSwitch):
         if not 1 <= self._bulk <= 320:
             raise ValueError(f"bulk {self._bulk}: from 1 to 320")
         self._user = config.username
-        self._session = Tl1Session(
+        self._session: Tl1Session = Tl1Session(
             open_link(config.address, config.timeout_s, config.name),
             config.username,
             config.password,
@@ -134,7 +134,7 @@ class GlimmerglassTl1(PairSwitch):
     def holders(self) -> Mapping[Setting, str]:
         """Circuits in fault although light enters."""
         idle = {row.pair: row.words for row in self._table if row.connected and not row.stands}
-        return {next(iter(self._settings([pair]))): printable(words, keep="") for pair, words in idle.items()}
+        return {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -172,10 +172,6 @@ class GlimmerglassTl1(PairSwitch):
         except Garbled as error:
             raise Garbled(f"{self.name}: power: {error}") from error
         return found
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """As every switch of pairs; then delete what was made and does not work, and say why."""
@@ -232,9 +228,6 @@ class GlimmerglassTl1(PairSwitch):
         if free:
             await self._change("ent-crs-fiber", free, marks)
 
-    async def _drain(self) -> list[str]:
-        return []  # every command has its own answer
-
     def _ours(self, pairs: list[Pair], marks: Marks[Pair]) -> list[Pair]:
         """Those whose ports no other user has locked; the others get the holder's name."""
         locks = {port: row.locked_by for row in self._table if row.locked_by is not None for port in row.pair if port}
@@ -248,29 +241,14 @@ class GlimmerglassTl1(PairSwitch):
         return free
 
     async def _change(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send lists; of a denied list, which may be done in part, what is missing a settling time later goes one by one."""
         for at in range(0, len(pairs), self._bulk):
             part = pairs[at : at + self._bulk]
-            if not (words := await self._command(verb, part, marks)):
-                continue
-            if len(part) == 1:
-                marks.words[part[0]] = words
-                continue
-            making = verb.startswith("ent")
+            await self._in_lists(verb == "ent-crs-fiber", part, marks, lambda pairs: self._command(verb, pairs, marks), self._held)
 
-            def missing(part: list[Pair] = part, making: bool = making) -> list[Pair]:
-                held = {row.pair for row in self._table if row.connected}
-                return [pair for pair in part if (pair in held) != making]
-
-            await watch(
-                self._read,
-                lambda _, missing=missing: not missing(),  # type: ignore[misc]
-                expected_s=self.traits.settle_s,
-                patience_s=late_s(self.traits),
-            )
-            for pair in missing():
-                if words := await self._command(verb, [pair], marks):
-                    marks.words[pair] = words
+    async def _held(self) -> frozenset[Pair]:
+        """What holds ports, whether it is steady or not."""
+        await self._read()
+        return frozenset(row.pair for row in self._table if row.connected)
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
         """Send one command for `pairs`; return its refusal, empty where there is none."""
@@ -279,9 +257,5 @@ class GlimmerglassTl1(PairSwitch):
         (words,) = await self._session.refusals([Command(verb, ",".join(sides))])
         return words
 
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two port numbers, None when a label is not one (and must not reach a command line)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        labels = setting.ingress.label, setting.egress.label
-        return (int(labels[0]), int(labels[1])) if all(map(_LABEL.fullmatch, labels)) else None
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        return (int(ingress), int(egress)) if _LABEL.fullmatch(ingress) and _LABEL.fullmatch(egress) else None

@@ -14,20 +14,19 @@ How circuits are written:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.link.http import Answer
 from drivers.rounds import Marks
 from drivers.session.pairs import port_number
+from drivers.session.polatis_yang import PolatisYang, Voa
 from drivers.session.rest import OPTIONS, RestSession, open_http
-from drivers.session.voa import Voa, VoaSwitch
-from drivers.watch import patience_option
 from drivers.wire import polatis, rest
-from drivers.wire.polatis import PATIENCE_S, Pair
+from drivers.wire.polatis import Pair
 from drivers.wire.rest import Json
-from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
+from optics import Dbm, DeviceConfig, Garbled, Identity, Refused, Traits
 
 JSON = {"Accept": "application/yang-data+json"}
 MAP = "/data/optical-switch:cross-connects"
@@ -37,22 +36,14 @@ RETRIES = 3
 """Times a refused precondition (412) is answered by reading again before the change is given up."""
 
 
-class PolatisRestconf(VoaSwitch):
-    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+class PolatisRestconf(PolatisYang):
+    """A Polatis switch over RESTCONF."""
 
-    # H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
-    # unless its boot mode says otherwise.
-    _configured = True
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
+        **PolatisYang.OPTIONS,
         "bulk_from": "change this many circuits or more by one PUT of the whole map under If-Match; default 0, never",
         **OPTIONS,
-        "patience_s": patience_option(PATIENCE_S),
     }
-    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, RESTCONF",
         ("http", "https"),
@@ -72,11 +63,8 @@ class PolatisRestconf(VoaSwitch):
         super().__init__(config, traits)
         link = open_http(config)
         self._api = "" if link.prefix.endswith("/api") else "/api"
-        self._session = RestSession(link)
+        self._session: RestSession = RestSession(link)
         self._bulk_from = int(config.options.get("bulk_from", "0"))
-        self._size = config.options.get("size", "")
-        if self._size:
-            polatis.size(self._size)
         self._tag = ""
         self._voa = VOA[0]
         self._seen: frozenset[Pair] = frozenset()
@@ -85,48 +73,27 @@ class PolatisRestconf(VoaSwitch):
         def parse(answer: Answer) -> Identity:
             said = rest.mapping(_body(answer), "the answer")
             found = rest.mapping(said.get("optical-switch:product-information", said), "product-information")
-            model = rest.text(found, "model-name")
-            enter, leave = polatis.size(self._size or model)
-            ports = [str(n) for n in range(1, enter + leave + 1)]
-            serial, firmware = rest.text(found, "serial-number"), rest.text(found, "software-version")
-            return Identity(rest.text(found, "manufacturer"), model, serial, firmware, tuple(ports[:enter]), tuple(ports[enter:]))
+            keys = ("manufacturer", "model-name", "serial-number", "software-version")
+            vendor, model, serial, firmware = (rest.text(found, key) for key in keys)
+            return self._identity(vendor, model, serial, firmware)
 
         async with self._turn:
             return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
 
-    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = self._numbers(ports)
-        async with self._turn:
-            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
-
-    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
-            return await self._port_states(self._numbers(ports))
-
-    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        """As the protocol says. Each port's whole row is written back with only its `status` changed."""
-        wanted = self._own(ports)
-        async with self._turn:
-            rows = await self._ports("optical-switch:port-config")
-            for n in sorted(wanted):
-                if n not in rows:
-                    raise Refused(f"{self.name}: port {n} has no port-config")
-                prefix = "PC_" if rest.text(rows[n], "status").startswith("PC_") else ""
-                row = {**rows[n], "status": f"{prefix}{'ENABLED' if enabled else 'DISABLED'}"}
-                row.pop("peer-port", None)  # state, not configuration
-                await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
-            return await self._port_states(wanted)
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
+    async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
+        """Write each port's whole row back with only its `status` changed."""
+        rows = await self._ports("optical-switch:port-config")
+        for n in numbers:
+            if n not in rows:
+                raise Refused(f"{self.name}: port {n} has no port-config")
+            prefix = "PC_" if rest.text(rows[n], "status").startswith("PC_") else ""
+            row = {**rows[n], "status": f"{prefix}{'ENABLED' if enabled else 'DISABLED'}"}
+            row.pop("peer-port", None)  # state, not configuration
+            await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
 
     async def _read(self) -> frozenset[Pair]:
         self._seen, self._tag = await self._session.ask(f"{self._api}{MAP}", _parse_map, headers=JSON)
         return self._seen
-
-    async def _drain(self) -> list[str]:
-        return []  # errors come with the answers
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         if self._in_bulk(pairs):
@@ -238,14 +205,12 @@ class PolatisRestconf(VoaSwitch):
                 row |= {"atten-level": polatis.level(voa.level), "reference-port": voa.reference}
             await self._put(f"{self._voa}/port={n}", {f"{self._voa.partition(':')[0]}:port": [row]})
 
-    async def _levels(self) -> dict[int, float]:
+    async def _meters(self) -> dict[int, Dbm]:
         rows = await self._ports("optical-switch:opm-power")
-        found = {n: rest.number(row, "power") for n, row in rows.items() if "power" in row}
-        return {n: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+        return {n: float(rest.number(row, "power")) for n, row in rows.items() if "power" in row}
 
-    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
-        rows = await self._ports("optical-switch:port-config")
-        return {port: polatis.port_state(rest.text(rows[n], "status")) for n, port in wanted.items() if n in rows}
+    async def _states(self) -> dict[int, str]:
+        return {n: rest.text(row, "status") for n, row in (await self._ports("optical-switch:port-config")).items()}
 
 
 def _voa(row: Mapping[str, Json]) -> Voa:

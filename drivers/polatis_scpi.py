@@ -18,13 +18,11 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
-from drivers.watch import late_s, patience_option, watch
+from drivers.watch import patience_option
 from drivers.wire import scpi
-from drivers.wire.polatis import PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
-FLOOR_DBM = -60.0
-"""What a meter without light answers (Polatis NETCONF test fixtures)."""
 PORTS_PER_QUERY = 256  # user notes of the manual
 QUEUE_LENGTH = 64  # an error queue that never empties is not one
 
@@ -61,7 +59,7 @@ class PolatisScpi(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = ScpiSession(
+        self._session: ScpiSession = ScpiSession(
             open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
         )
         self._metered: bool | None = None
@@ -125,38 +123,11 @@ class PolatisScpi(PairSwitch):
             found.update((wanted[n], state) for n, state in zip(part, states, strict=True))
         return found
 
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._write("sub", pairs, marks)
+        await self._in_lists(False, pairs, marks, lambda part: self._command("sub", part, marks))
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._write("add", pairs, marks)
-
-    async def _write(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send one command for all `pairs`; where the device objects, find out to which of them.
-
-        The device may do all, some or none of a refused list. What is missing a settling time later is sent one by one, so that
-        each pair gets its own words and a good pair does not fail for a bad one.
-        """
-        errors = await self._command(verb, pairs, marks)
-        if not errors:
-            return
-        if len(pairs) == 1:
-            marks.words[pairs[0]] = errors
-            return
-        adding = verb == "add"
-        last = await watch(
-            self._read,
-            lambda seen: all((pair in seen) == adding for pair in pairs),
-            expected_s=self.traits.settle_s,
-            patience_s=late_s(self.traits),
-        )
-        for pair in pairs:
-            if (pair in last.report) != adding and (errors := await self._command(verb, [pair], marks)):
-                marks.words[pair] = errors
+        await self._in_lists(True, pairs, marks, lambda part: self._command("add", part, marks))
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
         """Send a set command with the question for its errors; return them, empty when there are none."""

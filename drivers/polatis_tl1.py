@@ -23,13 +23,11 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch, port_number
 from drivers.session.tl1 import Command, Tl1Session, session_options
-from drivers.watch import patience_option, soon_s, watch
+from drivers.watch import patience_option
 from drivers.wire import tl1
-from drivers.wire.polatis import PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S
 from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
-FLOOR_DBM = -60.0
-"""What a meter without light answers (Polatis NETCONF test fixtures)."""
 PORTS_PER_LIST = 64  # keeps a command under 300 bytes; no source gives a limit
 SHUTTERS = {"open": PortState.ENABLED, "closed": PortState.DISABLED, "close": PortState.DISABLED}
 """`open` is CODE, `closed` assumed; any other word but "fail..." is not understood."""
@@ -70,7 +68,7 @@ class PolatisTl1(PairSwitch):
         timeout = config.options.get("idle_timeout", "")
         if not re.fullmatch(r"[0-9]{0,6}", timeout):
             raise ValueError(f"idle_timeout {timeout!r}: a whole number")
-        self._session = Tl1Session(
+        self._session: Tl1Session = Tl1Session(
             open_link(config.address, config.timeout_s, config.name),
             config.username,
             config.password,
@@ -110,14 +108,7 @@ class PolatisTl1(PairSwitch):
         async with self._turn:
             for _, text in tl1.port_lists(numbers, PORTS_PER_LIST):
                 await self._session.ask(_command("RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER", text))
-            aim = PortState.ENABLED if enabled else PortState.DISABLED
-            seen = await watch(
-                lambda: self._shutters(wanted),
-                lambda states: all(states.get(port) is aim for port in wanted),
-                expected_s=self.traits.settle_s,
-                patience_s=soon_s(self.traits, self._patience_s),
-            )
-            return seen.report
+            return await self._watch_ports(wanted, self._shutters, enabled)
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         async with self._turn:
@@ -163,10 +154,6 @@ class PolatisTl1(PairSwitch):
     def _loss_of(self, pair: Pair) -> Db:
         return self._losses.get(pair, self.traits.insertion_loss_db)
 
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _read(self) -> frozenset[Pair]:
         pairs: set[Pair] = set()
         for text in await self._text(_ask("RTRV-PATCH")):
@@ -184,9 +171,6 @@ class PolatisTl1(PairSwitch):
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._each("ENT-PATCH", {pair: f"{pair[0]},{pair[1]}" for pair in pairs}, marks)
-
-    async def _drain(self) -> list[str]:
-        return []  # every command has its own answer
 
     async def _each(self, verb: str, aids: Mapping[Pair, str], marks: Marks[Pair]) -> None:
         """One command for each pair, so that each has its own answer; several are under way at once."""
