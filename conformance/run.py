@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from conformance.capability import CAPABILITIES
-from conformance.check import Check, Effect, NotTried, all_checks
+from conformance.check import Check, Effect, all_checks
+from conformance.outcome import NotTried
 from conformance.subject import Subject
 from drivers.registry import driver_class, evidence
 from optics import DeviceConfig, TestbedError

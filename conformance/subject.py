@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from conformance.check import Failed, NotTried, want
+from conformance.outcome import Failed, NotTried, want
 from conformance.truth import Lit, Truth
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, open_device

@@ -23,7 +23,8 @@ from emulators.fabric.doors import listen
 from emulators.fabric.linux import leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
-from emulators.lab import Doors, build_devices, logins, serve, take_priority
+from emulators.lab import Doors, build_devices, logins
+from emulators.serve import serve, take_priority
 from emulators.transports.pty import Line
 
 START_DEADLINE_S = 60.0

@@ -21,16 +21,13 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from emulators.fabric import linux
+from emulators.fabric.build import Host
 from emulators.fabric.doors import listen
 from emulators.fabric.glass import HostPort
+from emulators.lab import Lab
 from emulators.server import DeviceServer
-
-if TYPE_CHECKING:
-    from emulators.fabric.build import Host
-    from emulators.lab import Lab
 
 Words = dict[str, object]
 Request = Mapping[str, object]

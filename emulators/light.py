@@ -15,7 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict
 
 Pair: TypeAlias = tuple[str, str]
 """(ingress label, egress label)."""
@@ -102,6 +102,17 @@ def fibre_loss_db(length_m: float, loss_db: float | None) -> float:
 def coupler_loss_db(fibres: int) -> float:
     """Return what a passive coupler that joins so many fibres takes from each: physics, 10 log10 N."""
     return 10.0 * math.log10(fibres)
+
+
+class Figures(TypedDict, total=False):
+    """What an Optic may be told of its family, by the names of its arguments."""
+
+    bulk_settle_s: float | None
+    dark_dbm: float
+    floor_dbm: float
+    los_dbm: float
+    mean_loss_db: float
+    max_loss_db: float
 
 
 class Optic:

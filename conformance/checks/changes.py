@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from conformance.check import Failed, NotTried, check, want
+from conformance.check import check
+from conformance.outcome import Failed, NotTried, want
 from conformance.subject import Subject, failed_exactly
 from conformance.truth import Lit
 from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute

@@ -7,7 +7,8 @@ import tempfile
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from conformance.check import Effect, NotTried, check, want
+from conformance.check import Effect, check
+from conformance.outcome import NotTried, want
 from conformance.strangers import nobody, nonsense
 from conformance.subject import Subject, names_device, refused
 from drivers.api import Attenuator, Persistence, PortControl, PowerMeter

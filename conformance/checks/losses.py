@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from conformance.check import NotTried, check, want
+from conformance.check import check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject
 from drivers.registry import driver_class
 from optics import TimedOut, Unreachable

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from dataclasses import replace
 
-from conformance.check import Effect, NotTried, check, want
+from conformance.check import Effect, check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject, refused
 from drivers.registry import open_device
 

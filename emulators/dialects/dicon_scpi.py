@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.base import Dialect, Session
 from emulators.dialects.scpi import (
     CONFLICT,
     EXECUTION,
@@ -23,16 +23,11 @@ from emulators.dialects.scpi import (
     ScpiError,
     units,
 )
-from emulators.family import Family
+from emulators.family import Family, two_sided
 from emulators.plant import Pair, Plant
 
 OFF = "0"  # REAL: output 0 is off
 WAVES = ("1310", "1550")
-
-
-def two_sided(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of an NxM matrix: 1..N in, 1..M out."""
-    return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(1, egress + 1))
 
 
 class DiconScpi(Dialect[tuple[Pair, ...]]):
@@ -210,12 +205,4 @@ class DiconScpi(Dialect[tuple[Pair, ...]]):
             self._saved = self.plant.pairs()
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, DiconScpi)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("dicon-scpi", ("tcp", "serial"), DiconScpi, two_sided, _preset)
+FAMILY = Family("dicon-scpi", ("tcp", "serial"), DiconScpi, two_sided)

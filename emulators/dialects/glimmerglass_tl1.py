@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer, listed
 from emulators.family import Family
 from emulators.plant import Pair, Plant, Side, Violation
@@ -329,19 +329,10 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, GlimmerglassTl1)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
 FAMILY = Family(
     "glimmerglass-tl1",
     ("tcp",),
     GlimmerglassTl1,
     numbered,
-    _preset,
     settle_s=0.01,  # 2003 article on the System 300: 10 ms
 )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from lxml import etree
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.netconf import NetconfDialect, RpcError
 from emulators.dialects.netconf_data import Schema
 from emulators.dialects.polatis_restconf import plain
@@ -59,6 +59,10 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
             for name, table in self.data.tables.items()
         }
         self._turned = False
+
+    def preset(self, ingress: str, egress: str) -> None:
+        """Make a pair as if it had been there for ever. Raises ValueError."""
+        self.data.preset((ingress, egress))
 
     # ---- the manner
 
@@ -152,12 +156,4 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         return nodes
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisNetconf)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.data.preset((str(row[0]), str(row[1])))
-
-
-FAMILY = Family("polatis-netconf", ("netconf",), PolatisNetconf, numbered, _preset, login=("admin", "root"))
+FAMILY = Family("polatis-netconf", ("netconf",), PolatisNetconf, numbered, login=("admin", "root"))

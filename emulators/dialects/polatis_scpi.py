@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.base import Dialect, Session
 from emulators.dialects.scpi import (
     CONFLICT,
     EXECUTION,
@@ -291,12 +291,4 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         return lists[0]
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisScpi)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("polatis-scpi", ("tcp", "serial"), PolatisScpi, numbered, _preset)
+FAMILY = Family("polatis-scpi", ("tcp", "serial"), PolatisScpi, numbered)

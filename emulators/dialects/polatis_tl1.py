@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.polatis_port import Attenuator, Flap, Monitor, metered, number_of
 from emulators.dialects.polatis_scpi import numbered
 from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer, listed
@@ -352,12 +352,4 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
                 self._turned = True
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisTl1)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, _preset, login=("admin", "root"))
+FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, login=("admin", "root"))

@@ -13,7 +13,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterable
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.sonic_db import Databases, Row, database_command, json_patch, table
 from emulators.family import Family
@@ -354,12 +354,4 @@ def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(f"{n}A" for n in range(1, ingress + 1)), tuple(f"{n}B" for n in range(1, egress + 1))
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[1A, 2B]."""
-    assert isinstance(dialect, SonicOcs)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [1A, 2B]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("sonic-ocs", ("ssh",), SonicOcs, faceplate, _preset, settle_s=SETTLE_S, login=("admin", "admin"))
+FAMILY = Family("sonic-ocs", ("ssh",), SonicOcs, faceplate, settle_s=SETTLE_S, login=("admin", "admin"))
