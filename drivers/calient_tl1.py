@@ -23,10 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from drivers.api import Evidence
-from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.calient import CalientSwitch, Rows
-from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
+from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import patience_option
 from drivers.wire import tl1
 from drivers.wire.calient_rows import Connection, Pair, Work, is_aid, natural, parse
@@ -47,10 +46,8 @@ class CalientTl1(CalientSwitch):
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "group": "group name of the connections made here, how they are told from others'; default TESTBED",
-        "window": "commands under way at once, 1 to ask strictly one by one; default 16",
-        "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+        **OPTIONS,
         "silence": "true to send INH-MSG after the login, against alarms and event messages; default false",
-        "tid": "target identifier of every command, auto for the switch's own name; default none",
         "patience_s": patience_option(),
     }
 
@@ -72,19 +69,10 @@ class CalientTl1(CalientSwitch):
         super().__init__(config, traits, "TESTBED")
         if (silence := config.options.get("silence", "false")) not in ("true", "false"):
             raise ValueError(f"silence {silence!r}: true or false")
-        window, keep_alive_s = session_options(config.options)
         self._sums = True  # whether RTRV-PORT-SUM is known here
         self._old_dump_s = max(config.timeout_s, OLD_DUMP_S / config.time_scale)
         self._dump_s: float | None = None  # silence (s) allowed in a whole table, once the chassis is known
-        self._session: Tl1Session = Tl1Session(
-            open_link(config.address, config.timeout_s, config.name),
-            config.username,
-            config.password,
-            window=window,
-            keep_alive_s=keep_alive_s,
-            tid=config.options.get("tid", ""),
-            opening=[Command("INH-MSG")] if silence == "true" else [],
-        )
+        self._session: Tl1Session = open_tl1(config, opening=[Command("INH-MSG")] if silence == "true" else [])
 
     async def identify(self) -> Identity:
         async with self._turn:

@@ -24,10 +24,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from drivers.api import Evidence
-from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
-from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
+from drivers.session.tl1 import Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import late_s, patience_option, watch
 from drivers.wire import tl1
 from optics import Change, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
@@ -117,18 +116,11 @@ class GlimmerglassTl1(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        _, keep_alive_s = session_options(config.options)
         self._bulk = int(config.options.get("bulk", str(PAIRS_PER_COMMAND)))
         if not 1 <= self._bulk <= 320:
             raise ValueError(f"bulk {self._bulk}: from 1 to 320")
         self._user = config.username
-        self._session: Tl1Session = Tl1Session(
-            open_link(config.address, config.timeout_s, config.name),
-            config.username,
-            config.password,
-            window=1,
-            keep_alive_s=keep_alive_s,
-        )
+        self._session: Tl1Session = open_tl1(config, window=1)
         self._table: tuple[Row, ...] = ()  # as last read
 
     def holders(self) -> Mapping[Setting, str]:

@@ -20,22 +20,17 @@ from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
 from drivers.watch import patience_option
 from drivers.wire import scpi
-from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S, TRAITS
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
 PORTS_PER_QUERY = 256  # user notes of the manual
-QUEUE_LENGTH = 64  # an error queue that never empties is not one
+ERRORS = ":syst:err?"
 
 
 class PolatisScpi(PairSwitch):
     """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
 
-    # H+S data sheet as quoted by the TCD testbed: 50 ms single switching, any number at once, 1.5 dB typical. Dark after power loss
-    # unless `:oxc:boot:mode` says otherwise, hence not latching.
-    # Power meters +-1.0 dB (same notes).
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
+    TRAITS: ClassVar[Traits] = TRAITS
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s), 0.1 for old firmware; default 0",
         "patience_s": patience_option(PATIENCE_S),
@@ -101,8 +96,8 @@ class PolatisScpi(PairSwitch):
             if wanted:
                 await self._drain()
                 command = f":oxc:swit:port:{'enab' if enabled else 'dis'} {scpi.channels(sorted(wanted))}"
-                if errors := await self._say(command):
-                    raise Refused(f'{self.name} refused "{command}": {errors}')
+                if words := await self._session.order(command, ERRORS, scpi.parse_error):
+                    raise Refused(f"{self.name} {words}")
             return await self._port_states(wanted)
 
     async def persistence(self) -> str:
@@ -130,27 +125,13 @@ class PolatisScpi(PairSwitch):
         await self._in_lists(True, pairs, marks, lambda part: self._command("add", part, marks))
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
-        """Send a set command with the question for its errors; return them, empty when there are none."""
+        """Send a set command for `pairs`; return the errors it caused, empty when there are none."""
         lists = f"{scpi.channels(a for a, _ in pairs)},{scpi.channels(b for _, b in pairs)}"
-        command = f":oxc:swit:conn:{verb} {lists}"
         marks.write()
-        errors = await self._say(command)
-        return f'refused "{command}": {errors}' if errors else ""
-
-    async def _say(self, command: str) -> str:
-        """Send an unanswered command and ask for its errors; return them."""
-        first = await self._session.ask(":syst:err?", scpi.parse_error, command=command, again=False)
-        return "; ".join([str(first), *await self._drain()]) if first.code else ""
+        return await self._session.order(f":oxc:swit:conn:{verb} {lists}", ERRORS, scpi.parse_error)
 
     async def _drain(self) -> list[str]:
-        """Empty the error queue and return it: what is in it before a command belongs to somebody else."""
-        errors: list[str] = []
-        for _ in range(QUEUE_LENGTH):
-            error = await self._session.ask(":syst:err?", scpi.parse_error)
-            if not error.code:
-                break
-            errors.append(str(error))
-        return errors
+        return await self._session.drain(ERRORS, scpi.parse_error)
 
     async def _read(self) -> frozenset[Pair]:
         return await self._session.ask(":oxc:swit:conn:stat?", _parse_map)

@@ -19,13 +19,12 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from drivers.api import Evidence
-from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch, port_number
-from drivers.session.tl1 import Command, Tl1Session, session_options
+from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1
 from drivers.watch import patience_option
 from drivers.wire import tl1
-from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S, TRAITS
 from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
 PORTS_PER_LIST = 64  # keeps a command under 300 bytes; no source gives a limit
@@ -39,15 +38,10 @@ MODES = ("NONE", "ABSOLUTE", "RELATIVE", "CONVERGED")
 class PolatisTl1(PairSwitch):
     """A Polatis switch at its TL1 port."""
 
-    # As over SCPI: H+S data sheet quoted by the TCD testbed, 50 ms, 1.5 dB typical, meters +-1.0 dB.
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
+    TRAITS: ClassVar[Traits] = TRAITS
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "window": "commands under way at once, 1 to ask strictly one by one; default 16",
-        "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+        **OPTIONS,
         "idle_timeout": "ED-EQPT TIMEOUT value sent after the login, in the switch's own unit; default none is sent",
-        "tid": "target identifier of every command, auto for the switch's own name; default none",
         "patience_s": patience_option(PATIENCE_S),
     }
     PATIENCE_S: ClassVar[float] = PATIENCE_S
@@ -64,18 +58,11 @@ class PolatisTl1(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        window, keep_alive_s = session_options(config.options)
         timeout = config.options.get("idle_timeout", "")
         if not re.fullmatch(r"[0-9]{0,6}", timeout):
             raise ValueError(f"idle_timeout {timeout!r}: a whole number")
-        self._session: Tl1Session = Tl1Session(
-            open_link(config.address, config.timeout_s, config.name),
-            config.username,
-            config.password,
-            window=window,
-            keep_alive_s=keep_alive_s,
-            tid=config.options.get("tid", ""),
-            opening=[_command("ED-EQPT", "TIMEOUT", "", f"ADMIN={timeout}")] if timeout else [],
+        self._session: Tl1Session = open_tl1(
+            config, opening=[_command("ED-EQPT", "TIMEOUT", "", f"ADMIN={timeout}")] if timeout else []
         )
         self._attenuators: frozenset[int] | None = None
         self._losses: dict[Pair, Db] = {}  # of circuits, as measured with their attenuators open

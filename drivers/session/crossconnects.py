@@ -1,55 +1,24 @@
-"""Cross-connect devices: settings as pairs of the device's own port names, and the frame of `apply` that all of them share."""
+"""Cross-connect devices: settings as pairs of the device's own port names."""
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
-from drivers.api import Ready, at_once
-from drivers.rounds import Marks, in_rounds
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Outcome, Port, Setting, Traits
+from drivers.session.frame import Device
+from optics import Change, CrossConnect, Garbled, Port, Setting
 
 P = TypeVar("P", tuple[str, str], tuple[int, int])
 T = TypeVar("T")
 
 
-class Session(Protocol):
-    """What `close` needs of a link or session."""
-
-    async def close(self) -> None: ...
-
-
-class CrossConnects(ABC, Generic[P]):
-    """A device of cross-connects, one question at a time. A pair is (ingress, egress) in the device's own words.
-
-    A family sets `_session`, and says how a label becomes a port (`_ends`) and what one round of a change does (`_round`).
-    """
-
-    _session: Session
-
-    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
-        self._turn = asyncio.Lock()
-
-    @abstractmethod
-    async def _round(self, change: Change, marks: Marks[P]) -> Outcome:
-        """Read, send what is missing, watch. A lost answer leaves by an exception; the next round begins by reading."""
+class CrossConnects(Device[P]):
+    """A device of cross-connects. A pair is (ingress, egress) in the device's own words; `_ends` says how a label becomes one."""
 
     @abstractmethod
     def _ends(self, ingress: str, egress: str) -> P | None:
         """The two ports of these labels, None when a label is not one (and must not reach a command)."""
-
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[P](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     def _setting(self, pair: P) -> Setting:
         return CrossConnect(Port(self.name, str(pair[0])), Port(self.name, str(pair[1])))

@@ -38,11 +38,7 @@ class Voa:
 class PolatisYang(PairSwitch):
     """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
 
-    # H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
-    # unless its boot mode says otherwise.
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
+    TRAITS: ClassVar[Traits] = polatis.TRAITS
     PATIENCE_S: ClassVar[float] = polatis.PATIENCE_S
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",

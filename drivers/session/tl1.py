@@ -7,14 +7,14 @@ one command into the answer to another: ask such a one question at a time (`wind
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from drivers.link import Dropped, Link
+from drivers.link import Dropped, Link, open_link
 from drivers.link.base import discreet
 from drivers.wire import tl1
-from optics import Garbled, Refused, TestbedError, TimedOut
+from optics import DeviceConfig, Garbled, Refused, TestbedError, TimedOut
 
 NOT_YET = frozenset({"PLNA", "SARB"})
 """Denials that mean "not executed, try later": login not active (also for some 100 ms after ACT-USER: pynt's Calient driver sleeps
@@ -26,6 +26,13 @@ FIRST_WAIT_S = 0.02
 """Waits between tries double: 2.5 s in all."""
 KEEP_ALIVE_S = 30.0
 """MonALISA asks after 60 s of idleness, "otherwise the connection will be lost"; half of that leaves room for a slow answer."""
+
+
+OPTIONS = {
+    "window": "commands under way at once, 1 to ask strictly one by one; default 16",
+    "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+    "tid": "target identifier of every command, auto for the switch's own name; default none",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +58,24 @@ def retrieve(verb: str, aid: str = "", *blocks: str) -> Command:
     return Command(verb, aid, blocks, again=True)
 
 
-def session_options(options: Mapping[str, str], *, window: int = 16) -> tuple[int, float]:
-    """The options `window` and `keep_alive_s` (s), which every TL1 driver has.
-
-    Raises: ValueError - not numbers, or a window below 1.
-    """
-    found, keep_alive_s = int(options.get("window", str(window))), float(options.get("keep_alive_s", KEEP_ALIVE_S))
-    if found < 1:
-        raise ValueError(f"window {found}: at least 1")
-    return found, keep_alive_s
-
-
 def _denial(reply: tl1.Reply | None) -> str:
     return "" if reply is None or reply.completed else reply.error
+
+
+def open_tl1(config: DeviceConfig, *, opening: Sequence[Command] = (), window: int = 16) -> Tl1Session:
+    """The session with a TL1 device of the inventory. Raises: ValueError - an option that is no number, or a window below 1."""
+    window = int(config.options.get("window", str(window)))
+    if window < 1:
+        raise ValueError(f"window {window}: at least 1")
+    return Tl1Session(
+        open_link(config.address, config.timeout_s, config.name),
+        config.username,
+        config.password,
+        window=window,
+        keep_alive_s=float(config.options.get("keep_alive_s", KEEP_ALIVE_S)),
+        tid=config.options.get("tid", ""),
+        opening=opening,
+    )
 
 
 class Tl1Session:
