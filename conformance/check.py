@@ -38,13 +38,13 @@ class Check:
 
 PARTS = ("identity", "changes", "losses", "lies", "waiting", "sessions", "abilities", "spectrum")
 CHECKS: dict[str, Check] = {}
-"""All checks by name, in the order they run: those that only read stand first."""
+"""All checks by name, in the order they run: those that only read come first."""
 
 
 def check(
     sentence: str, capability: str, *, effect: Effect = Effect.MOVES, truth: bool = True, ports: int = 6
 ) -> Callable[[Body], Body]:
-    """Enter the function into the list; its name, with hyphens, is the check's."""
+    """Register the function; its name, with hyphens, is the name of the check."""
 
     def enter(body: Body) -> Body:
         name = getattr(body, "__name__", "").replace("_", "-")

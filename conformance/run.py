@@ -189,7 +189,7 @@ async def run_many(
 
 
 def imagined(driver: str, login: tuple[str, str] = ("", "")) -> Subject:
-    """A subject nobody asks anything: what its driver declares is known without a device. Raises: BadFile."""
+    """A subject that is never asked: what its driver declares is known without a device. Raises: BadFile."""
     scheme = evidence(driver).schemes[0]
     address = "serial:///dev/null" if scheme == "serial" else f"{scheme}://127.0.0.1:9"
     return Subject(DeviceConfig(driver, driver, address, *login))

@@ -7,7 +7,7 @@ Decisions on what the public sources leave open:
 - `settled_ns` is the first answer in which every wanted row says IS, IS, OK.
 - Several commands go out in one write (at most `window`) where none depends on another: all CANC, then all DLT, all ENT, all ACT.
   Their answers find them by tag. Mirrors move in parallel, so this keeps the dark time at one switching time.
-- Connections are entered under a group of our own, so that a leftover of ours can be told from somebody else's reservation.
+- Connections are entered under a group of our own, to tell a leftover of ours from another client's reservation.
 - Power is asked with RTRV-PORT-SUM (S-series); a switch that denies it is asked with the PXC's rtrv-det-eqpt.
 - A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the change come up. One that is under
   way is waited for, whatever was refused about it; before a rollback the table is read once more.
@@ -160,7 +160,7 @@ class CalientTl1(CalientSwitch):
         for verb, connection in orders:
             try:
                 commands.append(((verb, connection), _command(verb, connection)))
-            except ValueError as error:  # a quote in somebody's name for it, say
+            except ValueError as error:  # a quote in its name, for example
                 denied.append((verb, connection))
                 words = f"connection {connection.name!r} of group {connection.group!r} cannot be named in a command: {error}"
                 marks.words.update(dict.fromkeys(connection.pairs, words))

@@ -36,7 +36,7 @@ class FinisarSerial(Device[Setting]):
     STAGES: ClassVar[int] = 1
     """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it is staged again, whole."""
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "ports": "number of ports besides the common one; default 9",
+        "ports": "number of ports, the common one not counted; default 9",
         "first_mhz": "centre of channel 1 (MHz); default 191350000",
         "patience_s": patience_option(),
     }
@@ -115,7 +115,7 @@ class FinisarSerial(Device[Setting]):
         return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
 
     def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, words: dict[Setting, str]) -> Map:
-        """The whole map to stage: what stays as it is (somebody's forgotten URA is overwritten by it), removals, then additions."""
+        """The whole map to stage: what stays as it is (over any forgotten URA), removals, then additions."""
         staged = dict(seen)
         for channels, entry in todo.values():
             if entry is None:
@@ -125,8 +125,8 @@ class FinisarSerial(Device[Setting]):
                 continue
             if held := [channel for channel in channels if not staged[channel].blocked]:
                 words[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
-            elif beside := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
-                words[setting] = f"channel {beside[0]} beside it does the same: the two would be one; weaken one by 0.1 dB more"
+            elif neighbours := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
+                words[setting] = f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
             else:
                 staged.update(dict.fromkeys(channels, entry))
         return staged

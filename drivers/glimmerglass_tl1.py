@@ -4,7 +4,7 @@ Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by k
 enters, 20001.. light leaves.
 
 Decisions on what the public sources leave open:
-- A row is a circuit that stands when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
+- A row is an established circuit when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
   is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit, but `holders` tells of
   it; one that `apply` made is deleted again and reported with its cause.
 - A circuit may need a while to become steady. What this change entered is waited for, not entered again, and deleted only after
@@ -62,7 +62,7 @@ class Row:
         return self.ingress, self.egress
 
     @property
-    def stands(self) -> bool:
+    def established(self) -> bool:
         dark = self.cause == "input_loss_of_light" or (self.input_dbm is not None and self.input_dbm <= LOSS_OF_SIGNAL_DBM)
         return self.connected and (self.state == "steady" or (self.state == "fault" and dark))
 
@@ -125,7 +125,7 @@ class GlimmerglassTl1(PairSwitch):
 
     def holders(self) -> Mapping[Setting, str]:
         """Circuits in fault although light enters."""
-        idle = {row.pair: row.words for row in self._table if row.connected and not row.stands}
+        idle = {row.pair: row.words for row in self._table if row.connected and not row.established}
         return {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
 
     async def identify(self) -> Identity:
@@ -169,12 +169,12 @@ class GlimmerglassTl1(PairSwitch):
         """As every switch of pairs; then delete what was made and does not work, and say why."""
         outcome = await super()._round(change, marks)
         tried = {pair: s for s in outcome.failed if s in change.add and (pair := self._pair(s))}
-        if not any(row.pair in tried and not row.stands for row in self._table):
+        if not any(row.pair in tried and not row.established for row in self._table):
             return outcome
-        stands = await self._read()  # one last look: what became steady now must stand
-        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in stands}
-        outcome = replace(outcome, observed=self._settings(stands), failed=failed)
-        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.stands}
+        pairs = await self._read()  # one last look: what became steady by now is kept
+        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
+        outcome = replace(outcome, observed=self._settings(pairs), failed=failed)
+        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.established}
         stale = {pair: row for pair, row in stale.items() if pair not in marks.words}  # refused: another's, not ours to delete
         if not stale:
             return outcome
@@ -200,13 +200,13 @@ class GlimmerglassTl1(PairSwitch):
         if len({a for a, _ in held}) < len(set(held)) or len({b for _, b in held}) < len(set(held)):
             raise Garbled(f"{self.name}: connection table: a port in two circuits")
         self._table = rows
-        return frozenset(row.pair for row in rows if row.stands)
+        return frozenset(row.pair for row in rows if row.established)
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._change("dlt-crs-fiber", self._ours(pairs, marks), marks)
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        broken = [row for row in self._table if row.connected and not row.stands]
+        broken = [row for row in self._table if row.connected and not row.established]
         coming = {row.pair for row in broken} & marks.doubtful  # entered by this change before, and not steady yet
         pairs = [pair for pair in pairs if pair not in coming]
         if again := [row.pair for row in broken if row.pair in pairs]:
@@ -227,7 +227,7 @@ class GlimmerglassTl1(PairSwitch):
         for pair in pairs:
             port = next((port for port in pair if port in locks and (locks[port] != self._user or not self._user)), 0)
             if port:
-                marks.words[pair] = f"port {port} is locked by {locks[port] or 'somebody (no name given)'}"
+                marks.words[pair] = f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
             else:
                 free.append(pair)
         return free

@@ -1,7 +1,7 @@
 """Polatis / HUBER+SUHNER switches over NETCONF: `netconf://host:830`.
 
 Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits is called `pairs` in models
-before revision 2017-08-04 and `pair` from then on; the revision stands in the capability of the hello. One edit-config carries any
+before revision 2017-08-04 and `pair` from then on; the hello lists the revision. One edit-config carries any
 number of circuits; where the device refuses it, each is sent alone so that each gets its own words.
 """
 

@@ -4,10 +4,10 @@ Resources and answers as in public clients (devices: port 8008, Basic login, `ap
 
 How circuits are written:
 - One PUT or DELETE of `pair=N` per circuit. A public client's PUT of a pair is XML, so this one's is.
-- A PUT carries `If-None-Match: *`: it creates and never replaces what somebody put there meanwhile (412, and the device is read
+- A PUT carries `If-None-Match: *`: it never replaces what another client put there meanwhile (412, and the device is read
   again). A DELETE carries the ETag last seen of the collection, when there is one, as `If-Match`.
 - POST is never used: a field report has it land in the candidate datastore and vanish after about 5 s.
-- A PUT of the whole collection replaces *everybody's* circuits. It is used only where the option `bulk_from` allows it, the answer
+- A PUT of the whole collection replaces *all* circuits. It is used only where the option `bulk_from` allows it, the answer
   to the read carried an ETag, and then under `If-Match`.
 """
 
@@ -110,7 +110,7 @@ class PolatisRestconf(PolatisYang):
         if self._in_bulk(pairs):
             for _ in range(RETRIES):
                 if any(pair[0] == held[0] or pair[1] == held[1] for pair in pairs for held in self._seen):
-                    break  # somebody came between: pair by pair, each with its own words
+                    break  # another client came between: pair by pair, each with its own words
                 if not await self._replace(self._seen | set(pairs), pairs, marks):
                     return
         for pair in pairs:
@@ -120,7 +120,7 @@ class PolatisRestconf(PolatisYang):
         return bool(self._bulk_from and len(pairs) >= self._bulk_from and self._tag)
 
     async def _replace(self, wanted: frozenset[Pair], changed: list[Pair], marks: Marks[Pair]) -> bool:
-        """Put the whole map; True when somebody changed it meanwhile and it was read anew."""
+        """Put the whole map; True when another client changed it meanwhile and it was read again."""
         rows = [{"ingress": a, "egress": b} for a, b in sorted(wanted)]
         body = json.dumps({"optical-switch:cross-connects": {"pair": rows}}).encode()
         marks.write()
@@ -151,7 +151,7 @@ class PolatisRestconf(PolatisYang):
             if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
                 words = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
                 break
-            if self._tag == refused_tag:  # nobody wrote: this device's tags are not the collection's
+            if self._tag == refused_tag:  # no client wrote: this device's tags are not the collection's
                 self._tag = ""
         if words and not (method == "DELETE" and status == 404):
             marks.words[pair] = words

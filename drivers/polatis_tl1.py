@@ -8,7 +8,7 @@ message exists, so a refusal is whatever is not COMPLD, in the switch's own word
 - Rows may come without their quotes (Quali), so text that is no row is read like one.
 - `MODE=RELATIVE` is taken to hold the output LEVEL dB below the port named by REFS, here the circuit's ingress port: assumed, the
   modes are known by name alone. So LEVEL is the attenuation and the circuit's own loss, which the switch's meters show while the
-  attenuator is open; until they did, the typical loss stands for it. In modes ABSOLUTE and CONVERGED the level is taken for a
+  attenuator is open; until they did, the typical loss is taken. In modes ABSOLUTE and CONVERGED the level is taken for a
   power and not reported as an attenuation.
 """
 
@@ -244,7 +244,7 @@ def _level_words(text: str) -> tuple[str, float | None]:
 
 
 def _command(verb: str, aid: str = "", *blocks: str) -> Command:
-    """As Polatis clients write it: the colon after the tag stands even where nothing follows."""
+    """As Polatis clients write it: the colon after the tag is sent even where nothing follows."""
     return Command(verb, aid, blocks, general="")
 
 

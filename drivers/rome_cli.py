@@ -92,7 +92,7 @@ class RomeCli(Robot[tuple[str, str]]):
         at_ns = time.monotonic_ns()
         self._stalled = False
         seen = await self._look()
-        if any(ports & {*pair} for pair in seen.moving):  # our own request whose answer was lost, or somebody else's
+        if any(ports & {*pair} for pair in seen.moving):  # a request of ours whose answer was lost, or another client's
             at_ns, seen = await self._watch({}, ports, seen, marks)
         marks.words.clear()  # what was said before is about older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:

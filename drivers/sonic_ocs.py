@@ -190,7 +190,7 @@ class SonicOcs(PairSwitch):
         if not left:
             return outcome
         look = await self._look()
-        came = self._settings(left & look.tuned)  # at the last moment: it stands
+        came = self._settings(left & look.tuned)  # at the last moment: it is kept
         left -= look.tuned
         words = {setting: said for setting, said in outcome.failed.items() if setting not in came}
         for pair in sorted(left & look.config):
@@ -256,7 +256,7 @@ class SonicOcs(PairSwitch):
             marks.words[pair] = words
 
     async def _write(self, command: str, marks: Marks[Pair]) -> str:
-        """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so nobody knows what it did."""
+        """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so its effect is unknown."""
         marks.write()
         said, status = await self._configure(command)
         if "succeeded" in said:

@@ -82,7 +82,7 @@ class TelescentCli(Robot[tuple[int, int]]):
                 cells = await self._look()
                 marks.words.clear()
                 gone, new = _wanting(remove, add, cells, marks)
-            # A request for a port that is not free yet might be refused: nobody knows.
+            # A request for a port that is not free yet might be refused: no source says.
             for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                 if plug:
                     await self._connect(pair, cells, marks)

@@ -1,4 +1,4 @@
-"""What there is to say of a family of emulated devices: how each is built, served and wired."""
+"""A family of emulated devices: how each is built, served and wired."""
 
 from __future__ import annotations
 

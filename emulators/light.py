@@ -22,7 +22,7 @@ Pair: TypeAlias = tuple[str, str]
 Band: TypeAlias = tuple[str, str, int, int]
 """(ingress label, egress label, from MHz, to MHz): what a wavelength-selective switch lets through."""
 Lit: TypeAlias = Pair | Band
-"""A way through a device on which light passes now."""
+"""A path through a device on which light passes now."""
 Side: TypeAlias = tuple[str, str]
 """("in" | "out", label): one side of a port."""
 
@@ -81,7 +81,7 @@ class Impairments:
     locked: dict[Side, str] = field(default_factory=dict)  # by whom: neither made nor broken by anybody else
 
     def lock(self, pair: Pair) -> str | None:
-        """Return why nobody else may touch `pair`, None when it is free to all."""
+        """Return why other clients may not touch `pair`, None when it is free."""
         held = next((s for s in (("in", pair[0]), ("out", pair[1])) if s in self.locked), None)
         return f"port {held[1]} locked by {self.locked[held]}" if held else None
 
@@ -162,7 +162,7 @@ class Optic:
     # ---- what the server, the lab and the base dialect ask of every plant
 
     def lit(self, now: float) -> frozenset[Lit]:
-        """Return the ways that bring light from the fibre at the ingress into the fibre at the egress."""
+        """Return the paths that bring light from the fibre at the ingress into the fibre at the egress."""
         raise AssertionError("a plant says itself what is lit")
 
     def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
@@ -278,5 +278,5 @@ def edges_mhz(n: int, m: int) -> tuple[int, int]:
 
 
 def holds(way: Lit, slot: tuple[int, int] | None) -> bool:
-    """Return whether a transmitter's light passes `way` whole. Light of unknown frequency (None) passes no passband."""
+    """Return whether a transmitter's light passes the path `way` whole. Light of unknown frequency (None) passes no passband."""
     return len(way) == 2 or (slot is not None and way[2] <= slot[0] and slot[1] <= way[3])

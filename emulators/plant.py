@@ -1,4 +1,4 @@
-"""What the glass inside a switch does: ports, exclusion, settling, loss, power.
+"""The optics of a cross-connect switch: ports, exclusion, settling, loss, power.
 
 No clock and no socket here: `now` (s, monotonic) is an argument.
 
@@ -65,7 +65,7 @@ class Plant(Optic):
         **figures: Unpack[Figures],
     ) -> None:
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
-        self._circuits: dict[Side, Circuit] = {}  # each circuit stands under both its sides
+        self._circuits: dict[Side, Circuit] = {}  # each circuit under both its sides
         self._pairs: dict[Pair, Circuit] = {}  # the same ones, in the order of their making
         self._settling: list[Circuit] = []
         self._due_s = math.inf  # nothing settles before

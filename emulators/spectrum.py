@@ -1,4 +1,4 @@
-"""What the glass inside a wavelength-selective switch does: passbands, their exclusion, settling, loss, power.
+"""The optics of a wavelength-selective switch: passbands, their exclusion, settling, loss, power.
 
 No clock and no socket here: `now` (s, monotonic) is an argument. A passband takes the light between two frequencies (integer MHz)
 from an ingress to an egress. The light itself is that of every emulated device (light.py).

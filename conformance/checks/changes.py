@@ -84,7 +84,7 @@ async def others_are_untouched(s: Subject) -> None:
     await s.apply(add=first)
     await s.apply(remove=first, add=second)
     await s.shows(others | second)
-    want(s.since(others) == since, "lights nobody spoke of were made anew")
+    want(s.since(others) == since, "lights that the change did not name were made again")
 
 
 @check("a port in use is refused and the rest is made", "refusals", truth=False, ports=9)

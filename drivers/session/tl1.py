@@ -82,7 +82,7 @@ class Tl1Session:
     """Ask one device questions; connects and logs in when needed, again after an idle session was dropped.
 
     window: how many commands may be under way at once. Answers find their command by tag, whatever comes between them.
-    user: without one nobody logs in. tid: target identifier of every command, "auto" for the name the device gives itself in its
+    user: without one there is no login. tid: target identifier of every command, "auto" for the name the device gives itself in its
     answers, empty for the device at the other end. opening: sent after each login; a device may deny them.
     """
 
@@ -164,7 +164,7 @@ class Tl1Session:
         return [reply for reply in replies if reply is not None]
 
     async def _exchange(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[tl1.Reply]:
-        """One write with all `commands`, their answers by tag. A TimedOut names tags that nobody asked under."""
+        """One write with all `commands`, their answers by tag. A TimedOut names tags that no question had."""
         tags = [self._next_tag() for _ in commands]
         data = "".join(
             tl1.command(c.verb, c.aid, tag, *c.blocks, tid=self._tid, general=c.general) + "\n"
@@ -193,7 +193,7 @@ class Tl1Session:
                     else:
                         strange.append(message.ctag)
             heard = self._parser.under_way
-            # Messages that nobody asked for are no sign that an answer will come.
+            # Unsolicited messages are no sign that an answer will come.
             return not missing if not missing or heard > before or len(answers) > came else None
 
         try:
@@ -224,7 +224,7 @@ class Tl1Session:
     async def _start(self) -> None:
         await self._link.open()
         self._parser = tl1.Parser()
-        self._used_at = asyncio.get_running_loop().time()  # idle from now on, also where nobody logs in
+        self._used_at = asyncio.get_running_loop().time()  # idle from now on, also without a login
         if self._auto_tid:
             self._tid = ""  # before the login a device may call itself ( nil )
         await self._log_in()
@@ -248,7 +248,7 @@ class Tl1Session:
         except (TimedOut, Garbled) as error:
             lost = discreet(error, self._password)
         if lost is not None:
-            raise lost  # out here, where the error it stands for is not its context
+            raise lost  # raised here: the original error may show the password
         # A denial with this text is how Calient switches greet a user they still know (Quali cloudshell-L1-calient).
         known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray, *reply.rows))
         self._logged_in = reply.completed or known

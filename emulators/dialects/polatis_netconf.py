@@ -4,7 +4,7 @@ Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability 
 edit-config of pairs (merge; delete with the ingress alone, or of the whole container), <get> of cross-connects, port-config,
 opm-power, voa and product-information with subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab,
 answered <ok/>.
-U: which capabilities there are besides, what errors say, notifications.
+U: which other capabilities there are, what errors say, notifications.
 """
 
 from __future__ import annotations

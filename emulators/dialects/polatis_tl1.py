@@ -3,7 +3,7 @@
 Grades: CODE is the literal of a public client (Quali cloudshell-L1-polatis templates; another public client for login, idle
 timeout, port labels, flaps and attenuators), U unconfirmed. No public capture of a Polatis denial or autonomous message is known:
 every code and text of a DENY is U. Where no source says, the choice is the one that asks most of a driver: one patch per ENT-PATCH,
-no patch shown before it is at rest, `( nil )` as the switch's name until somebody logs in.
+no patch shown before it is at rest, `( nil )` as the switch's name until a user logs in.
 """
 
 from __future__ import annotations

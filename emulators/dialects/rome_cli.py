@@ -41,7 +41,7 @@ class Refusal(Exception):
 class RomeCli(CliDialect[frozenset[Pair]]):
     """One chassis: one gripper, one queue.
 
-    brackets: ports whose label is wrong, and what stands in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
+    brackets: ports whose label is wrong, and what is printed in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
     one, edited by hand: that a chassis is ever labelled so is U.
     logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL). matrix_ports: ports per matrix.
     move_s: one move, None: the plant's settling time; homing_s likewise of the real device, divided by time_scale.
@@ -292,7 +292,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return screen is not None and screen.stage == "shell" and not screen.once
 
     def _invalid(self, job: Job) -> str | None:
-        """Return the ports that stand in the way of a connect, as the robot names them, None when it can be done."""
+        """Return the ports that prevent a connect, as the robot names them, None when it can be done."""
         if not job.connects:
             return None
         locked = self._locked()

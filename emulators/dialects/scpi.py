@@ -44,7 +44,7 @@ def spellings(header: str) -> Iterable[str]:
 
 
 def units(message: str) -> list[str]:
-    """Split a program message at the semicolons that stand outside quotes and parentheses."""
+    """Split a program message at the semicolons outside quotes and parentheses."""
     if '"' not in message and "'" not in message and message.count(";") == 0:
         return [message]
     parts, start, quote, depth = [], 0, "", 0

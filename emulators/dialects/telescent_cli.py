@@ -30,7 +30,7 @@ class TelescentCli(CliDialect[State]):
     """One panel: one gripper, one queue. What a connection uses is allocated and locked until it is unlocked and unallocated.
 
     waits: the prompt comes when the fibre is in its socket, not when the command is accepted. move_s: as Rome.
-    A stalled one stands still until it boots: no command that homes it is public (U).
+    A stalled one does not move until it boots: no command that homes it is public (U).
     unlock_quirk: a port unlocked on one side only cannot be unallocated (CODE: README, "apparent bug in switch/simulator").
     """
 

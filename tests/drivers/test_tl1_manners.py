@@ -284,7 +284,7 @@ def test_a_malformed_glimmerglass_row_is_garbled(row: str) -> None:
     ],
 )
 def test_a_row_stands_when_it_is_steady_or_only_lacks_light(fields: dict[str, str], stands: bool) -> None:
-    assert parse(glimmer(**fields).strip('"')).stands == stands
+    assert parse(glimmer(**fields).strip('"')).established == stands
 
 
 class Glimmerglass:
