@@ -86,7 +86,7 @@ class Line:
 class SerialDoor:
     """One line, one client.
 
-    A conversation begins with the first byte and continues when the client closes the line, which RS-232 does not signal. When the device
+    A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device
     hangs up, the adapter is unplugged: the client gets EIO and opens the path anew; a device that reboots only falls silent.
     Bytes take no time; with the wrong speed nothing is heard on either side.
     """
