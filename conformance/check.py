@@ -6,20 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from conformance.subject import Subject
+from conformance.subject import Subject
 
-Body: TypeAlias = "Callable[[Subject], Awaitable[None]]"
-
-
-class Failed(AssertionError):
-    """The driver, or the device, does not do what was declared; the message says what was wanted and what was seen."""
-
-
-class NotTried(Exception):
-    """This subject gives no opportunity (too few free ports, no login); the message says what is lacking."""
+Body: TypeAlias = Callable[[Subject], Awaitable[None]]
 
 
 class Effect(StrEnum):
@@ -47,13 +38,13 @@ class Check:
 
 PARTS = ("identity", "changes", "losses", "lies", "waiting", "sessions", "abilities", "spectrum")
 CHECKS: dict[str, Check] = {}
-"""All checks by name, in the order they run: those that only read stand first."""
+"""All checks by name, in the order they run: those that only read come first."""
 
 
 def check(
     sentence: str, capability: str, *, effect: Effect = Effect.MOVES, truth: bool = True, ports: int = 6
 ) -> Callable[[Body], Body]:
-    """Enter the function into the list; its name, with hyphens, is the check's."""
+    """Register the function; its name, with hyphens, is the name of the check."""
 
     def enter(body: Body) -> Body:
         name = getattr(body, "__name__", "").replace("_", "-")
@@ -63,12 +54,6 @@ def check(
         return body
 
     return enter
-
-
-def want(holds: object, words: str) -> None:
-    """Go on if `holds`. Raises: Failed - with `words`."""
-    if not holds:
-        raise Failed(words)
 
 
 def all_checks() -> tuple[Check, ...]:

@@ -107,7 +107,7 @@ def private(lab: Lab, driver: str) -> Iterator[Opened]:
 
 @contextmanager
 def own_emulator(driver: str, command: str, address: str) -> Iterator[Opened]:
-    """A device behind somebody's own emulator, started by `command`; `{port}` and `{python}` are filled in.
+    """A device behind an emulator of your own, started by `command`; `{port}` and `{python}` are filled in.
 
     Raises: Missing - it does not answer in time.
     """

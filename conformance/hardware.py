@@ -18,7 +18,7 @@ async def run_on_hardware(
 ) -> Report:
     """Run the checks that need no emulator. `agreed` is awaited, with what comes next in words, before light is moved.
 
-    What stood at the beginning stands at the end, also when a check failed or the run was cut short. Raises: what `agreed` raises,
+    Settings found at the start are restored at the end, also after a failed check or a cut-short run. Raises: what `agreed` raises,
     TestbedError - the device does not even say who it is.
     """
     await subject.look()

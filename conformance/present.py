@@ -80,24 +80,24 @@ def standings(report: Report) -> list[tuple[str, str, str]]:
 
 
 def matrix_row(report: Report) -> tuple[str, ...]:
-    """The driver's row of the support matrix: what this run confirmed, and on what evidence the driver stands."""
-    stands = evidence(report.driver)
+    """The driver's row of the support matrix: what this run confirmed, and the evidence behind the driver."""
+    about = evidence(report.driver)
     core = [name for name, capability in CAPABILITIES.items() if capability.core]
     good = [name for name in core if report.standing(name) is Standing.CONFIRMED]
     lacking = [name for name in core if name not in good]
     kept = f"all {len(core)}" if not lacking else f"{len(good)} of {len(core)}, not: {', '.join(lacking)}"
     able = [name for name in report.declared if not CAPABILITIES[name].core]
     words = [name if report.standing(name) is Standing.CONFIRMED else f"{name} ({report.standing(name)})" for name in able]
-    graded = [(grade, [name for name, given in stands.grades.items() if given == grade]) for grade in GRADES]
+    graded = [(grade, [name for name, given in about.grades.items() if given == grade]) for grade in GRADES]
     proof = "; ".join(f"{grade}: {', '.join(names)}" for grade, names in graded if names)
     return (
-        stands.family,
+        about.family,
         f"`{report.driver}`",
-        ", ".join(stands.schemes),
+        ", ".join(about.schemes),
         kept,
         ", ".join(words) or "-",
         proof or "not stated",
-        ", ".join(stands.hardware) or "never tried",
+        ", ".join(about.hardware) or "never tried",
     )
 
 
@@ -120,13 +120,13 @@ def options_table(drivers: Sequence[str]) -> str:
 
 
 def evidence_table(drivers: Sequence[str]) -> str:
-    """What every driver stands on, function by function."""
+    """The evidence behind every driver, function by function."""
     rows = []
     for driver in drivers:
-        stands = evidence(driver)
-        grades = ", ".join(f"{name} {grade}" for name, grade in stands.grades.items())
-        hardware = ", ".join(stands.hardware) or "never"
-        rows.append((f"`{driver}`", stands.family, ", ".join(stands.schemes), grades or "not stated", hardware))
+        about = evidence(driver)
+        grades = ", ".join(f"{name} {grade}" for name, grade in about.grades.items())
+        hardware = ", ".join(about.hardware) or "never"
+        rows.append((f"`{driver}`", about.family, ", ".join(about.schemes), grades or "not stated", hardware))
     return markdown(("driver", "devices", "address", "grades", "tried on hardware"), rows)
 
 

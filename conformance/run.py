@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from conformance.capability import CAPABILITIES
-from conformance.check import Check, Effect, NotTried, all_checks
+from conformance.check import Check, Effect, all_checks
+from conformance.outcome import NotTried
 from conformance.subject import Subject
 from drivers.registry import driver_class, evidence
 from optics import DeviceConfig, TestbedError
@@ -188,7 +189,7 @@ async def run_many(
 
 
 def imagined(driver: str, login: tuple[str, str] = ("", "")) -> Subject:
-    """A subject nobody asks anything: what its driver declares is known without a device. Raises: BadFile."""
+    """A subject that is never asked: what its driver declares is known without a device. Raises: BadFile."""
     scheme = evidence(driver).schemes[0]
     address = "serial:///dev/null" if scheme == "serial" else f"{scheme}://127.0.0.1:9"
     return Subject(DeviceConfig(driver, driver, address, *login))

@@ -1,4 +1,4 @@
-"""Addresses of the same kind as a device's, with nobody behind them, or somebody who speaks nonsense."""
+"""Addresses of the same kind as a device's, with no server behind them, or one that sends nonsense."""
 
 from __future__ import annotations
 

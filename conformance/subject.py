@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from conformance.check import Failed, NotTried, want
+from conformance.outcome import Failed, NotTried, want
 from conformance.truth import Lit, Truth
 from drivers.api import CircuitSwitch, Ready, at_once
 from drivers.registry import driver_class, open_device
@@ -23,7 +23,7 @@ LIGHTS = 16
 """How many lights a check may speak of at most."""
 _SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4  # 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
 _POLL_S = 0.005
-_SLACK_S = 0.05  # a processor that others use too
+_SLACK_S = 0.05  # the processor is shared
 
 
 class OneLine:
@@ -49,7 +49,7 @@ class Subject:
     """One device under check. Light number a leaves by exit number b: `light((a, b))`, whatever the family calls its ports.
 
     A cross-connect's light is an ingress port; a spectral route's is a slot on the ingress that leads to most egress ports. Ports
-    that carried anything at the beginning are never used: what stands there is foreign and looked after.
+    that carried anything at the beginning are never used: what is there is foreign and must not change.
     truth: the emulated lab behind it, None for a real device.
     """
 
@@ -65,7 +65,7 @@ class Subject:
     # ---- the device
 
     async def look(self) -> None:
-        """Ask the device who it is and what it carries; choose the free ports."""
+        """Read identity and settings; choose the free ports."""
         self.identity = await self.device.identify()
         self.foreign = await self.device.read()
         self.choose()
@@ -163,7 +163,7 @@ class Subject:
             return SpectralRoute(ingress, Port(self.name, self.egress[(b - 1) % len(self.egress)]), slot)
         return CrossConnect(ingress, Port(self.name, self.egress[b - 1]))
 
-    # ---- deeds
+    # ---- changes
 
     async def apply(
         self,
@@ -195,7 +195,7 @@ class Subject:
 
     @property
     def known(self) -> Truth:
-        """The emulator's truth. Raises: NotTried - a real device keeps it to itself."""
+        """The emulator's truth. Raises: NotTried - a real device does not reveal it."""
         if self.truth is None:
             raise NotTried("needs the emulator's own knowledge")
         return self.truth

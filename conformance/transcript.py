@@ -67,7 +67,7 @@ def read_transcript(path: Path) -> Transcript:
 
 
 def transcript_of(content: str, path: Path) -> Transcript:
-    """The transcript that `content` is; `path`: where it stands, for complaints.
+    """The transcript that `content` is; `path`: its file, for error messages.
 
     Raises: BadFile - with file:line: what is not in the format; no source or grade; nothing asked.
     """

@@ -99,7 +99,7 @@ class Truth:
         return next((int(fault["fired"]) for fault in found if fault["number"] == number), 0)
 
     def mend(self) -> None:
-        """Disarm every fault of this device, whoever armed it."""
+        """Disarm every fault of this device, by whatever client it was armed."""
         for fault in self.ask("faults.list")["faults"][self.device]:
             self.lift(int(fault["number"]))
 

@@ -1,6 +1,6 @@
-"""What a device promises: the page every driver author reads.
+"""What a device promises: the interface every driver author reads.
 
-A driver is constructed from a `DeviceConfig`, opens its link on first use and hears one question at a time. Abilities beyond the
+A driver is constructed from a `DeviceConfig`, opens its link on first use and answers one question at a time. Abilities beyond the
 three verbs are further small protocols that a driver implements or not; nothing here has a body that says "not supported".
 """
 
@@ -34,16 +34,16 @@ GRADES = frozenset({"REAL", "DOC", "CODE", "assumed"})
 
 
 async def at_once() -> None:
-    """Do not wait for anybody."""
+    """Do not wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a driver stands on; the support matrix prints it.
+    """The evidence behind a driver; the support matrix prints it.
 
     family: vendor, devices and interface, as a reader would look for them ("Polatis / HUBER+SUHNER, SCPI"). schemes: kinds of
     address it takes, the usual one first. grades: function ("identify", "read", "change", "refusals", "power", ...; "unsolicited":
-    messages nobody asked for are set aside) -> REAL (a capture from a device), DOC (a manual or data sheet), CODE (a public client
+    unsolicited messages are set aside) -> REAL (a capture from a device), DOC (a manual or data sheet), CODE (a public client
     program that works with the device) or assumed (an inference, marked as one in the code).
     hardware: the models it was tried on, empty while it never met one.
     """
@@ -69,7 +69,7 @@ class CircuitSwitch(Protocol):
     traits: Traits
 
     async def identify(self) -> Identity:
-        """Who the device says it is; writes nothing."""
+        """The identity that the device reports; writes nothing."""
         ...
 
     async def read(self) -> frozenset[Setting]:
@@ -171,7 +171,7 @@ class Persistence(Protocol):
 class JobQueue(Protocol):
     """A slow device (a robot) that works through a queue, one move after the other, and says how far it is.
 
-    Whoever waits for `apply` sets `told`; the driver calls it in the event loop whenever it learnt something new.
+    The caller of `apply` sets `told`; the driver calls it in the event loop whenever there is progress.
     """
 
     told: Callable[[Progress], None]

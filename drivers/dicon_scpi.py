@@ -27,7 +27,7 @@ from drivers.watch import patience_option, soon_s
 from drivers.wire import scpi
 from optics import DeviceConfig, Garbled, Identity, Setting, TimedOut, Traits
 
-QUEUE_LENGTH = 64  # an error queue that never empties is not one
+ERRORS = "SYST:ERR?"
 OFF = 0  # output 0 switches an input off
 WINDOW = 16  # some 180 bytes of questions, which a serial line's buffers hold
 LARGEST = 512  # more inputs or outputs than any 3D matrix on the market
@@ -54,7 +54,7 @@ class DiconScpi(PairSwitch):
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         pace = float(config.options.get("pace_s", "0"))
-        self._session = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
+        self._session: ScpiSession = ScpiSession(open_link(config.address, config.timeout_s, config.name), pace_s=pace)
         self._window = int(config.options.get("window", "1" if pace else str(WINDOW)))
         if self._window < 1 or (pace and self._window > 1):
             raise ValueError(f"window {self._window}: at least 1, and 1 with pace_s")
@@ -77,10 +77,6 @@ class DiconScpi(PairSwitch):
         async with self._turn:
             (saves,) = await self._session.ask("WEN?", partial(scpi.parse_integers, count=1))
         return "AUTOSAVE" if saves else "OFF"
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _size(self) -> Pair:
         inputs, outputs = await self._session.ask("X1 DIM?", partial(scpi.parse_integers, count=2))
@@ -139,20 +135,14 @@ class DiconScpi(PairSwitch):
         marks.write()
         self._told.clear()
         self._awaited[pair[0]] = egress
-        first = await self._session.ask("SYST:ERR?", _parse_error, command=command, again=False)
+        words = await self._session.order(command, ERRORS, _parse_error)
         self._narrow_until = time.monotonic() + soon_s(self.traits, self._patience_s) / 2
-        if first.code:
+        if words:
             del self._awaited[pair[0]]
-            marks.words[pair] = f'refused "{command}": ' + "; ".join([str(first), *await self._drain()])
+            marks.words[pair] = words
 
     async def _drain(self) -> list[str]:
-        errors: list[str] = []
-        for _ in range(QUEUE_LENGTH):
-            error = await self._session.ask("SYST:ERR?", _parse_error)
-            if not error.code:
-                break
-            errors.append(str(error))
-        return errors
+        return await self._session.drain(ERRORS, _parse_error)
 
 
 def _lit(outputs: Mapping[int, int]) -> frozenset[Pair]:

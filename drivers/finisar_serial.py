@@ -7,15 +7,15 @@ like is published nowhere: any line where `OK` should be is taken for the module
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from drivers.api import Evidence, Ready, at_once
+from drivers.api import Evidence
 from drivers.link import open_link
-from drivers.rounds import Marks, in_rounds
+from drivers.rounds import Marks
 from drivers.session.echoed import EchoedSession
+from drivers.session.frame import Device
 from drivers.watch import PATIENCE_S, late_s, patience_option, patience_s, watch
 from drivers.wire import wssmap
 from drivers.wire.wssmap import BLOCKED_DB, Entry
@@ -26,7 +26,7 @@ MOST_DB = 30.0  # more than any module attenuates on purpose (0..15 dB typical, 
 Map = dict[int, Entry]
 
 
-class FinisarSerial:
+class FinisarSerial(Device[Setting]):
     """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, channel by channel of 50 GHz."""
 
     # 0.2 s for RSW, 5.0 dB (modules of this kind lose 4 to 6) and a map kept without power are unconfirmed.
@@ -36,7 +36,7 @@ class FinisarSerial:
     STAGES: ClassVar[int] = 1
     """What `URA` staged cannot be read back, and dims nothing before `RSW`: after a lost answer it is staged again, whole."""
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "ports": "number of ports besides the common one; default 9",
+        "ports": "number of ports, the common one not counted; default 9",
         "first_mhz": "centre of channel 1 (MHz); default 191350000",
         "patience_s": patience_option(),
     }
@@ -48,8 +48,7 @@ class FinisarSerial:
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
+        super().__init__(config, traits)
         self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         self._ports = int(config.options.get("ports", "9"))
         self._first_mhz = int(config.options.get("first_mhz", str(wssmap.FIRST_MHZ)))
@@ -58,8 +57,7 @@ class FinisarSerial:
         address = config.address
         if address.startswith("serial://") and "baud=" not in address:
             address += "?baud=115200"
-        self._session = EchoedSession(open_link(address, config.timeout_s, config.name))
-        self._turn = asyncio.Lock()
+        self._session: EchoedSession = EchoedSession(open_link(address, config.timeout_s, config.name))
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -71,15 +69,6 @@ class FinisarSerial:
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
             return self._routes(await self._map())
-
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[Setting](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         failed: dict[Setting, str] = {}
@@ -126,7 +115,7 @@ class FinisarSerial:
         return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
 
     def _staged(self, todo: Mapping[Setting, tuple[range, Entry | None]], seen: Map, words: dict[Setting, str]) -> Map:
-        """The whole map to stage: what stays as it is (somebody's forgotten URA is overwritten by it), removals, then additions."""
+        """The whole map to stage: what stays as it is (over any forgotten URA), removals, then additions."""
         staged = dict(seen)
         for channels, entry in todo.values():
             if entry is None:
@@ -136,8 +125,8 @@ class FinisarSerial:
                 continue
             if held := [channel for channel in channels if not staged[channel].blocked]:
                 words[setting] = f"channel {held[0]} is led to port {staged[held[0]].port} already"
-            elif beside := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
-                words[setting] = f"channel {beside[0]} beside it does the same: the two would be one; weaken one by 0.1 dB more"
+            elif neighbours := [channel for channel in (channels[0] - 1, channels[-1] + 1) if staged.get(channel) == entry]:
+                words[setting] = f"the neighbouring channel {neighbours[0]} has the same setting and would merge; add 0.1 dB to one"
             else:
                 staged.update(dict.fromkeys(channels, entry))
         return staged

@@ -4,7 +4,7 @@ Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by k
 enters, 20001.. light leaves.
 
 Decisions on what the public sources leave open:
-- A row is a circuit that stands when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
+- A row is an established circuit when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
   is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit, but `holders` tells of
   it; one that `apply` made is deleted again and reported with its cause.
 - A circuit may need a while to become steady. What this change entered is waited for, not entered again, and deleted only after
@@ -24,13 +24,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from drivers.api import Evidence
-from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
-from drivers.session.tl1 import Command, Tl1Session, retrieve, session_options
+from drivers.session.tl1 import Command, Tl1Session, open_tl1, retrieve
 from drivers.watch import late_s, patience_option, watch
 from drivers.wire import tl1
-from optics import Change, CrossConnect, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
+from optics import Change, Dbm, DeviceConfig, Garbled, Identity, Outcome, Port, Setting, Traits
 from optics.plain import printable
 
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
@@ -63,7 +62,7 @@ class Row:
         return self.ingress, self.egress
 
     @property
-    def stands(self) -> bool:
+    def established(self) -> bool:
         dark = self.cause == "input_loss_of_light" or (self.input_dbm is not None and self.input_dbm <= LOSS_OF_SIGNAL_DBM)
         return self.connected and (self.state == "steady" or (self.state == "fault" and dark))
 
@@ -117,24 +116,17 @@ class GlimmerglassTl1(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        _, keep_alive_s = session_options(config.options)
         self._bulk = int(config.options.get("bulk", str(PAIRS_PER_COMMAND)))
         if not 1 <= self._bulk <= 320:
             raise ValueError(f"bulk {self._bulk}: from 1 to 320")
         self._user = config.username
-        self._session = Tl1Session(
-            open_link(config.address, config.timeout_s, config.name),
-            config.username,
-            config.password,
-            window=1,
-            keep_alive_s=keep_alive_s,
-        )
+        self._session: Tl1Session = open_tl1(config, window=1)
         self._table: tuple[Row, ...] = ()  # as last read
 
     def holders(self) -> Mapping[Setting, str]:
         """Circuits in fault although light enters."""
-        idle = {row.pair: row.words for row in self._table if row.connected and not row.stands}
-        return {next(iter(self._settings([pair]))): printable(words, keep="") for pair, words in idle.items()}
+        idle = {row.pair: row.words for row in self._table if row.connected and not row.established}
+        return {self._setting(pair): printable(words, keep="") for pair, words in idle.items()}
 
     async def identify(self) -> Identity:
         async with self._turn:
@@ -173,20 +165,16 @@ class GlimmerglassTl1(PairSwitch):
             raise Garbled(f"{self.name}: power: {error}") from error
         return found
 
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """As every switch of pairs; then delete what was made and does not work, and say why."""
         outcome = await super()._round(change, marks)
         tried = {pair: s for s in outcome.failed if s in change.add and (pair := self._pair(s))}
-        if not any(row.pair in tried and not row.stands for row in self._table):
+        if not any(row.pair in tried and not row.established for row in self._table):
             return outcome
-        stands = await self._read()  # one last look: what became steady now must stand
-        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in stands}
-        outcome = replace(outcome, observed=self._settings(stands), failed=failed)
-        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.stands}
+        pairs = await self._read()  # one last look: what became steady by now is kept
+        failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
+        outcome = replace(outcome, observed=self._settings(pairs), failed=failed)
+        stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.established}
         stale = {pair: row for pair, row in stale.items() if pair not in marks.words}  # refused: another's, not ours to delete
         if not stale:
             return outcome
@@ -212,13 +200,13 @@ class GlimmerglassTl1(PairSwitch):
         if len({a for a, _ in held}) < len(set(held)) or len({b for _, b in held}) < len(set(held)):
             raise Garbled(f"{self.name}: connection table: a port in two circuits")
         self._table = rows
-        return frozenset(row.pair for row in rows if row.stands)
+        return frozenset(row.pair for row in rows if row.established)
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._change("dlt-crs-fiber", self._ours(pairs, marks), marks)
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        broken = [row for row in self._table if row.connected and not row.stands]
+        broken = [row for row in self._table if row.connected and not row.established]
         coming = {row.pair for row in broken} & marks.doubtful  # entered by this change before, and not steady yet
         pairs = [pair for pair in pairs if pair not in coming]
         if again := [row.pair for row in broken if row.pair in pairs]:
@@ -232,9 +220,6 @@ class GlimmerglassTl1(PairSwitch):
         if free:
             await self._change("ent-crs-fiber", free, marks)
 
-    async def _drain(self) -> list[str]:
-        return []  # every command has its own answer
-
     def _ours(self, pairs: list[Pair], marks: Marks[Pair]) -> list[Pair]:
         """Those whose ports no other user has locked; the others get the holder's name."""
         locks = {port: row.locked_by for row in self._table if row.locked_by is not None for port in row.pair if port}
@@ -242,35 +227,20 @@ class GlimmerglassTl1(PairSwitch):
         for pair in pairs:
             port = next((port for port in pair if port in locks and (locks[port] != self._user or not self._user)), 0)
             if port:
-                marks.words[pair] = f"port {port} is locked by {locks[port] or 'somebody (no name given)'}"
+                marks.words[pair] = f"port {port} is locked by {locks[port] or 'another user (no name given)'}"
             else:
                 free.append(pair)
         return free
 
     async def _change(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send lists; of a denied list, which may be done in part, what is missing a settling time later goes one by one."""
         for at in range(0, len(pairs), self._bulk):
             part = pairs[at : at + self._bulk]
-            if not (words := await self._command(verb, part, marks)):
-                continue
-            if len(part) == 1:
-                marks.words[part[0]] = words
-                continue
-            making = verb.startswith("ent")
+            await self._in_lists(verb == "ent-crs-fiber", part, marks, lambda pairs: self._command(verb, pairs, marks), self._held)
 
-            def missing(part: list[Pair] = part, making: bool = making) -> list[Pair]:
-                held = {row.pair for row in self._table if row.connected}
-                return [pair for pair in part if (pair in held) != making]
-
-            await watch(
-                self._read,
-                lambda _, missing=missing: not missing(),  # type: ignore[misc]
-                expected_s=self.traits.settle_s,
-                patience_s=late_s(self.traits),
-            )
-            for pair in missing():
-                if words := await self._command(verb, [pair], marks):
-                    marks.words[pair] = words
+    async def _held(self) -> frozenset[Pair]:
+        """What holds ports, whether it is steady or not."""
+        await self._read()
+        return frozenset(row.pair for row in self._table if row.connected)
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
         """Send one command for `pairs`; return its refusal, empty where there is none."""
@@ -279,9 +249,5 @@ class GlimmerglassTl1(PairSwitch):
         (words,) = await self._session.refusals([Command(verb, ",".join(sides))])
         return words
 
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two port numbers, None when a label is not one (and must not reach a command line)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        labels = setting.ingress.label, setting.egress.label
-        return (int(labels[0]), int(labels[1])) if all(map(_LABEL.fullmatch, labels)) else None
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        return (int(ingress), int(egress)) if _LABEL.fullmatch(ingress) and _LABEL.fullmatch(egress) else None

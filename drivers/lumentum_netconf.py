@@ -71,7 +71,7 @@ class LumentumNetconf(RouteSwitch[Table]):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = NetconfSession(open_netconf(config))
+        self._session: NetconfSession = NetconfSession(open_netconf(config))
         self._write_s = config.timeout_s + traits.settle_s
         edfa = config.options.get("edfa", "leave")
         if edfa not in ("leave", "cycle"):
@@ -109,10 +109,6 @@ class LumentumNetconf(RouteSwitch[Table]):
                 enters, leaves = (float(level) if level is not None and level > FLOOR_DBM else None for level in c.power)
                 found[setting] = (enters, leaves)
         return found
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _look(self) -> Table:
         connections = await self._session.get(tree("connections", ns=roadm.NS), roadm.parse_connections, question="get connections")

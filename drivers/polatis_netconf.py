@@ -1,45 +1,34 @@
 """Polatis / HUBER+SUHNER switches over NETCONF: `netconf://host:830`.
 
 Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits is called `pairs` in models
-before revision 2017-08-04 and `pair` from then on; the revision stands in the capability of the hello. One edit-config carries any
+before revision 2017-08-04 and `pair` from then on; the hello lists the revision. One edit-config carries any
 number of circuits; where the device refuses it, each is sent alone so that each gets its own words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.rounds import Marks
 from drivers.session.netconf import OPTIONS, NetconfSession, open_netconf
 from drivers.session.pairs import port_number
-from drivers.session.voa import Voa, VoaSwitch
-from drivers.watch import late_s, patience_option, watch
+from drivers.session.polatis_yang import PolatisYang, Voa
 from drivers.wire import netconf, polatis
 from drivers.wire.netconf import Element, tree
-from drivers.wire.polatis import PATIENCE_S, Pair
-from optics import Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
+from drivers.wire.polatis import Pair
+from optics import Dbm, DeviceConfig, Identity, Refused, Traits
 
 NS = "http://www.polatis.com/yang/optical-switch"
 SINCE_PAIR = "2017-08-04"  # ONOS
 
 
-class PolatisNetconf(VoaSwitch):
-    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+class PolatisNetconf(PolatisYang):
+    """A Polatis switch over NETCONF."""
 
-    # As the other Polatis drivers: H+S data sheet as quoted by the TCD testbed.
-    _configured = True
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
-    OPTIONS: ClassVar[Mapping[str, str]] = {
-        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
-        **OPTIONS,
-        "patience_s": patience_option(PATIENCE_S),
-    }
-    PATIENCE_S: ClassVar[float] = PATIENCE_S
+    OPTIONS: ClassVar[Mapping[str, str]] = {**PolatisYang.OPTIONS, **OPTIONS}
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, NETCONF",
         ("netconf",),
@@ -57,46 +46,23 @@ class PolatisNetconf(VoaSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = NetconfSession(open_netconf(config))
-        self._size = config.options.get("size", "")
-        if self._size:
-            polatis.size(self._size)
+        self._session: NetconfSession = NetconfSession(open_netconf(config))
 
     async def identify(self) -> Identity:
         def read(data: Element) -> Identity:
-            said = [
-                netconf.said(data, "product-information", key)
-                for key in ("manufacturer", "model-name", "serial-number", "software-version")
-            ]
-            enter, leave = polatis.size(self._size or said[1])
-            ports = [str(n) for n in range(1, enter + leave + 1)]
-            return Identity(*said[:4], tuple(ports[:enter]), tuple(ports[enter:]))  # type: ignore[call-arg,arg-type]
+            keys = ("manufacturer", "model-name", "serial-number", "software-version")
+            vendor, model, serial, firmware = (netconf.said(data, "product-information", key) for key in keys)
+            return self._identity(vendor, model, serial, firmware)
 
         async with self._turn:
             return await self._session.get(tree("product-information", ns=NS), read, question="get product-information")
 
-    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = self._numbers(ports)
-        async with self._turn:
-            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
-
-    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
-            return await self._port_states(self._numbers(ports))
-
-    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        """As the protocol says, by the RPC `port-set-state`, a port at a time (its body as in ONOS)."""
-        wanted = self._own(ports)
-        async with self._turn:
-            for n in sorted(wanted):
-                verb = "port-enab" if enabled else "port-disab"
-                call = tree("port-set-state", tree(verb, str(n)), ns=NS)
-                await self._session.call(netconf.show(call), f"port-set-state {verb} {n}")
-            return await self._port_states(wanted)
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
+    async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
+        """By the RPC `port-set-state`, a port at a time; its body as in ONOS."""
+        verb = "port-enab" if enabled else "port-disab"
+        for n in numbers:
+            call = tree("port-set-state", tree(verb, str(n)), ns=NS)
+            await self._session.call(netconf.show(call), f"port-set-state {verb} {n}")
 
     async def _read(self) -> frozenset[Pair]:
         word = await self._word()
@@ -108,35 +74,13 @@ class PolatisNetconf(VoaSwitch):
 
         return await self._session.get(tree("cross-connects", ns=NS), read, question="get cross-connects")
 
-    async def _drain(self) -> list[str]:
-        return []  # errors come with the answers
-
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._edit("delete", pairs, marks)
+        await self._in_lists(False, pairs, marks, lambda part: self._edit("delete", part, marks))
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._edit("merge", pairs, marks)
+        await self._in_lists(True, pairs, marks, lambda part: self._edit("merge", part, marks))
 
-    async def _edit(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send one edit-config for all `pairs`; where the device objects, find out to which of them."""
-        words = await self._edit_once(operation, pairs, marks)
-        if not words:
-            return
-        if len(pairs) == 1:
-            marks.words[pairs[0]] = words
-            return
-        making = operation == "merge"
-        last = await watch(  # of a refused list the device may have done all, some or nothing
-            self._read,
-            lambda seen: all((pair in seen) == making for pair in pairs),
-            expected_s=self.traits.settle_s,
-            patience_s=late_s(self.traits),
-        )
-        for pair in pairs:
-            if (pair in last.report) != making and (words := await self._edit_once(operation, [pair], marks)):
-                marks.words[pair] = words
-
-    async def _edit_once(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
+    async def _edit(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
         """One edit-config; the device's words, empty when it was done.
 
         A circuit is merged, not created, as public clients do; the map was read a moment ago and its ports were free.
@@ -168,9 +112,8 @@ class PolatisNetconf(VoaSwitch):
 
         return await self._session.get(tree(name, ns=NS), read, question=f"get {name}")
 
-    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
-        rows = await self._ports("port-config")
-        return {port: polatis.port_state(netconf.said(rows[n], "status")) for n, port in wanted.items() if n in rows}
+    async def _states(self) -> dict[int, str]:
+        return {n: netconf.said(row, "status") for n, row in (await self._ports("port-config")).items()}
 
     async def _attenuators(self) -> dict[int, Voa]:
         return {n: _voa(row) for n, row in (await self._ports("voa")).items()}
@@ -185,9 +128,8 @@ class PolatisNetconf(VoaSwitch):
         if wanted:
             await self._session.edit(config, question=f"edit voa of ports {', '.join(map(str, sorted(wanted)))}")
 
-    async def _levels(self) -> dict[int, float]:
-        found = {n: netconf.number(row, "power") for n, row in (await self._ports("opm-power")).items()}
-        return {n: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+    async def _meters(self) -> dict[int, Dbm]:
+        return {n: float(netconf.number(row, "power")) for n, row in (await self._ports("opm-power")).items()}
 
 
 def _voa(row: Element) -> Voa:

@@ -4,30 +4,29 @@ Resources and answers as in public clients (devices: port 8008, Basic login, `ap
 
 How circuits are written:
 - One PUT or DELETE of `pair=N` per circuit. A public client's PUT of a pair is XML, so this one's is.
-- A PUT carries `If-None-Match: *`: it creates and never replaces what somebody put there meanwhile (412, and the device is read
+- A PUT carries `If-None-Match: *`: it never replaces what another client put there meanwhile (412, and the device is read
   again). A DELETE carries the ETag last seen of the collection, when there is one, as `If-Match`.
 - POST is never used: a field report has it land in the candidate datastore and vanish after about 5 s.
-- A PUT of the whole collection replaces *everybody's* circuits. It is used only where the option `bulk_from` allows it, the answer
+- A PUT of the whole collection replaces *all* circuits. It is used only where the option `bulk_from` allows it, the answer
   to the read carried an ETag, and then under `If-Match`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from drivers.api import Evidence
 from drivers.link.http import Answer
 from drivers.rounds import Marks
 from drivers.session.pairs import port_number
+from drivers.session.polatis_yang import PolatisYang, Voa
 from drivers.session.rest import OPTIONS, RestSession, open_http
-from drivers.session.voa import Voa, VoaSwitch
-from drivers.watch import patience_option
 from drivers.wire import polatis, rest
-from drivers.wire.polatis import PATIENCE_S, Pair
+from drivers.wire.polatis import Pair
 from drivers.wire.rest import Json
-from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
+from optics import Dbm, DeviceConfig, Garbled, Identity, Refused, Traits
 
 JSON = {"Accept": "application/yang-data+json"}
 MAP = "/data/optical-switch:cross-connects"
@@ -37,22 +36,14 @@ RETRIES = 3
 """Times a refused precondition (412) is answered by reading again before the change is given up."""
 
 
-class PolatisRestconf(VoaSwitch):
-    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+class PolatisRestconf(PolatisYang):
+    """A Polatis switch over RESTCONF."""
 
-    # H+S data sheet as quoted by the TCD testbed: 50 ms, any number at once, 1.5 dB typical, meters +-1.0 dB. Dark after power loss
-    # unless its boot mode says otherwise.
-    _configured = True
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
+        **PolatisYang.OPTIONS,
         "bulk_from": "change this many circuits or more by one PUT of the whole map under If-Match; default 0, never",
         **OPTIONS,
-        "patience_s": patience_option(PATIENCE_S),
     }
-    PATIENCE_S: ClassVar[float] = PATIENCE_S
     EVIDENCE: ClassVar[Evidence] = Evidence(
         "Polatis / HUBER+SUHNER, RESTCONF",
         ("http", "https"),
@@ -72,11 +63,8 @@ class PolatisRestconf(VoaSwitch):
         super().__init__(config, traits)
         link = open_http(config)
         self._api = "" if link.prefix.endswith("/api") else "/api"
-        self._session = RestSession(link)
+        self._session: RestSession = RestSession(link)
         self._bulk_from = int(config.options.get("bulk_from", "0"))
-        self._size = config.options.get("size", "")
-        if self._size:
-            polatis.size(self._size)
         self._tag = ""
         self._voa = VOA[0]
         self._seen: frozenset[Pair] = frozenset()
@@ -85,48 +73,27 @@ class PolatisRestconf(VoaSwitch):
         def parse(answer: Answer) -> Identity:
             said = rest.mapping(_body(answer), "the answer")
             found = rest.mapping(said.get("optical-switch:product-information", said), "product-information")
-            model = rest.text(found, "model-name")
-            enter, leave = polatis.size(self._size or model)
-            ports = [str(n) for n in range(1, enter + leave + 1)]
-            serial, firmware = rest.text(found, "serial-number"), rest.text(found, "software-version")
-            return Identity(rest.text(found, "manufacturer"), model, serial, firmware, tuple(ports[:enter]), tuple(ports[enter:]))
+            keys = ("manufacturer", "model-name", "serial-number", "software-version")
+            vendor, model, serial, firmware = (rest.text(found, key) for key in keys)
+            return self._identity(vendor, model, serial, firmware)
 
         async with self._turn:
             return await self._session.ask(f"{self._api}/data/optical-switch:product-information", parse, headers=JSON)
 
-    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        wanted = self._numbers(ports)
-        async with self._turn:
-            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
-
-    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        async with self._turn:
-            return await self._port_states(self._numbers(ports))
-
-    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        """As the protocol says. Each port's whole row is written back with only its `status` changed."""
-        wanted = self._own(ports)
-        async with self._turn:
-            rows = await self._ports("optical-switch:port-config")
-            for n in sorted(wanted):
-                if n not in rows:
-                    raise Refused(f"{self.name}: port {n} has no port-config")
-                prefix = "PC_" if rest.text(rows[n], "status").startswith("PC_") else ""
-                row = {**rows[n], "status": f"{prefix}{'ENABLED' if enabled else 'DISABLED'}"}
-                row.pop("peer-port", None)  # state, not configuration
-                await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
-            return await self._port_states(wanted)
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
+    async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
+        """Write each port's whole row back with only its `status` changed."""
+        rows = await self._ports("optical-switch:port-config")
+        for n in numbers:
+            if n not in rows:
+                raise Refused(f"{self.name}: port {n} has no port-config")
+            prefix = "PC_" if rest.text(rows[n], "status").startswith("PC_") else ""
+            row = {**rows[n], "status": f"{prefix}{'ENABLED' if enabled else 'DISABLED'}"}
+            row.pop("peer-port", None)  # state, not configuration
+            await self._put(f"optical-switch:port-config/port={n}", {"optical-switch:port": [row]})
 
     async def _read(self) -> frozenset[Pair]:
         self._seen, self._tag = await self._session.ask(f"{self._api}{MAP}", _parse_map, headers=JSON)
         return self._seen
-
-    async def _drain(self) -> list[str]:
-        return []  # errors come with the answers
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         if self._in_bulk(pairs):
@@ -143,7 +110,7 @@ class PolatisRestconf(VoaSwitch):
         if self._in_bulk(pairs):
             for _ in range(RETRIES):
                 if any(pair[0] == held[0] or pair[1] == held[1] for pair in pairs for held in self._seen):
-                    break  # somebody came between: pair by pair, each with its own words
+                    break  # another client came between: pair by pair, each with its own words
                 if not await self._replace(self._seen | set(pairs), pairs, marks):
                     return
         for pair in pairs:
@@ -153,7 +120,7 @@ class PolatisRestconf(VoaSwitch):
         return bool(self._bulk_from and len(pairs) >= self._bulk_from and self._tag)
 
     async def _replace(self, wanted: frozenset[Pair], changed: list[Pair], marks: Marks[Pair]) -> bool:
-        """Put the whole map; True when somebody changed it meanwhile and it was read anew."""
+        """Put the whole map; True when another client changed it meanwhile and it was read again."""
         rows = [{"ingress": a, "egress": b} for a, b in sorted(wanted)]
         body = json.dumps({"optical-switch:cross-connects": {"pair": rows}}).encode()
         marks.write()
@@ -184,7 +151,7 @@ class PolatisRestconf(VoaSwitch):
             if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
                 words = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
                 break
-            if self._tag == refused_tag:  # nobody wrote: this device's tags are not the collection's
+            if self._tag == refused_tag:  # no client wrote: this device's tags are not the collection's
                 self._tag = ""
         if words and not (method == "DELETE" and status == 404):
             marks.words[pair] = words
@@ -238,14 +205,12 @@ class PolatisRestconf(VoaSwitch):
                 row |= {"atten-level": polatis.level(voa.level), "reference-port": voa.reference}
             await self._put(f"{self._voa}/port={n}", {f"{self._voa.partition(':')[0]}:port": [row]})
 
-    async def _levels(self) -> dict[int, float]:
+    async def _meters(self) -> dict[int, Dbm]:
         rows = await self._ports("optical-switch:opm-power")
-        found = {n: rest.number(row, "power") for n, row in rows.items() if "power" in row}
-        return {n: float(level) for n, level in found.items() if level > polatis.FLOOR_DBM}
+        return {n: float(rest.number(row, "power")) for n, row in rows.items() if "power" in row}
 
-    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
-        rows = await self._ports("optical-switch:port-config")
-        return {port: polatis.port_state(rest.text(rows[n], "status")) for n, port in wanted.items() if n in rows}
+    async def _states(self) -> dict[int, str]:
+        return {n: rest.text(row, "status") for n, row in (await self._ports("optical-switch:port-config")).items()}
 
 
 def _voa(row: Mapping[str, Json]) -> Voa:

@@ -18,26 +18,19 @@ from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch
 from drivers.session.scpi import ScpiSession
-from drivers.watch import late_s, patience_option, watch
+from drivers.watch import patience_option
 from drivers.wire import scpi
-from drivers.wire.polatis import PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S, TRAITS
 from optics import Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
-FLOOR_DBM = -60.0
-"""What a meter without light answers (Polatis NETCONF test fixtures)."""
 PORTS_PER_QUERY = 256  # user notes of the manual
-QUEUE_LENGTH = 64  # an error queue that never empties is not one
+ERRORS = ":syst:err?"
 
 
 class PolatisScpi(PairSwitch):
     """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
 
-    # H+S data sheet as quoted by the TCD testbed: 50 ms single switching, any number at once, 1.5 dB typical. Dark after power loss
-    # unless `:oxc:boot:mode` says otherwise, hence not latching.
-    # Power meters +-1.0 dB (same notes).
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
+    TRAITS: ClassVar[Traits] = TRAITS
     OPTIONS: ClassVar[Mapping[str, str]] = {
         "pace_s": "least time between two lines (s), 0.1 for old firmware; default 0",
         "patience_s": patience_option(PATIENCE_S),
@@ -61,7 +54,7 @@ class PolatisScpi(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = ScpiSession(
+        self._session: ScpiSession = ScpiSession(
             open_link(config.address, config.timeout_s, config.name), pace_s=float(config.options.get("pace_s", "0"))
         )
         self._metered: bool | None = None
@@ -103,8 +96,8 @@ class PolatisScpi(PairSwitch):
             if wanted:
                 await self._drain()
                 command = f":oxc:swit:port:{'enab' if enabled else 'dis'} {scpi.channels(sorted(wanted))}"
-                if errors := await self._say(command):
-                    raise Refused(f'{self.name} refused "{command}": {errors}')
+                if words := await self._session.order(command, ERRORS, scpi.parse_error):
+                    raise Refused(f"{self.name} {words}")
             return await self._port_states(wanted)
 
     async def persistence(self) -> str:
@@ -125,61 +118,20 @@ class PolatisScpi(PairSwitch):
             found.update((wanted[n], state) for n, state in zip(part, states, strict=True))
         return found
 
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._write("sub", pairs, marks)
+        await self._in_lists(False, pairs, marks, lambda part: self._command("sub", part, marks))
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        await self._write("add", pairs, marks)
-
-    async def _write(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send one command for all `pairs`; where the device objects, find out to which of them.
-
-        The device may do all, some or none of a refused list. What is missing a settling time later is sent one by one, so that
-        each pair gets its own words and a good pair does not fail for a bad one.
-        """
-        errors = await self._command(verb, pairs, marks)
-        if not errors:
-            return
-        if len(pairs) == 1:
-            marks.words[pairs[0]] = errors
-            return
-        adding = verb == "add"
-        last = await watch(
-            self._read,
-            lambda seen: all((pair in seen) == adding for pair in pairs),
-            expected_s=self.traits.settle_s,
-            patience_s=late_s(self.traits),
-        )
-        for pair in pairs:
-            if (pair in last.report) != adding and (errors := await self._command(verb, [pair], marks)):
-                marks.words[pair] = errors
+        await self._in_lists(True, pairs, marks, lambda part: self._command("add", part, marks))
 
     async def _command(self, verb: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
-        """Send a set command with the question for its errors; return them, empty when there are none."""
+        """Send a set command for `pairs`; return the errors it caused, empty when there are none."""
         lists = f"{scpi.channels(a for a, _ in pairs)},{scpi.channels(b for _, b in pairs)}"
-        command = f":oxc:swit:conn:{verb} {lists}"
         marks.write()
-        errors = await self._say(command)
-        return f'refused "{command}": {errors}' if errors else ""
-
-    async def _say(self, command: str) -> str:
-        """Send an unanswered command and ask for its errors; return them."""
-        first = await self._session.ask(":syst:err?", scpi.parse_error, command=command, again=False)
-        return "; ".join([str(first), *await self._drain()]) if first.code else ""
+        return await self._session.order(f":oxc:swit:conn:{verb} {lists}", ERRORS, scpi.parse_error)
 
     async def _drain(self) -> list[str]:
-        """Empty the error queue and return it: what is in it before a command belongs to somebody else."""
-        errors: list[str] = []
-        for _ in range(QUEUE_LENGTH):
-            error = await self._session.ask(":syst:err?", scpi.parse_error)
-            if not error.code:
-                break
-            errors.append(str(error))
-        return errors
+        return await self._session.drain(ERRORS, scpi.parse_error)
 
     async def _read(self) -> frozenset[Pair]:
         return await self._session.ask(":oxc:swit:conn:stat?", _parse_map)

@@ -8,7 +8,7 @@ message exists, so a refusal is whatever is not COMPLD, in the switch's own word
 - Rows may come without their quotes (Quali), so text that is no row is read like one.
 - `MODE=RELATIVE` is taken to hold the output LEVEL dB below the port named by REFS, here the circuit's ingress port: assumed, the
   modes are known by name alone. So LEVEL is the attenuation and the circuit's own loss, which the switch's meters show while the
-  attenuator is open; until they did, the typical loss stands for it. In modes ABSOLUTE and CONVERGED the level is taken for a
+  attenuator is open; until they did, the typical loss is taken. In modes ABSOLUTE and CONVERGED the level is taken for a
   power and not reported as an attenuation.
 """
 
@@ -19,17 +19,14 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from drivers.api import Evidence
-from drivers.link import open_link
 from drivers.rounds import Marks
 from drivers.session.pairs import Pair, PairSwitch, port_number
-from drivers.session.tl1 import Command, Tl1Session, session_options
-from drivers.watch import patience_option, soon_s, watch
+from drivers.session.tl1 import OPTIONS, Command, Tl1Session, open_tl1
+from drivers.watch import patience_option
 from drivers.wire import tl1
-from drivers.wire.polatis import PATIENCE_S
+from drivers.wire.polatis import FLOOR_DBM, PATIENCE_S, TRAITS
 from optics import Db, Dbm, DeviceConfig, Garbled, Identity, Port, PortState, Refused, Traits
 
-FLOOR_DBM = -60.0
-"""What a meter without light answers (Polatis NETCONF test fixtures)."""
 PORTS_PER_LIST = 64  # keeps a command under 300 bytes; no source gives a limit
 SHUTTERS = {"open": PortState.ENABLED, "closed": PortState.DISABLED, "close": PortState.DISABLED}
 """`open` is CODE, `closed` assumed; any other word but "fail..." is not understood."""
@@ -41,15 +38,10 @@ MODES = ("NONE", "ABSOLUTE", "RELATIVE", "CONVERGED")
 class PolatisTl1(PairSwitch):
     """A Polatis switch at its TL1 port."""
 
-    # As over SCPI: H+S data sheet quoted by the TCD testbed, 50 ms, 1.5 dB typical, meters +-1.0 dB.
-    TRAITS: ClassVar[Traits] = Traits(
-        settle_s=0.05, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
-    )
+    TRAITS: ClassVar[Traits] = TRAITS
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "window": "commands under way at once, 1 to ask strictly one by one; default 16",
-        "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+        **OPTIONS,
         "idle_timeout": "ED-EQPT TIMEOUT value sent after the login, in the switch's own unit; default none is sent",
-        "tid": "target identifier of every command, auto for the switch's own name; default none",
         "patience_s": patience_option(PATIENCE_S),
     }
     PATIENCE_S: ClassVar[float] = PATIENCE_S
@@ -66,18 +58,11 @@ class PolatisTl1(PairSwitch):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        window, keep_alive_s = session_options(config.options)
         timeout = config.options.get("idle_timeout", "")
         if not re.fullmatch(r"[0-9]{0,6}", timeout):
             raise ValueError(f"idle_timeout {timeout!r}: a whole number")
-        self._session = Tl1Session(
-            open_link(config.address, config.timeout_s, config.name),
-            config.username,
-            config.password,
-            window=window,
-            keep_alive_s=keep_alive_s,
-            tid=config.options.get("tid", ""),
-            opening=[_command("ED-EQPT", "TIMEOUT", "", f"ADMIN={timeout}")] if timeout else [],
+        self._session: Tl1Session = open_tl1(
+            config, opening=[_command("ED-EQPT", "TIMEOUT", "", f"ADMIN={timeout}")] if timeout else []
         )
         self._attenuators: frozenset[int] | None = None
         self._losses: dict[Pair, Db] = {}  # of circuits, as measured with their attenuators open
@@ -110,14 +95,7 @@ class PolatisTl1(PairSwitch):
         async with self._turn:
             for _, text in tl1.port_lists(numbers, PORTS_PER_LIST):
                 await self._session.ask(_command("RLS-PORT-SHUTTER" if enabled else "OPR-PORT-SHUTTER", text))
-            aim = PortState.ENABLED if enabled else PortState.DISABLED
-            seen = await watch(
-                lambda: self._shutters(wanted),
-                lambda states: all(states.get(port) is aim for port in wanted),
-                expected_s=self.traits.settle_s,
-                patience_s=soon_s(self.traits, self._patience_s),
-            )
-            return seen.report
+            return await self._watch_ports(wanted, self._shutters, enabled)
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         async with self._turn:
@@ -163,10 +141,6 @@ class PolatisTl1(PairSwitch):
     def _loss_of(self, pair: Pair) -> Db:
         return self._losses.get(pair, self.traits.insertion_loss_db)
 
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _read(self) -> frozenset[Pair]:
         pairs: set[Pair] = set()
         for text in await self._text(_ask("RTRV-PATCH")):
@@ -184,9 +158,6 @@ class PolatisTl1(PairSwitch):
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         await self._each("ENT-PATCH", {pair: f"{pair[0]},{pair[1]}" for pair in pairs}, marks)
-
-    async def _drain(self) -> list[str]:
-        return []  # every command has its own answer
 
     async def _each(self, verb: str, aids: Mapping[Pair, str], marks: Marks[Pair]) -> None:
         """One command for each pair, so that each has its own answer; several are under way at once."""
@@ -273,7 +244,7 @@ def _level_words(text: str) -> tuple[str, float | None]:
 
 
 def _command(verb: str, aid: str = "", *blocks: str) -> Command:
-    """As Polatis clients write it: the colon after the tag stands even where nothing follows."""
+    """As Polatis clients write it: the colon after the tag is sent even where nothing follows."""
     return Command(verb, aid, blocks, general="")
 
 

@@ -5,7 +5,7 @@ A third party adds a driver by an entry point in its own distribution, no change
     [project.entry-points."testbed.drivers"]
     acme-rest = "acme_testbed.driver:AcmeRest"
 
-The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning), `EVIDENCE` (what it stands on)
+The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning), `EVIDENCE` (what it is based on)
 and takes a `DeviceConfig` and the `Traits` to go by.
 """
 
@@ -73,7 +73,7 @@ def driver_class(name: str) -> Driver:
         raise BadFile([f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"])
     try:
         found = entry.load()
-    except Exception as error:  # somebody else's module may fail in any way
+    except Exception as error:  # a third party's module may fail in any way
         raise BadFile([f"driver: {name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"]) from error
     if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
         raise BadFile([f"driver: {name!r} ({entry.value}) has no {' and no '.join(lacking)}"])
@@ -81,7 +81,7 @@ def driver_class(name: str) -> Driver:
 
 
 def evidence(name: str) -> Evidence:
-    """What driver `name` stands on; of a third party's that does not say, only its name. Raises: BadFile."""
+    """The evidence behind driver `name`; of a third-party driver that states none, only its name. Raises: BadFile."""
     return getattr(driver_class(name), "EVIDENCE", None) or Evidence(name)
 
 

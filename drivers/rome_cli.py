@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from drivers.api import Evidence, Ready, at_once
+from drivers.api import Evidence
 from drivers.link import open_link
-from drivers.link.ssh import OPTIONS as SSH_OPTIONS
 from drivers.link.ssh import Login
-from drivers.rounds import Marks, in_rounds
+from drivers.rounds import Marks
+from drivers.session.crossconnects import twice
 from drivers.session.jobcli import JobCliSession
-from drivers.session.robot import BUDGET_S, CHECK_S, LEAST_S, deaf, in_turn
+from drivers.session.robot import Robot, in_turn
 from drivers.wire import joblog
 from drivers.wire.joblog import Pair, PortRow, Queue
-from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Refused, Setting, Traits
+from optics import Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Progress, Refused, Setting, Traits
 
 T = TypeVar("T")
 _ACCEPTED = "added to pending queue"
@@ -42,15 +42,11 @@ class Seen:
     moving: tuple[Pair, ...]
 
 
-class RomeCli:
+class RomeCli(Robot[tuple[str, str]]):
     """A patch panel. East ports E<n> take in light, west ports W<n> let it out; a host's logical port A<n> is both."""
 
-    # One move 60 s (unconfirmed, the driver above allows 120), 0.5 dB mean loss (proposed), latching: fibres stay plugged.
-    TRAITS: ClassVar[Traits] = Traits(settle_s=60.0, at_once=1, keeps_others_lit=True, latching=True, insertion_loss_db=0.5)
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        **SSH_OPTIONS,
-        "move_budget_s": "longest time of one move (s, the device's clock); default 120",
-        "check_s": "time between two looks at the queue (s, the device's clock); default 3",
+        **Robot.OPTIONS,
         "homing": "`auto` to send `homing run` and enable execution when the robot is stuck; default `never`, it is only reported",
     }
     EVIDENCE: ClassVar[Evidence] = Evidence(
@@ -68,17 +64,12 @@ class RomeCli:
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
-        self.told: Callable[[Progress], None] = deaf
-        self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
-        self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
+        super().__init__(config, traits)
         self._homes = config.options.get("homing", "never")
         if self._homes not in ("never", "auto"):
             raise ValueError(f"homing: never or auto, not {self._homes!r}")
         link = open_link(config.address, config.timeout_s, config.name, Login.of(config))
-        self._session = JobCliSession(link, config.username, config.password)
-        self._turn = asyncio.Lock()
+        self._session: JobCliSession = JobCliSession(link, config.username, config.password)
         self._stalled = False
 
     async def identify(self) -> Identity:
@@ -94,25 +85,14 @@ class RomeCli:
         async with self._turn:
             return self._settings(joblog.connected((await self._rows()).values()))
 
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[Pair](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
-
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """Read map and queue, let what is queued for our ports end, request what is missing, watch the robot work."""
-        failed = {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
-        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
-        add = {pair: s for s in change.add if (pair := self._pair(s))}
+        remove, add, failed = self._sides(change)
         ports = {port for pair in (*remove, *add) for port in pair}
         at_ns = time.monotonic_ns()
         self._stalled = False
         seen = await self._look()
-        if any(ports & {*pair} for pair in seen.moving):  # our own request whose answer was lost, or somebody else's
+        if any(ports & {*pair} for pair in seen.moving):  # a request of ours whose answer was lost, or another client's
             at_ns, seen = await self._watch({}, ports, seen, marks)
         marks.words.clear()  # what was said before is about older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
@@ -240,31 +220,24 @@ class RomeCli:
         return await self._ask("port show", _table)
 
     async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
-        """Ask, and once more when the answer cannot be read: nothing is changed by that."""
-        for again in (True, False):
+        async def ask() -> T:
             answer = await self._session.ask(question)
             try:
                 return parse(answer)
-            except Garbled as error:
+            except Garbled:
                 await self._session.close()  # what comes late belongs to no other question
-                if not again:
-                    raise Garbled(f'{self.name}: answer to "{question}": {error}') from error
-        raise AssertionError("unreachable: the second try returns or raises")
+                raise
 
-    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
-        return frozenset(CrossConnect(Port(self.name, a), Port(self.name, b)) for a, b in pairs)
+        return await twice(self.name, question, ask)
 
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two ports, None when a label is not one (and must not reach a command line)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        fits = re.fullmatch(r"E[1-9][0-9]{0,3}", setting.ingress.label) and re.fullmatch(r"W[1-9][0-9]{0,3}", setting.egress.label)
-        return (setting.ingress.label, setting.egress.label) if fits else None
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        fits = re.fullmatch(r"E[1-9][0-9]{0,3}", ingress) and re.fullmatch(r"W[1-9][0-9]{0,3}", egress)
+        return (ingress, egress) if fits else None
 
     def _no_pair(self, setting: Setting) -> str:
         if isinstance(setting, CrossConnect):
             return f"not a port of {self.name}: light enters at an east port (E3) and leaves by a west port (W4)"
-        return "a spectral route; this is a cross-connect switch"
+        return super()._no_pair(setting)
 
 
 def _table(text: str) -> dict[str, PortRow]:

@@ -14,7 +14,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 ROUNDS = 3
-"""A device that loses its answer three times in one change is not obeying."""
+"""A device whose answer is lost three times in one change is given up."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Marks(Generic[K]):
     async def begin(self) -> bool:
         """Await the word to begin, the first time; call before the first command that could change the device.
 
-        Return whether there was somebody to wait for: then what was read before is old, and is read again.
+        Return whether it had to wait: then what was read before may be out of date, and is read again.
         """
         ready, self.ready = self.ready, at_once
         await ready()

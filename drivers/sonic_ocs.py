@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 from drivers.api import Evidence
-from drivers.link.addresses import ssh_target
+from drivers.link.addresses import open_commands
 from drivers.link.ssh import OPTIONS as SSH_OPTIONS
-from drivers.link.ssh import Login, SshCommands
+from drivers.link.ssh import SshCommands
 from drivers.rounds import Marks
+from drivers.session.crossconnects import twice
 from drivers.session.pairs import PairSwitch
-from drivers.watch import late_s, patience_option, soon_s, watch
+from drivers.watch import late_s, patience_option, watch
 from drivers.wire import sonic
 from drivers.wire.sonic import TUNED, Pair, identifier
 from optics import (
-    BadFile,
     Change,
     CrossConnect,
     DeviceConfig,
@@ -101,11 +101,7 @@ class SonicOcs(PairSwitch):
         self._mode = config.options.get("mode", "update")
         if self._mode not in ("update", "safe"):
             raise ValueError(f"mode: update or safe, not {self._mode!r}")
-        try:
-            host, port = ssh_target(config.address)
-        except ValueError as error:
-            raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
-        self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
+        self._session: SshCommands = open_commands(config)
         self._root = ""
         self._made: set[Pair] = set()
         self._idle: dict[Pair, tuple[str, str]] = {}  # as last read: rows that hold ports and pass no light
@@ -113,12 +109,12 @@ class SonicOcs(PairSwitch):
 
     def holders(self) -> Mapping[Setting, str]:
         """Rows of the status that are not `tuned` on both sides: being made, failed, or stale."""
-        return {next(iter(self._settings([pair]))): printable(" ".join(sides), keep="") for pair, sides in self._idle.items()}
+        return {self._setting(pair): printable(" ".join(sides), keep="") for pair, sides in self._idle.items()}
 
     async def identify(self) -> Identity:
         async with self._turn:
             version = await self._ask("show version", sonic.version)
-            serial = version.serial or sonic.serial((await self._shell.run("show platform summary"))[0])
+            serial = version.serial or sonic.serial((await self._session.run("show platform summary"))[0])
             enter, leave = await self._ask(KEYS, sonic.ports)
         return Identity("SONiC", version.sku, serial or "unknown", version.software, enter, leave)
 
@@ -133,18 +129,7 @@ class SonicOcs(PairSwitch):
         async with self._turn:
             for port in wanted:
                 await self._set_port(port.label, enabled)
-            aim = PortState.ENABLED if enabled else PortState.DISABLED
-            seen = await watch(
-                lambda: self._port_states(wanted),
-                lambda states: all(states.get(port) is aim for port in wanted),
-                expected_s=self.traits.settle_s,
-                patience_s=soon_s(self.traits, self._patience_s),
-            )
-            return seen.report
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._shell.close()
+            return await self._watch_ports(wanted, self._port_states, enabled)
 
     async def _port_states(self, ports: list[Port]) -> dict[Port, PortState]:
         """A port that is configured to be shut and still passes light is not shut: the hardware follows later, or fails."""
@@ -205,12 +190,12 @@ class SonicOcs(PairSwitch):
         if not left:
             return outcome
         look = await self._look()
-        came = self._settings(left & look.tuned)  # at the last moment: it stands
+        came = self._settings(left & look.tuned)  # at the last moment: it is kept
         left -= look.tuned
         words = {setting: said for setting, said in outcome.failed.items() if setting not in came}
         for pair in sorted(left & look.config):
             sides = " ".join(look.status.get(pair, ("not", "reported")))
-            setting = next(iter(self._settings([pair])))
+            setting = self._setting(pair)
             words[setting] = f"{identifier(pair)} was accepted but its hardware reports: {sides}; taken back"
             await self._delete(pair, marks)
         seen = await watch(
@@ -263,9 +248,6 @@ class SonicOcs(PairSwitch):
                 self._made.add(pair)
         self._soon_at = time.monotonic() + self.traits.settle_s
 
-    async def _drain(self) -> list[str]:
-        return []  # what a command has to say it prints
-
     async def _add(self, pair: Pair, marks: Marks[Pair]) -> str:
         return await self._write(f"config ocs cross-connect add {identifier(pair)} {self._mode}", marks)
 
@@ -274,7 +256,7 @@ class SonicOcs(PairSwitch):
             marks.words[pair] = words
 
     async def _write(self, command: str, marks: Marks[Pair]) -> str:
-        """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so nobody knows what it did."""
+        """Run a command that answers `succeeded`; return its complaint. Raises: Garbled - neither, so its effect is unknown."""
         marks.write()
         said, status = await self._configure(command)
         if "succeeded" in said:
@@ -285,37 +267,27 @@ class SonicOcs(PairSwitch):
 
     async def _configure(self, command: str) -> tuple[str, int]:
         """Run a configuration command, as root from the first time that the switch asks for it."""
-        said, status = await self._shell.run(self._root + command)
+        said, status = await self._session.run(self._root + command)
         if not self._root and "oot privileges are required" in said:  # words of sonic-utilities; nothing was done
             self._root = "sudo -n "
-            said, status = await self._shell.run(self._root + command)
+            said, status = await self._session.run(self._root + command)
         return said, status
 
     async def _ask(self, question: str, parse: Callable[[str], T]) -> T:
-        """Ask, and once more when the answer cannot be read: nothing is changed by that."""
-        for again in (True, False):
-            said, status = await self._shell.run(question)
-            try:
-                if status > 0:
-                    raise Garbled(f"exit status {status}: {sonic.complaint(said)}")
-                return parse(said)
-            except Garbled as error:
-                if not again:
-                    raise Garbled(f'{self.name}: answer to "{question}": {error}') from error
-        raise AssertionError("unreachable: the second try returns or raises")
+        async def ask() -> T:
+            said, status = await self._session.run(question)
+            if status > 0:
+                raise Garbled(f"exit status {status}: {sonic.complaint(said)}")
+            return parse(said)
 
-    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
-        return frozenset(CrossConnect(Port(self.name, f"{a}A"), Port(self.name, f"{b}B")) for a, b in pairs)
+        return await twice(self.name, question, ask)
 
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two port numbers, None when a label is not one (and must not reach a shell)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        ends = (
-            re.fullmatch(r"([1-9][0-9]{0,3})A", setting.ingress.label),
-            re.fullmatch(r"([1-9][0-9]{0,3})B", setting.egress.label),
-        )
-        return (int(ends[0][1]), int(ends[1][1])) if ends[0] and ends[1] else None
+    def _setting(self, pair: Pair) -> Setting:
+        return CrossConnect(Port(self.name, f"{pair[0]}A"), Port(self.name, f"{pair[1]}B"))
+
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        a, b = re.fullmatch(r"([1-9][0-9]{0,3})A", ingress), re.fullmatch(r"([1-9][0-9]{0,3})B", egress)
+        return (int(a[1]), int(b[1])) if a and b else None
 
 
 def _touch(one: Pair, other: Pair) -> bool:

@@ -9,35 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from drivers.api import Evidence, Ready, at_once
-from drivers.link.addresses import ssh_target
-from drivers.link.ssh import OPTIONS as SSH_OPTIONS
-from drivers.link.ssh import Login, SshCommands
-from drivers.rounds import Marks, in_rounds
+from drivers.api import Evidence
+from drivers.link.addresses import open_commands
+from drivers.link.ssh import SshCommands
+from drivers.rounds import Marks
+from drivers.session.crossconnects import twice
 from drivers.session.pairs import port_number
-from drivers.session.robot import BUDGET_S, CHECK_S, LEAST_S, deaf, in_turn
+from drivers.session.robot import Robot, in_turn
 from drivers.wire import telescent
 from drivers.wire.telescent import Cell, Pair
-from optics import BadFile, Change, CrossConnect, DeviceConfig, Garbled, Identity, Outcome, Port, Progress, Setting, Traits
+from optics import Change, CrossConnect, DeviceConfig, Identity, Outcome, Progress, Setting, Traits
 
 STATE = "switchstate"
 TRIES = 1
 """How often a connection that was neither made nor refused within the budget is asked for again."""
 
 
-class TelescentCli:
+class TelescentCli(Robot[tuple[int, int]]):
     """A patch panel. Ingress and egress ports are numbers; the same number is two ports, one of each kind."""
 
-    # Nothing is published about time and loss; 60 s a move and 0.5 dB are proposals. Latching: fibres stay plugged.
-    TRAITS: ClassVar[Traits] = Traits(settle_s=60.0, at_once=1, keeps_others_lit=True, latching=True, insertion_loss_db=0.5)
-    OPTIONS: ClassVar[Mapping[str, str]] = {
-        **SSH_OPTIONS,
-        "move_budget_s": "longest time of one move (s, the device's clock); default 120",
-        "check_s": "time between two looks at the panel (s, the device's clock); default 3",
-    }
+    # Nothing is published about its time and loss; those of ROME are proposed.
     STAGES: ClassVar[int] = 2
     """Which ports are unlocked cannot be read in any known form: after a lost answer both of a connection are unlocked again."""
     EVIDENCE: ClassVar[Evidence] = Evidence(
@@ -54,18 +48,9 @@ class TelescentCli:
     )
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
-        self.told: Callable[[Progress], None] = deaf
-        self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
-        self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
-        try:
-            host, port = ssh_target(config.address)
-        except ValueError as error:
-            raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
-        self._shell = SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
+        super().__init__(config, traits)
+        self._session: SshCommands = open_commands(config)
         self._patience_s = max(config.timeout_s, self._budget_s)
-        self._turn = asyncio.Lock()
         self._moving = False  # a move was asked for and not answered
 
     async def identify(self) -> Identity:
@@ -79,20 +64,9 @@ class TelescentCli:
         async with self._turn:
             return self._settings(telescent.allocated(await self._look()))
 
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[Pair](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._shell.close()
-
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """Read the panel, request what is missing, one move after the other, until the panel shows it."""
-        failed = {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
-        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
-        add = {pair: s for s in change.add if (pair := self._pair(s))}
+        remove, add, failed = self._sides(change)
         goal = {**dict.fromkeys(remove, False), **dict.fromkeys(add, True)}
         at_ns = time.monotonic_ns()
         cells = await self._look()
@@ -108,7 +82,7 @@ class TelescentCli:
                 cells = await self._look()
                 marks.words.clear()
                 gone, new = _wanting(remove, add, cells, marks)
-            # A request for a port that is not free yet might be refused: nobody knows.
+            # A request for a port that is not free yet might be refused: no source says.
             for plug, pair in in_turn(gone, new, filter(None, map(self._pair, change.order))):
                 if plug:
                     await self._connect(pair, cells, marks)
@@ -165,7 +139,7 @@ class TelescentCli:
         """Run a command that the panel may answer only when the fibre is there; False and its words where it complains."""
         marks.write()
         self._moving = not command.startswith("unlock")
-        said, _ = await self._shell.run(command, self._patience_s)
+        said, _ = await self._session.run(command, self._patience_s)
         self._moving = False
         if words := telescent.complaint(said):
             marks.words[pair] = f'refused "{command}": {words}'
@@ -194,32 +168,22 @@ class TelescentCli:
             cells = await self._look()
 
     async def _look(self) -> dict[int, Cell]:
-        """The panel; asked once more when the answer cannot be read."""
-        for again in (True, False):
-            said, _ = await self._shell.run(STATE)
-            try:
-                cells = telescent.switch_state(said)
-                telescent.allocated(cells)
-                return cells
-            except Garbled as error:
-                if not again:
-                    raise Garbled(f'{self.name}: answer to "{STATE}": {error}') from error
-        raise AssertionError("unreachable: the second try returns or raises")
+        async def ask() -> dict[int, Cell]:
+            said, _ = await self._session.run(STATE)
+            cells = telescent.switch_state(said)
+            telescent.allocated(cells)
+            return cells
 
-    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
-        return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)
+        return await twice(self.name, STATE, ask)
 
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two port numbers, None when a label is not one (and must not reach a command line)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        ingress, egress = port_number(setting.ingress.label), port_number(setting.egress.label)
-        return (ingress, egress) if ingress and egress else None
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        a, b = port_number(ingress), port_number(egress)
+        return (a, b) if a and b else None
 
     def _no_pair(self, setting: Setting) -> str:
         if isinstance(setting, CrossConnect):
             return f"not a port of {self.name}: its ports are numbers"
-        return "a spectral route; this is a cross-connect switch"
+        return super()._no_pair(setting)
 
 
 def _wanting(

@@ -19,7 +19,7 @@ PATIENCE_S = 10.0
 it takes a circuit down again (CODE). No public client of a mirror switch gives up later."""
 FARTHEST = 30
 """A report that goes on changing is waited for, but no longer than this many patiences in all."""
-_TIGHT_S = 0.004  # light waits for nobody's poll; closer ones only take processor time from whoever acts on it
+_TIGHT_S = 0.004  # a shorter pause only takes processor time
 _SPARSE_S = 0.05
 
 
@@ -64,7 +64,7 @@ async def watch(
 
     The deadline is not an error here, the caller knows the words. A device that makes one circuit after the other is alive as long
     as new ones appear: each change of the report extends the deadline, to at most FARTHEST times `patience_s`.
-    extends: False for readings, which never stand still.
+    extends: False for readings, which never stop changing.
 
     The pause between polls is the smaller of an eighth of the time waited (so a device faster or slower than promised is noticed
     within 13 %) and a quarter of the distance to `expected_s`, and at least as long as the last answer took (a slow dump is not

@@ -67,7 +67,7 @@ class WaveshaperHttp(RouteSwitch[Profile]):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self._session = RestSession(open_http(config))
+        self._session: RestSession = RestSession(open_http(config))
         self._slices = int(config.options.get("slices", "1"))
         if not 1 <= self._slices <= 6:
             raise ValueError(f"slices: from 1 to 6, not {self._slices}")
@@ -77,10 +77,6 @@ class WaveshaperHttp(RouteSwitch[Profile]):
     async def identify(self) -> Identity:
         async with self._turn:
             return (await self._about()).identity
-
-    async def close(self) -> None:
-        async with self._turn:
-            await self._session.close()
 
     async def _about(self) -> _Info:
         self._info = await self._session.ask("/waveshaper/devinfo", _parse_info)

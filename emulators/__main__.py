@@ -23,14 +23,15 @@ from emulators.fabric.doors import listen
 from emulators.fabric.linux import leave, own_namespace
 from emulators.fabric.needs import missing
 from emulators.fabric.sshd import ensure_device_keys, ensure_keys
-from emulators.lab import Doors, build_devices, logins, serve, take_priority
+from emulators.lab import Doors, build_devices, logins
+from emulators.serve import serve, take_priority
 from emulators.transports.pty import Line
 
 START_DEADLINE_S = 60.0
 EXIT_MISSING, EXIT_BAD_FILE, EXIT_BUSY = 2, 3, 4
 TRACES = ("control.sock", "lab.pid")
 FAILED = "lab.failed"
-"""Beside the log, after a start that failed: why. `testbed doctor` reads it."""
+"""Next to the log, after a start that failed: why. `testbed doctor` reads it."""
 
 
 class CannotStart(Exception):
@@ -238,5 +239,5 @@ def _wait(pipe: int, config: LabConfig) -> None:
 
 
 if __name__ == "__main__":
-    os.umask(0o077)  # keys, sockets and logs of the lab are nobody else's, whatever the shell says
+    os.umask(0o077)  # keys, sockets and logs of the lab are private, whatever the shell's umask is
     sys.exit(main())

@@ -248,7 +248,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     """The text of a regular file of at most MAX_BYTES. Raises: OSError, UnicodeDecodeError."""
-    # O_NONBLOCK: opening a FIFO to which nobody writes would wait for ever
+    # O_NONBLOCK: opening a FIFO without a writer would block for ever
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("not a regular file")

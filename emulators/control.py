@@ -6,7 +6,7 @@ settle {device, s}, pieces {device, as}, power {device, port, dbm}, faults.add {
 faults.remove {device, number}, faults.list, truth {device}, fibre {name, cut}, fibre.swap {a, b, ends}, link {host, port, up},
 host.sshd {host, up, slow_s}, host.down {host}, stop.
 
-Nobody can step the wall clock of one host: Linux has time namespaces for the monotonic and the boot clock only
+The wall clock of a single host cannot be stepped: Linux has time namespaces for the monotonic and the boot clock only
 (time_namespaces(7)). A device's own clock can be stepped: fault clock-step.
 """
 
@@ -21,16 +21,13 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from emulators.fabric import linux
+from emulators.fabric.build import Host
 from emulators.fabric.doors import listen
 from emulators.fabric.glass import HostPort
+from emulators.lab import Lab
 from emulators.server import DeviceServer
-
-if TYPE_CHECKING:
-    from emulators.fabric.build import Host
-    from emulators.lab import Lab
 
 Words = dict[str, object]
 Request = Mapping[str, object]

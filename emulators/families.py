@@ -1,4 +1,4 @@
-"""Every family of devices that is emulated: how each is built, served and wired. One line per family here, its facts beside its
+"""Every family of devices that is emulated: how each is built, served and wired. One line per family here, its facts next to its
 dialect.
 """
 
@@ -37,11 +37,11 @@ _BUILT_IN: Mapping[str, str] = {
 
 
 class _Where(Mapping[str, str]):
-    """The families of this package, and those of others, who are only looked for when they are asked for."""
+    """The families of this package, and those of third parties, which are looked up only when asked for."""
 
     @cached_property
     def _all(self) -> Mapping[str, str]:
-        from importlib.metadata import entry_points  # some 40 ms, which a lab without strangers need not wait for
+        from importlib.metadata import entry_points  # some 40 ms, which a lab of built-in families alone need not wait for
 
         return {**{entry.name: entry.value for entry in entry_points(group=GROUP)}, **_BUILT_IN}
 
@@ -122,7 +122,7 @@ def _size(name: str, text: object) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Print what there is to know of every family, for whoever writes an inventory by program: one JSON object."""
+    """Print the facts of every family as one JSON object, for programs that write inventories."""
     found = {driver: family(driver) for driver in sorted(WHERE)}
     print(
         json.dumps(

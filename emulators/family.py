@@ -1,17 +1,33 @@
-"""What there is to say of a family of emulated devices: how each is built, served and wired."""
+"""A family of emulated devices: how each is built, served and wired."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from emulators.dialects.base import AnyDialect
 from emulators.plant import Plant
 
 Labels = tuple[str, ...]
 PLANT_KEYS = frozenset({"settle_s", "bulk_settle_s", "size", "ports", "preset", "faults", "los_dbm"})
+
+
+class _HasPairs(Protocol):
+    def preset(self, ingress: str, egress: str) -> None: ...
+
+
+def preset_pair(dialect: AnyDialect, row: object) -> None:
+    """Make a row of `preset`, [in, out], as if it had been there for ever. Raises ValueError."""
+    if not isinstance(row, list | tuple) or len(row) != 2:
+        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
+    cast(_HasPairs, dialect).preset(str(row[0]), str(row[1]))
+
+
+def two_sided(ingress: int, egress: int) -> tuple[Labels, Labels]:
+    """Return the labels of a faceplate that numbers each side from 1: 1..N in, 1..M out."""
+    return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(1, egress + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +48,7 @@ class Family:
     schemes: tuple[str, ...]
     dialect: Callable[..., AnyDialect]
     faceplate: Callable[[int, int], tuple[Labels, Labels]]
-    preset: Callable[[AnyDialect, object], None]
+    preset: Callable[[AnyDialect, object], None] = preset_pair
     size: str = "16x16"
     settle_s: float = 0.05
     bulk_settle_s: float | None = None

@@ -35,7 +35,7 @@ COMMAND_FAULTS: Mapping[str, str] = {
     "merge": "the reply is held and sent together with the next one, or after `seconds`",
     "garble": "some bytes of the reply are other bytes",
     "twice": "the reply is sent twice",
-    "unsolicited-before": "a message nobody asked for stands before the reply",
+    "unsolicited-before": "an unsolicited message precedes the reply",
     "unsolicited-inside": "... after the reply's first line",
     "unsolicited-after": "... after the reply",
     "stale-read": "reads show the state of `seconds` ago",

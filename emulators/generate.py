@@ -70,7 +70,7 @@ def hosts_yml(wanted: Wanted) -> str:
     names = [f"opt{p}" for p in range(1, ports + 1)]
     names += [f"el{p}" for p in range(ports + 1, ports + 1 + len(wanted.electrical))]
     opts = ", ".join(f"{p}: {{interface: {name}}}" for p, name in enumerate(names, 1))
-    # To ssh ~ is the home in the machine's list of users, to everybody else it is $HOME.
+    # To ssh ~ is the home in the machine's list of users, to other programs it is $HOME.
     known = f"{wanted.state}/known_hosts".replace("~/", "${HOME}/", 1)
     lines = [
         "# The hosts: an Ansible inventory, used as it is (`ansible -i hosts.yml all -m ping` works while the lab runs).",

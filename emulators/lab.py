@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import selectors
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from emulators.config import BadInventory, DeviceConfig, Fibre, LabConfig, Trunk
-from emulators.control import Control
 from emulators.dialects.base import AnyDialect
 from emulators.fabric import linux
 from emulators.fabric.build import Fabric, Host, laid
@@ -40,6 +38,16 @@ class Doors:
     machine_net: int | None
     pid: int
     access: Mapping[str, Access] = field(default_factory=dict)
+
+
+class Control(Protocol):
+    """What answers at the control socket (control.py)."""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client."""
+
+    def hang_up(self) -> None:
+        """End all conversations."""
 
 
 class Lab:
@@ -72,14 +80,13 @@ class Lab:
         """The running hosts; none in a lab of devices alone."""
         return self.fabric.hosts if self.fabric else {}
 
-    async def run(self, ready: Callable[[], None]) -> None:
+    async def run(self, control: Control, ready: Callable[[], None]) -> None:
         """Serve until told to stop; calls `ready` when every device listens and every host's sshd has shown its banner."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
         for server in self.servers.values():
             await server.start()
-        control = Control(self)
         # Not start_unix_server: from Python 3.13 on it looks up the socket's name, which is one of the process that bound it.
         listener = await asyncio.start_server(control.talk, sock=self.doors.control)
         if self.fabric:
@@ -220,29 +227,3 @@ def logins(config: LabConfig, keys: Keys) -> dict[str, Access]:
 def log(words: str) -> None:
     """Add a line to the lab's log."""
     print(words, file=sys.stderr, flush=True)
-
-
-def take_priority() -> None:
-    """Run this process before others, its children not: a busy machine must not stretch the switching time it emulates."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError as problem:
-        log(f"no real-time priority ({problem.strerror}): light may move late when the cores are busy")
-
-
-def serve(
-    config: LabConfig,
-    dialects: Mapping[str, AnyDialect],
-    doors: Doors,
-    fabric: Fabric | None,
-    ready: Callable[[], None],
-) -> None:
-    """Run a lab in an event loop of its own until it is told to stop."""
-
-    async def main() -> None:
-        await Lab(config, dialects, doors, fabric).run(ready)
-
-    # epoll counts in milliseconds and rounds up; light that is due should not wait for that. select() takes few descriptors.
-    loop = asyncio.SelectorEventLoop(selectors.SelectSelector()) if len(config.hosts) <= 64 else asyncio.new_event_loop()
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(main())

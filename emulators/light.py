@@ -15,14 +15,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict
 
 Pair: TypeAlias = tuple[str, str]
 """(ingress label, egress label)."""
 Band: TypeAlias = tuple[str, str, int, int]
 """(ingress label, egress label, from MHz, to MHz): what a wavelength-selective switch lets through."""
 Lit: TypeAlias = Pair | Band
-"""A way through a device on which light passes now."""
+"""A path through a device on which light passes now."""
 Side: TypeAlias = tuple[str, str]
 """("in" | "out", label): one side of a port."""
 
@@ -81,7 +81,7 @@ class Impairments:
     locked: dict[Side, str] = field(default_factory=dict)  # by whom: neither made nor broken by anybody else
 
     def lock(self, pair: Pair) -> str | None:
-        """Return why nobody else may touch `pair`, None when it is free to all."""
+        """Return why other clients may not touch `pair`, None when it is free."""
         held = next((s for s in (("in", pair[0]), ("out", pair[1])) if s in self.locked), None)
         return f"port {held[1]} locked by {self.locked[held]}" if held else None
 
@@ -102,6 +102,17 @@ def fibre_loss_db(length_m: float, loss_db: float | None) -> float:
 def coupler_loss_db(fibres: int) -> float:
     """Return what a passive coupler that joins so many fibres takes from each: physics, 10 log10 N."""
     return 10.0 * math.log10(fibres)
+
+
+class Figures(TypedDict, total=False):
+    """What an Optic may be told of its family, by the names of its arguments."""
+
+    bulk_settle_s: float | None
+    dark_dbm: float
+    floor_dbm: float
+    los_dbm: float
+    mean_loss_db: float
+    max_loss_db: float
 
 
 class Optic:
@@ -151,7 +162,7 @@ class Optic:
     # ---- what the server, the lab and the base dialect ask of every plant
 
     def lit(self, now: float) -> frozenset[Lit]:
-        """Return the ways that bring light from the fibre at the ingress into the fibre at the egress."""
+        """Return the paths that bring light from the fibre at the ingress into the fibre at the egress."""
         raise AssertionError("a plant says itself what is lit")
 
     def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
@@ -267,5 +278,5 @@ def edges_mhz(n: int, m: int) -> tuple[int, int]:
 
 
 def holds(way: Lit, slot: tuple[int, int] | None) -> bool:
-    """Return whether a transmitter's light passes `way` whole. Light of unknown frequency (None) passes no passband."""
+    """Return whether a transmitter's light passes the path `way` whole. Light of unknown frequency (None) passes no passband."""
     return len(way) == 2 or (slot is not None and way[2] <= slot[0] and slot[1] <= way[3])

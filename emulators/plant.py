@@ -1,4 +1,4 @@
-"""What the glass inside a switch does: ports, exclusion, settling, loss, power.
+"""The optics of a cross-connect switch: ports, exclusion, settling, loss, power.
 
 No clock and no socket here: `now` (s, monotonic) is an argument.
 
@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Unpack
 
 from emulators.light import (
     DARK_DBM,
     FLOOR_DBM,
     FOREVER_S,
     LOS_DBM,
-    MAX_LOSS_DB,
-    MEAN_LOSS_DB,
     Beam,
     Event,
+    Figures,
     Impairments,
     Optic,
     Pair,
@@ -62,28 +62,10 @@ class Plant(Optic):
         egress: Iterable[str],
         settle_s: float = 0.05,
         seed: int = 0,
-        *,
-        bulk_settle_s: float | None = None,
-        dark_dbm: float = DARK_DBM,
-        floor_dbm: float = FLOOR_DBM,
-        los_dbm: float = LOS_DBM,
-        mean_loss_db: float = MEAN_LOSS_DB,
-        max_loss_db: float = MAX_LOSS_DB,
+        **figures: Unpack[Figures],
     ) -> None:
-        super().__init__(
-            name,
-            ingress,
-            egress,
-            settle_s,
-            seed,
-            bulk_settle_s=bulk_settle_s,
-            dark_dbm=dark_dbm,
-            floor_dbm=floor_dbm,
-            los_dbm=los_dbm,
-            mean_loss_db=mean_loss_db,
-            max_loss_db=max_loss_db,
-        )
-        self._circuits: dict[Side, Circuit] = {}  # each circuit stands under both its sides
+        super().__init__(name, ingress, egress, settle_s, seed, **figures)
+        self._circuits: dict[Side, Circuit] = {}  # each circuit under both its sides
         self._pairs: dict[Pair, Circuit] = {}  # the same ones, in the order of their making
         self._settling: list[Circuit] = []
         self._due_s = math.inf  # nothing settles before

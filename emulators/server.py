@@ -106,7 +106,7 @@ class DeviceServer:
     # ---- for the transports
 
     def open(self, wire: Wire, command: str | None = None) -> Conversation | None:
-        """Begin a conversation, with one command in place of a shell if given; None: the device takes nobody now."""
+        """Begin a conversation, with one command in place of a shell if given; None: the device takes no connection now."""
         now = self.loop.time()
         session = self.dialect.open(now)
         if session is None:
@@ -132,7 +132,7 @@ class DeviceServer:
     # ---- inside
 
     def _settle(self, now: float) -> None:
-        """Tell the glass, send what is to be sent, and set the one timer. The glass comes first: light waits for nobody."""
+        """Update the glass, send what is to be sent, and set the one timer. The glass comes first: light must not be late."""
         self.plant.advance(now)
         if self._version != self.plant.version:
             self._version = self.plant.version

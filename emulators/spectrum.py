@@ -1,4 +1,4 @@
-"""What the glass inside a wavelength-selective switch does: passbands, their exclusion, settling, loss, power.
+"""The optics of a wavelength-selective switch: passbands, their exclusion, settling, loss, power.
 
 No clock and no socket here: `now` (s, monotonic) is an argument. A passband takes the light between two frequencies (integer MHz)
 from an ingress to an egress. The light itself is that of every emulated device (light.py).
@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
+from typing import Unpack
 
 from emulators.light import (
-    DARK_DBM,
-    FLOOR_DBM,
     FOREVER_S,
-    LOS_DBM,
     Band,
     Beam,
     Event,
+    Figures,
     Lit,
     Optic,
     Pair,
@@ -77,29 +76,13 @@ class SpectralPlant(Optic):
         settle_s: float = 0.2,
         seed: int = 0,
         *,
-        bulk_settle_s: float | None = None,
-        dark_dbm: float = DARK_DBM,
-        floor_dbm: float = FLOOR_DBM,
-        los_dbm: float = LOS_DBM,
-        mean_loss_db: float = MEAN_LOSS_DB,
-        max_loss_db: float = MAX_LOSS_DB,
         transient_s: tuple[float, float] = (0.0, 0.0),
         ways: Callable[[str, str], bool] | None = None,
         range_mhz: tuple[int, int] = C_BAND_MHZ,
+        **figures: Unpack[Figures],
     ) -> None:
-        super().__init__(
-            name,
-            ingress,
-            egress,
-            settle_s,
-            seed,
-            bulk_settle_s=bulk_settle_s,
-            dark_dbm=dark_dbm,
-            floor_dbm=floor_dbm,
-            los_dbm=los_dbm,
-            mean_loss_db=mean_loss_db,
-            max_loss_db=max_loss_db,
-        )
+        figures = {"mean_loss_db": MEAN_LOSS_DB, "max_loss_db": MAX_LOSS_DB, **figures}
+        super().__init__(name, ingress, egress, settle_s, seed, **figures)
         self.transient_s, self.ways, self.range_mhz = transient_s, ways, range_mhz
         self._bands: dict[Band, Passband] = {}  # as commanded
         self._fading: list[Passband] = []  # taken away by an upload that has not come so far

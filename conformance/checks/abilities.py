@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.check import NotTried, check, want
+from conformance.check import check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject, refused
 from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
 from optics import Port, PortState, Refused

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from conformance.check import Failed, NotTried, check, want
+from conformance.check import check
+from conformance.outcome import Failed, NotTried, want
 from conformance.subject import Subject, failed_exactly
 from conformance.truth import Lit
 from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute
@@ -83,7 +84,7 @@ async def others_are_untouched(s: Subject) -> None:
     await s.apply(add=first)
     await s.apply(remove=first, add=second)
     await s.shows(others | second)
-    want(s.since(others) == since, "lights nobody spoke of were made anew")
+    want(s.since(others) == since, "lights that the change did not name were made again")
 
 
 @check("a port in use is refused and the rest is made", "refusals", truth=False, ports=9)
@@ -114,7 +115,7 @@ async def foreign_lights_are_reported(s: Subject) -> None:
 @check("a label that is no port never reaches the device", "refusals", truth=False, ports=1)
 async def no_label_is_a_command(s: Subject) -> None:
     example = s.one(1, 1)
-    junk = ("$(reboot)", "`reboot`", "&&16", " ", "<x/>", '"', "'", "\r\nreset", ";reset", "|x", "%0d", "\u0663")
+    junk = ("$(reboot)", "`reboot`", "&&16", " ", "<x/>", '"', "'", "\r\nreset", ";reset", "|x", "%0d", "&id=deleteall", "\u0663")
     labels = [
         *((s.ingress[0] + more, s.egress[0]) for more in junk),
         *((s.ingress[0], s.egress[0] + more) for more in junk),
@@ -124,6 +125,7 @@ async def no_label_is_a_command(s: Subject) -> None:
         (s.ingress[0] + "\n", s.egress[0]),
         (s.ingress[0], '"/><edit-config>'),
         ("0", "x"),
+        (f"../{s.ingress[0]}", s.egress[0]),
     ]
     bad = frozenset(replace(example, ingress=Port(s.name, a), egress=Port(s.name, b)) for a, b in labels)
     before = s.truth.writes if s.truth else 0

@@ -7,7 +7,8 @@ import tempfile
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from conformance.check import Effect, NotTried, check, want
+from conformance.check import Effect, check
+from conformance.outcome import NotTried, want
 from conformance.strangers import nobody, nonsense
 from conformance.subject import Subject, names_device, refused
 from drivers.api import Attenuator, Persistence, PortControl, PowerMeter
@@ -26,7 +27,7 @@ async def says_who_it_is(s: Subject) -> None:
     for side in ("ingress", "egress"):
         labels = getattr(identity, side)
         want(labels, f"no {side} ports")
-        want(len(set(labels)) == len(labels), f"an {side} label stands twice: {labels}")
+        want(len(set(labels)) == len(labels), f"an {side} label is listed twice: {labels}")
     want(await s.device.identify() == identity, "asked twice, it gives two answers")
 
 
@@ -119,7 +120,7 @@ async def passwords_are_kept(s: Subject) -> None:
     try:
         for kind in ("hang", "garble", "drop-after", "refuse", "twice"):
             async with s.another(password=WRONG, timeout_s=s.quick_s) as other:
-                want(WRONG not in repr(other), "the password stands in the device's repr")
+                want(WRONG not in repr(other), "the password is in the device's repr")
                 with s.known.wrong(kind):
                     error = await refused(other.read)
                 if error is not None:
@@ -127,7 +128,7 @@ async def passwords_are_kept(s: Subject) -> None:
     finally:
         root.removeHandler(ear)
         root.setLevel(level)
-    want(not any(WRONG in line for line in said), "the password stands in a log line")
+    want(not any(WRONG in line for line in said), "the password is in a log line")
 
 
 @check("a host key that is not the known one ends the attempt", "login", effect=READS, truth=False, ports=0)
@@ -170,7 +171,7 @@ def _untold(error: BaseException) -> None:
     """The password is in no error of the chain. Raises: Failed."""
     chain: BaseException | None = error
     while chain is not None:
-        want(WRONG not in f"{chain!s} {chain!r}", "the password stands in the error")
+        want(WRONG not in f"{chain!s} {chain!r}", "the password is in the error")
         chain = chain.__cause__ or chain.__context__
 
 
@@ -179,7 +180,7 @@ async def power_is_read(s: Subject) -> None:
     assert isinstance(s.device, PowerMeter)
     asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
     levels = await s.device.power(asked)
-    want(levels.keys() <= set(asked), "levels of ports nobody asked for")
+    want(levels.keys() <= set(asked), "levels of ports that were not asked for")
     want(all(-80.0 < level < 40.0 for level in levels.values()), f"levels no meter shows: {levels}")
 
 
@@ -187,7 +188,7 @@ async def power_is_read(s: Subject) -> None:
 async def port_states_are_read(s: Subject) -> None:
     assert isinstance(s.device, PortControl)
     asked = [Port(s.name, label) for label in (*s.identity.egress[:4], *s.identity.ingress[:2])]
-    want((await s.device.port_states(asked)).keys() <= set(asked), "states of ports nobody asked for")
+    want((await s.device.port_states(asked)).keys() <= set(asked), "states of ports that were not asked for")
 
 
 @check("attenuations are read without writing", "attenuator", effect=READS, truth=False, ports=0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from conformance.check import check, want
+from conformance.check import check
 from conformance.checks.changes import made_moved_broken
+from conformance.outcome import want
 from conformance.subject import Subject
 from optics import Setting, TestbedError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from conformance.check import NotTried, check, want
+from conformance.check import check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject
 from drivers.registry import driver_class
 from optics import TimedOut, Unreachable
@@ -30,7 +31,7 @@ async def _undisturbed(s: Subject) -> int:
 async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None, again: bool, wait_s: float = 0.0) -> None:
     """Let `kind` strike each write of a move in turn, forth and back; the world is as wanted each time.
 
-    again: whether a command may be sent a second time (it was not executed, or nobody can tell); then the first and the last write
+    again: whether a command may be sent a second time (not executed, or effect unknown); then the first and the last write
     stand for all. wait_s: how long a delayed command may still be under way afterwards.
     """
     bystander = await s.make(*BYSTANDER)
@@ -65,7 +66,7 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
         for at, (where, done) in enumerate(told, 1) if not again else ():
             most = writes + (stages if at < len(told) else 0)
             want(writes <= done <= most, f"{where}: {done} commands reached the device, {writes} were to do")
-        want(s.since(bystander) == stamps, f"{kind}: a light nobody spoke of was made anew")
+        want(s.since(bystander) == stamps, f"{kind}: a light that the change did not name was made again")
 
 
 @check("a command that was executed but not answered is not sent again: read back first", "lost answers")
@@ -157,7 +158,7 @@ async def lost_by_a_reboot(s: Subject) -> None:
 
 def _alone(s: Subject) -> None:
     if s.foreign:
-        raise NotTried("it carries somebody's light, and a reboot would end it")
+        raise NotTried("it carries foreign light, and a reboot would end it")
 
 
 async def _up_again(s: Subject, patience_s: float = 10.0) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from dataclasses import replace
 
-from conformance.check import Effect, NotTried, check, want
+from conformance.check import Effect, check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject, refused
 from drivers.registry import open_device
 
@@ -40,7 +41,7 @@ async def two_callers(s: Subject) -> None:
     one, seen, other, identity = await asyncio.gather(s.apply(add=first), s.device.read(), s.apply(add=second), s.device.identify())
     want(not one.failed and not other.failed, f"failed: {dict(one.failed)} {dict(other.failed)}")
     want(identity == s.identity, "the identity was another one")
-    want(seen - s.foreign <= first | second, "a map with lights nobody made")
+    want(seen - s.foreign <= first | second, "a map with lights that were never made")
     await s.shows(first | second)
 
 
@@ -83,7 +84,7 @@ async def given_up_half_way(s: Subject) -> None:
             await s.until(lambda before=before, after=after, task=changing: s.known.writes >= before + after or task.done(), 10.0)  # type: ignore[misc]
             changing.cancel()
             await asyncio.wait({changing}, timeout=GIVEN_UP_S)
-            want(changing.done(), f"given up after {after} writes it is still at it {GIVEN_UP_S:.0f} s later")
+            want(changing.done(), f"given up after {after} writes it is still running {GIVEN_UP_S:.0f} s later")
             left = await device.read() - s.foreign
             outcome = await s.apply(remove=left - there, add=there, device=device)
             want(not outcome.failed, f"given up after {after} writes, then: {dict(outcome.failed)}")

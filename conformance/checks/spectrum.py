@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from conformance.check import NotTried, check, want
+from conformance.check import check
+from conformance.outcome import NotTried, want
 from conformance.subject import Subject, failed_exactly
 from optics import Setting, Slot, SpectralRoute
 

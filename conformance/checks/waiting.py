@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from conformance.check import check, want
+from conformance.check import check
+from conformance.outcome import want
 from conformance.subject import Subject, names_device, refused
 from drivers.api import JobQueue
 from optics import Progress, TimedOut

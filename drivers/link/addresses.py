@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from drivers.link.base import Link
-from optics import BadFile
+from optics import BadFile, DeviceConfig
 
 if TYPE_CHECKING:
-    from drivers.link.ssh import Login
+    from drivers.link.ssh import Login, SshCommands
 
 FORMS = "tcp://host:port, telnet://host:port, ssh://host[:port], visa://TCPIP::host::port::SOCKET, serial:///dev/ttyUSB0?baud=38400"
 
@@ -56,6 +56,17 @@ def open_link(address: str, timeout_s: float, who: str = "device", login: Login 
         raise ValueError("unknown form")
     except ValueError as error:
         raise BadFile([f"{who}: address {address!r}: {error}; known forms: {FORMS}"]) from None
+
+
+def open_commands(config: DeviceConfig) -> SshCommands:
+    """The link to a device that takes one SSH command at a time. Raises: BadFile - no ssh:// address."""
+    from drivers.link.ssh import Login, SshCommands
+
+    try:
+        host, port = ssh_target(config.address)
+    except ValueError as error:
+        raise BadFile([f"{config.name}: address {config.address!r}: {error}"]) from None
+    return SshCommands(config.name, config.address, config.timeout_s, host=host, port=port, login=Login.of(config))
 
 
 def ssh_target(address: str) -> tuple[str, int]:

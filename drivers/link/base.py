@@ -10,13 +10,13 @@ from drivers.link.tap import pass_on
 from optics import Garbled, TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
-"""A device that only sends messages nobody asked for is listened to for this many silences (`timeout_s`)."""
+"""A device that sends only unsolicited messages is listened to for this many silences (`timeout_s`)."""
 FARTHEST, FARTHEST_S = 180, 900.0
 """An answer that keeps coming is let finish, within this many silences and this time (s). The longest dump on record, ports and
 connections of a PXC, took 436 s (pynt's measurements): twice that."""
 
 MOST_BYTES = 1 << 24
-"""Bytes of one answer after which it is none, and bytes nobody asked for after which the connection is ended. The longest real
+"""Bytes of one answer after which it is none, and unsolicited bytes after which the connection is ended. The longest real
 answer, the dump of a 320-port table, has a tenth of a megabyte."""
 
 

@@ -26,7 +26,7 @@ from drivers.link.tap import pass_on
 from optics import BadFile, Garbled, Missing, Refused, TimedOut, Unreachable
 
 LOGIN_S = 10.0
-"""How long (s) key exchange, login and hello may take together once the connection stands."""
+"""How long (s) key exchange, login and hello may take together once connected."""
 GOODBYE_S = 0.3
 """How long (s) `close` waits for the answer to close-session."""
 LONGEST_REPLY = 1 << 24
@@ -242,7 +242,7 @@ class NetconfLink:
         return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint)
 
     def _told(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
-        """What ncclient's thread calls with an answer (message-id, text) or with an error (for whoever waits)."""
+        """What ncclient's thread calls with an answer (message-id, text) or with an error (for the waiting caller)."""
 
         def settle(number: str, found: str | Exception) -> None:
             if self._waiting is None or self._waiting[1].done() or (number and number != self._waiting[0]):
@@ -253,7 +253,7 @@ class NetconfLink:
                 self._waiting[1].set_result(found)
 
         def told(number: str, found: str | Exception) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+            with suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(settle, number, found)
 
         return told
@@ -334,7 +334,7 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
                 self._connected = False
 
         def _transport_register(self, selector: Any, event: Any) -> None:
-            """Besides the channel listen to a bell: ncclient looks at its queue of messages only every 0.1 s."""
+            """Wait for a wake-up byte as well as the channel: ncclient looks at its queue of messages only every 0.1 s."""
             super()._transport_register(selector, event)
             self._bell = socket.socketpair()
             selector.register(self._bell[0], selectors.EVENT_READ)

@@ -123,7 +123,7 @@ def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> Non
     if entries is not None and key.get_name() in entries:
         raise Unreachable(
             f"{who}: {address} shows another host key than the one in {where}: {print_}",
-            hint="if the device was replaced, remove the old key with ssh-keygen -R; if not, somebody is in between",
+            hint="if the device was replaced, remove the old key with ssh-keygen -R; if not, the connection may be intercepted",
         )
     raise Unreachable(
         f"{who}: the host key of {address} is not in {where}: {print_}",
@@ -294,7 +294,7 @@ class SshCommands:
 
 
 def _cut(dialled: Iterable[socket.socket]) -> None:
-    """End connections that somebody may be waiting on."""
+    """End connections on which a thread may be waiting."""
     for sock in dialled:
         with suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ _ears: dict[str, Ear] = {}
 
 
 def pass_on(who: str, direction: str, data: bytes) -> None:
-    """Let whoever listens to device `who` hear; links call it for everything that passes."""
+    """Pass data on to the listeners of device `who`; links call it for everything that passes."""
     if _ears and (ear := _ears.get(who)) is not None:
         ear(direction, data)
 

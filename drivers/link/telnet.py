@@ -10,7 +10,7 @@ from drivers.link.tcp import TcpLink, _Stream
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 SUPPRESS_GO_AHEAD = 3
 """The one option worth having (RFC 858): without it a strict peer waits for its turn to speak. Everything else is refused: no
-device here needs to know of a terminal, and its echo is skipped by whoever reads."""
+device here needs to know of a terminal, and its echo is skipped by the reader."""
 MOST_ANSWERS = 256
 """Options have one byte, so an honest peer has at most this many questions; a peer that never stops asking gets no more answers."""
 

@@ -12,7 +12,7 @@ OK = "OK"
 class EchoedSession:
     """Ask one device questions over a line that echoes; connects when needed.
 
-    The echo is the tag of an answer: what stands before it belongs to an older question and is not heard.
+    The echo is the tag of an answer: what comes before it belongs to an older question and is discarded.
     """
 
     def __init__(self, link: Link) -> None:

@@ -42,7 +42,7 @@ class JobCliSession:
         self._rest = ""
 
     async def ask(self, command: str, *, again: bool = True) -> str:
-        """Send `command`, return what stands between its echo and the next prompt, log lines taken out.
+        """Send `command`, return what is printed between its echo and the next prompt, log lines taken out.
 
         `again`: nothing is changed, so it may be asked once more when the connection ends under it.
         Raises: Unreachable, TimedOut, Garbled, Refused - login denied.
@@ -133,7 +133,7 @@ class JobCliSession:
             raise
         if lost is not None:
             await self.close()
-            raise discreet(lost, self._password)  # out here, where the error it stands for is not its context
+            raise discreet(lost, self._password)  # raised here: the original error may show the password
 
     async def _until(self, data: bytes, question: str) -> str:
         """Send `data` and listen until a prompt or another question of the login."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
-from drivers.api import Ready, at_once
-from drivers.rounds import Marks, in_rounds
+from drivers.rounds import Marks
+from drivers.session.crossconnects import CrossConnects
 from drivers.watch import PATIENCE_S, late_s, patience_s, soon_s, watch
-from optics import Change, CrossConnect, DeviceConfig, Outcome, Port, Refused, Setting, Traits
+from optics import Change, DeviceConfig, Outcome, Port, PortState, Refused, Setting, Traits
 
 Pair = tuple[int, int]
 """(ingress, egress), as the device numbers them."""
 
 
-class PairSwitch(ABC):
+class PairSwitch(CrossConnects[tuple[int, int]]):
     """A switch whose ports are numbers and whose set commands are not answered: believed only after the map shows them."""
 
     TRIES: ClassVar[int] = 2
@@ -34,10 +33,8 @@ class PairSwitch(ABC):
     after its last command."""
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
+        super().__init__(config, traits)
         self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
-        self._turn = asyncio.Lock()
         self._steady_at = 0.0
 
     @abstractmethod
@@ -52,23 +49,20 @@ class PairSwitch(ABC):
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         """Send the new circuits; put into `marks.words` what the device says against any of them."""
 
-    @abstractmethod
     async def _drain(self) -> list[str]:
-        """Empty the device's error queue and return it: what is in it before a command belongs to somebody else."""
+        """Empty the device's error queue and return it: what is in it before a command belongs to another client.
+
+        A device that answers every command has none.
+        """
+        return []
 
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
             return self._settings(await self._read())
 
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[Pair](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
-
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
         """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
-        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
-        add = {pair: s for s in change.add if (pair := self._pair(s))}
+        remove, add, failed = self._sides(change)
 
         def wrong(pairs: frozenset[Pair]) -> dict[Pair, Setting]:
             return {p: s for p, s in remove.items() if p in pairs} | {p: s for p, s in add.items() if p not in pairs}
@@ -87,7 +81,6 @@ class PairSwitch(ABC):
             last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
                 break  # else: neither made nor refused; a switch that lost a command is asked once more
-        failed = {s: self._no_pair(s) for s in (change.remove | change.add) if not self._pair(s)}
         late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was answered for
         for pair, setting in wrong(last.report).items():
             failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s, self.UNSAID)
@@ -122,6 +115,48 @@ class PairSwitch(ABC):
         if self._configured and (gone or new):
             self._steady_at = time.monotonic() + self.traits.settle_s
 
+    async def _in_lists(
+        self,
+        making: bool,
+        pairs: list[Pair],
+        marks: Marks[Pair],
+        send: Callable[[list[Pair]], Awaitable[str]],
+        read: Callable[[], Awaitable[frozenset[Pair]]] | None = None,
+    ) -> None:
+        """Send one command for all `pairs`; where the device refuses it, find out which of them it refuses.
+
+        The device may do all, some or none of a refused list. What is missing a settling time later is sent one by one, so that
+        each pair gets its own words and a good pair does not fail for a bad one. `send` returns the device's words, empty when it
+        was done; `read` the pairs that hold ports (default: the map).
+        """
+        if not (words := await send(pairs)):
+            return
+        if len(pairs) == 1:
+            marks.words[pairs[0]] = words
+            return
+        last = await watch(
+            read or self._read,
+            lambda seen: all((pair in seen) == making for pair in pairs),
+            expected_s=self.traits.settle_s,
+            patience_s=late_s(self.traits),
+        )
+        for pair in pairs:
+            if (pair in last.report) != making and (words := await send([pair])):
+                marks.words[pair] = words
+
+    async def _watch_ports(
+        self, ports: list[Port], read: Callable[[list[Port]], Awaitable[dict[Port, PortState]]], enabled: bool
+    ) -> dict[Port, PortState]:
+        """Wait until `ports` report that they are open, or shut; return what they report."""
+        aim = PortState.ENABLED if enabled else PortState.DISABLED
+        seen = await watch(
+            lambda: read(ports),
+            lambda states: all(states.get(port) is aim for port in ports),
+            expected_s=self.traits.settle_s,
+            patience_s=soon_s(self.traits, self._patience_s),
+        )
+        return seen.report
+
     def _numbers(self, ports: Iterable[Port]) -> dict[int, Port]:
         """This device's ports by number; what is none of its ports is left out."""
         return {n: port for port in ports if port.device == self.name and (n := port_number(port.label))}
@@ -134,22 +169,9 @@ class PairSwitch(ABC):
             raise Refused(f"{strange[0]}: not a port of {self.name}")
         return found
 
-    def _settings(self, pairs: Iterable[Pair]) -> frozenset[Setting]:
-        return frozenset(CrossConnect(Port(self.name, str(a)), Port(self.name, str(b))) for a, b in pairs)
-
-    def _pair(self, setting: Setting) -> Pair | None:
-        """The two port numbers, None when a label is not one (and must not reach a command line)."""
-        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
-            return None
-        ingress, egress = port_number(setting.ingress.label), port_number(setting.egress.label)
-        return (ingress, egress) if ingress and egress else None
-
-    def _no_pair(self, setting: Setting) -> str:
-        return (
-            f"not a port of {self.name}"
-            if isinstance(setting, CrossConnect)
-            else "a spectral route; this is a cross-connect switch"
-        )
+    def _ends(self, ingress: str, egress: str) -> Pair | None:
+        a, b = port_number(ingress), port_number(egress)
+        return (a, b) if a and b else None
 
 
 def port_number(label: str) -> int | None:

@@ -1,13 +1,13 @@
-"""What drivers of robotic patch panels share: nobody listening, and the order of moves."""
+"""What drivers of robotic patch panels share: traits, options, the report of progress, and the order of moves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
 
-from optics import Progress
-
-P = TypeVar("P", tuple[str, str], tuple[int, int])
+from drivers.link.ssh import OPTIONS as SSH_OPTIONS
+from drivers.session.crossconnects import CrossConnects, P
+from optics import DeviceConfig, Progress, Traits
 
 BUDGET_S = 120.0
 """Longest single move (s). CODE: MAPPING.TIMEOUT of Quali cloudshell-L1-w2w-rome, the only figure on record for any robot."""
@@ -17,8 +17,22 @@ LEAST_S = 0.25
 """A robot that runs a thousand times faster still needs time (s) to answer."""
 
 
-def deaf(_: Progress) -> None:
-    """Nobody listens."""
+class Robot(CrossConnects[P]):
+    """A robotic patch panel: it moves one fibre at a time and takes a minute or so for it."""
+
+    # One move 60 s (unconfirmed, the client cited above allows 120), 0.5 dB mean loss (proposed), latching: fibres stay plugged.
+    TRAITS: ClassVar[Traits] = Traits(settle_s=60.0, at_once=1, keeps_others_lit=True, latching=True, insertion_loss_db=0.5)
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        **SSH_OPTIONS,
+        "move_budget_s": "longest time of one move (s, the device's clock); default 120",
+        "check_s": "time between two looks at the device (s, the device's clock); default 3",
+    }
+
+    def __init__(self, config: DeviceConfig, traits: Traits) -> None:
+        super().__init__(config, traits)
+        self.told: Callable[[Progress], None] = lambda _: None
+        self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
+        self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
 
 
 def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list[tuple[bool, P]]:

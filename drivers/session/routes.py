@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from drivers.api import Ready, at_once
-from drivers.rounds import Marks, in_rounds
+from drivers.rounds import Marks
+from drivers.session.frame import Device
 from drivers.watch import PATIENCE_S, Seen, late_s, patience_s, soon_s, watch
 from optics import Change, CrossConnect, DeviceConfig, Outcome, Setting, SpectralRoute, Traits
 
@@ -38,17 +37,15 @@ class Work:
         return bool(self.gone or self.tuned or self.fresh)
 
 
-class RouteSwitch(ABC, Generic[H]):
+class RouteSwitch(Device[Setting], Generic[H]):
     """A wavelength-selective device. A route that changes only its attenuation is changed in place and never goes dark."""
 
     PATIENCE_S: ClassVar[float] = PATIENCE_S
     """How long (s) public clients of the family wait for a route, at the pace of a real device."""
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
-        self.name = config.name
-        self.traits = traits
+        super().__init__(config, traits)
         self._patience_s = patience_s(traits, config.options.get("patience_s"), self.PATIENCE_S / config.time_scale)
-        self._turn = asyncio.Lock()
 
     @abstractmethod
     async def _look(self) -> H:
@@ -72,11 +69,6 @@ class RouteSwitch(ABC, Generic[H]):
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
             return frozenset((await self._look()).routes)
-
-    async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
-        async with self._turn:
-            marks = Marks[Setting](ready)
-            return await in_rounds(marks, lambda: self._round(change, marks))
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
         """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""

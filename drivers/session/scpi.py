@@ -11,6 +11,7 @@ from drivers.wire import scpi
 from optics import Garbled
 
 T = TypeVar("T")
+QUEUE_LENGTH = 64  # an error queue that never empties is not one
 
 
 class ScpiSession:
@@ -51,6 +52,21 @@ class ScpiSession:
             return await self._once(lines, readers, "")
         except (Dropped, Garbled):
             return await self._once(lines, readers, "")
+
+    async def order(self, command: str, question: str, parse: Callable[[str], scpi.QueuedError]) -> str:
+        """Send an unanswered command with the `question` for its errors; return them, empty when there are none."""
+        first = await self.ask(question, parse, command=command, again=False)
+        return f'refused "{command}": ' + "; ".join([str(first), *await self.drain(question, parse)]) if first.code else ""
+
+    async def drain(self, question: str, parse: Callable[[str], scpi.QueuedError]) -> list[str]:
+        """Empty the error queue and return it."""
+        errors: list[str] = []
+        for _ in range(QUEUE_LENGTH):
+            error = await self.ask(question, parse)
+            if not error.code:
+                break
+            errors.append(str(error))
+        return errors
 
     async def _once(self, questions: Sequence[str], readers: Sequence[Callable[[str], T]], command: str) -> list[T]:
         if not self._link.alive:

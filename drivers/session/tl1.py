@@ -7,14 +7,14 @@ one command into the answer to another: ask such a one question at a time (`wind
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from drivers.link import Dropped, Link
+from drivers.link import Dropped, Link, open_link
 from drivers.link.base import discreet
 from drivers.wire import tl1
-from optics import Garbled, Refused, TestbedError, TimedOut
+from optics import DeviceConfig, Garbled, Refused, TestbedError, TimedOut
 
 NOT_YET = frozenset({"PLNA", "SARB"})
 """Denials that mean "not executed, try later": login not active (also for some 100 ms after ACT-USER: pynt's Calient driver sleeps
@@ -26,6 +26,13 @@ FIRST_WAIT_S = 0.02
 """Waits between tries double: 2.5 s in all."""
 KEEP_ALIVE_S = 30.0
 """MonALISA asks after 60 s of idleness, "otherwise the connection will be lost"; half of that leaves room for a slow answer."""
+
+
+OPTIONS = {
+    "window": "commands under way at once, 1 to ask strictly one by one; default 16",
+    "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
+    "tid": "target identifier of every command, auto for the switch's own name; default none",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +58,31 @@ def retrieve(verb: str, aid: str = "", *blocks: str) -> Command:
     return Command(verb, aid, blocks, again=True)
 
 
-def session_options(options: Mapping[str, str], *, window: int = 16) -> tuple[int, float]:
-    """The options `window` and `keep_alive_s` (s), which every TL1 driver has.
-
-    Raises: ValueError - not numbers, or a window below 1.
-    """
-    found, keep_alive_s = int(options.get("window", str(window))), float(options.get("keep_alive_s", KEEP_ALIVE_S))
-    if found < 1:
-        raise ValueError(f"window {found}: at least 1")
-    return found, keep_alive_s
-
-
 def _denial(reply: tl1.Reply | None) -> str:
     return "" if reply is None or reply.completed else reply.error
+
+
+def open_tl1(config: DeviceConfig, *, opening: Sequence[Command] = (), window: int = 16) -> Tl1Session:
+    """The session with a TL1 device of the inventory. Raises: ValueError - an option that is no number, or a window below 1."""
+    window = int(config.options.get("window", str(window)))
+    if window < 1:
+        raise ValueError(f"window {window}: at least 1")
+    return Tl1Session(
+        open_link(config.address, config.timeout_s, config.name),
+        config.username,
+        config.password,
+        window=window,
+        keep_alive_s=float(config.options.get("keep_alive_s", KEEP_ALIVE_S)),
+        tid=config.options.get("tid", ""),
+        opening=opening,
+    )
 
 
 class Tl1Session:
     """Ask one device questions; connects and logs in when needed, again after an idle session was dropped.
 
     window: how many commands may be under way at once. Answers find their command by tag, whatever comes between them.
-    user: without one nobody logs in. tid: target identifier of every command, "auto" for the name the device gives itself in its
+    user: without one there is no login. tid: target identifier of every command, "auto" for the name the device gives itself in its
     answers, empty for the device at the other end. opening: sent after each login; a device may deny them.
     """
 
@@ -152,7 +164,7 @@ class Tl1Session:
         return [reply for reply in replies if reply is not None]
 
     async def _exchange(self, commands: Sequence[Command], timeout_s: float | None = None) -> list[tl1.Reply]:
-        """One write with all `commands`, their answers by tag. A TimedOut names tags that nobody asked under."""
+        """One write with all `commands`, their answers by tag. A TimedOut names tags that no question had."""
         tags = [self._next_tag() for _ in commands]
         data = "".join(
             tl1.command(c.verb, c.aid, tag, *c.blocks, tid=self._tid, general=c.general) + "\n"
@@ -181,7 +193,7 @@ class Tl1Session:
                     else:
                         strange.append(message.ctag)
             heard = self._parser.under_way
-            # Messages that nobody asked for are no sign that an answer will come.
+            # Unsolicited messages are no sign that an answer will come.
             return not missing if not missing or heard > before or len(answers) > came else None
 
         try:
@@ -212,7 +224,7 @@ class Tl1Session:
     async def _start(self) -> None:
         await self._link.open()
         self._parser = tl1.Parser()
-        self._used_at = asyncio.get_running_loop().time()  # idle from now on, also where nobody logs in
+        self._used_at = asyncio.get_running_loop().time()  # idle from now on, also without a login
         if self._auto_tid:
             self._tid = ""  # before the login a device may call itself ( nil )
         await self._log_in()
@@ -236,7 +248,7 @@ class Tl1Session:
         except (TimedOut, Garbled) as error:
             lost = discreet(error, self._password)
         if lost is not None:
-            raise lost  # out here, where the error it stands for is not its context
+            raise lost  # raised here: the original error may show the password
         # A denial with this text is how Calient switches greet a user they still know (Quali cloudshell-L1-calient).
         known = any("already logged in" in text.lower() for text in (*reply.comments, *reply.stray, *reply.rows))
         self._logged_in = reply.completed or known

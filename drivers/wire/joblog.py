@@ -27,7 +27,7 @@ _NAME = r"[A-Z]\d{1,4}"
 _ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
 _JOB = re.compile(rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*{_ENDS}(?:\s+OP:(?P<op>\w+))?")
 _VALIDATION = re.compile(rf"OPERATION VALIDATION FAILED:\s*{_ENDS}(?:\s+requestType=(?P<op>\w+))?")
-# Cells are told apart by what may stand in them, not by widths: the last column is 8 wide in a capture and 9 in another reading of
+# Cells are told apart by what they may contain, not by width: the last column is 8 wide in a capture and 9 in another reading of
 # it. "in process" is a port status, `1AE129` a port outside the logical numbering (both CODE, REAL).
 _ROW = re.compile(
     rf"(?P<label>{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?P<admin>Locked|Unlocked)\s+(?P<oper>Enabled|Disabled)\s+"
@@ -70,7 +70,7 @@ class PortRow:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What `connection show pending` says. moves: pairs of names as they stand there, logical ones too, the one in process first.
+    """What `connection show pending` says. moves: pairs of names as printed, logical ones too, the one in process first.
 
     homing: it asks for "homing run", which it also does while all is well. disabled: nothing will be executed.
     """
@@ -200,7 +200,7 @@ def _rows(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Rows that stand on one line because the break between them was taken for a log line's."""
+    """Rows that are on one line because the break between them was taken for a log line's."""
     starts = [match.start() for match in _BEGIN.finditer(text)]
     if not starts:
         if text.strip():

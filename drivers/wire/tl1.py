@@ -264,7 +264,7 @@ class Parser:
             self._push(_Block(solicited=match))
 
     def _take(self, data: bytes, *, last: bool = False) -> None:
-        """Take one line of a message; `last`: what stands before its end, where nothing can go on in another block."""
+        """Take one line of a message; `last`: what precedes its end, where nothing can continue in another block."""
         line = data.decode("latin-1")
         block = self._stack[-1]
         if block.resumed:

@@ -1,4 +1,4 @@
-"""What every dialect does alike: sessions, commands one after the other, idle drops, reboots, and carrying out faults.
+"""What all dialects have in common: sessions, commands one after the other, idle drops, reboots, and carrying out faults.
 
 Bytes in, bytes out: no socket and no clock here. The server calls `receive` and `tick`, then takes what `drain` returns.
 """
@@ -18,7 +18,7 @@ from emulators.plant import Plant, Side
 
 T = TypeVar("T")
 State = TypeVar("State")
-MAX_COMMAND = 65_536  # a longer line without an end is not a client of ours
+MAX_COMMAND = 65_536  # a longer line without an end does not come from a client
 NEVER_S = float("inf")
 
 
@@ -47,7 +47,7 @@ Outgoing = tuple[Session, float, bytes | None]
 
 
 class Dialect(ABC, Generic[State]):
-    """One device family's manner of speaking, over one plant; `State` is what its reads show.
+    """One device family's protocol over one plant; `State` is what its reads show.
 
     idle_s: a session silent for so long is dropped (None: never). boot_s: how long a reboot takes connections away.
     """
@@ -87,7 +87,7 @@ class Dialect(ABC, Generic[State]):
 
     @abstractmethod
     def unsolicited(self, now: float) -> bytes:
-        """Return a message nobody asked for."""
+        """Return an unsolicited message."""
 
     @abstractmethod
     def snapshot(self, now: float) -> State:
@@ -98,7 +98,7 @@ class Dialect(ABC, Generic[State]):
         return self.refuse(session, command, now)
 
     def inside(self, reply: bytes) -> int:
-        """Return where in `reply` an interleaved message may stand: after its first line."""
+        """Return where in `reply` a message may be interleaved: after its first line."""
         return reply.find(b"\n") + 1
 
     def rebooted(self, keep: bool, now: float) -> None:
@@ -239,7 +239,7 @@ class Dialect(ABC, Generic[State]):
         return "half-duplex" in self.struck
 
     def enter(self, session: Session, user: str, now: float) -> None:
-        """Log `user` in on `session`; while session-stolen stands, his other sessions end."""
+        """Log `user` in on `session`; while the fault session-stolen is active, the user's other sessions end."""
         session.user, session.login_s = user, now
         self._steal(session, now)
 

@@ -102,23 +102,12 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
     def rebooted(self, keep: bool, now: float) -> None:
         """Reserved and active connections survive a power cycle (U), logins do not."""
         self._cookies.clear()
-        if keep:
-            self.plant.restore([p for c in self.table if c.active for p in c.pairs], now, self.boot_s)
-        else:
-            self.table.clear()
+        self.table.rebooted(keep, now, self.boot_s)
 
     def preset(self, source: str, target: str, direction: str = "bi", name: str = "", active: bool = True) -> None:
         """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
         kind = KINDS.get(direction, "")
-        connection = Connection(name or default_name(source, target, kind), source, target, kind, DEFAULT_GROUP, active)
-        if not kind or self.table.get(connection.name) or self.table.holder(connection):
-            raise ValueError(f"{self.plant.name}: preset {connection.name}: its name, direction or ports cannot be")
-        for pair in connection.pairs:
-            if why := self.plant.why_not(pair):
-                raise ValueError(f"{self.plant.name}: preset {connection.name}: {why}")
-        if active:
-            self.plant.preset(connection.pairs)
-        self.table.add(connection)
+        self.table.preset(Connection(name or default_name(source, target, kind), source, target, kind, DEFAULT_GROUP, active))
 
     def who(self, request: Request, now: float) -> str | None:
         """A cookie of an earlier answer does as well as a password (CODE: a client drops the password then)."""

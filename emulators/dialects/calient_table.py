@@ -96,6 +96,25 @@ class Table:
         self._entries[connection.name] = connection
         self._used.update(dict.fromkeys(connection.sides, connection))
 
+    def preset(self, connection: Connection) -> None:
+        """Enter a connection as if it had always been there. Raises ValueError: it collides, or cannot be."""
+        where = f"{self.plant.name}: preset {connection.name}"
+        if connection.kind not in KINDS or self.get(connection.name) or self.holder(connection):
+            raise ValueError(f"{where}: its name, direction or ports cannot be")
+        for pair in connection.pairs:
+            if why := self.plant.why_not(pair):
+                raise ValueError(f"{where}: {why}")
+        if connection.active:
+            self.plant.preset(connection.pairs)
+        self.add(connection)
+
+    def rebooted(self, keep: bool, now: float, boot_s: float) -> None:
+        """Reserved and active connections survive a power cycle (U)."""
+        if keep:
+            self.plant.restore([p for c in self if c.active for p in c.pairs], now, boot_s)
+        else:
+            self.clear()
+
     def remove(self, connection: Connection) -> None:
         del self._entries[connection.name]
         for side in connection.sides:

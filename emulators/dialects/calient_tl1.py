@@ -104,11 +104,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return self.table.rows(now)
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """Reserved and active connections survive a power cycle (U)."""
-        if keep:
-            self.plant.restore([p for c in self.table if c.active for p in c.pairs], now, self.boot_s)
-        else:
-            self.table.clear()
+        self.table.rebooted(keep, now, self.boot_s)
 
     def on_light(self, now: float) -> None:
         """Report alarms that came or went with the light. Payload: `<in>-<out>:NTFCNCDE,CONDTYPE,SRVEFF` (CODE: Phosphorus)."""
@@ -122,15 +118,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         self, source: str, target: str, kind: str = "2WAY", name: str = "", group: str = DEFAULT_GROUP, active: bool = True
     ) -> None:
         """Put a connection into the table as if it had always been there. Raises ValueError when it collides."""
-        connection = Connection(name or default_name(source, target, kind), source, target, kind, group, active)
-        if kind not in KINDS or self.table.get(connection.name) or self.table.holder(connection):
-            raise ValueError(f"{self.plant.name}: preset {connection.name}: its name, type or ports cannot be")
-        for pair in connection.pairs:
-            if why := self.plant.why_not(pair):
-                raise ValueError(f"{self.plant.name}: preset {connection.name}: {why}")
-        if active:
-            self.plant.preset(connection.pairs)
-        self.table.add(connection)
+        self.table.preset(Connection(name or default_name(source, target, kind), source, target, kind, group, active))
 
     # ---- sessions
 

@@ -1,4 +1,4 @@
-"""What command lines typed by people do alike: echo, line ends, prompts, logins, and one command in place of a shell."""
+"""What interactive command lines have in common: echo, line ends, prompts, logins, and one command in place of a shell."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CliDialect(Dialect[State]):
         """Last change to what is printed: output and prompt."""
         return output
 
-    # ---- the manner
+    # ---- the session
 
     def open(self, now: float) -> Session | None:
         session = super().open(now)
@@ -107,7 +107,7 @@ class CliDialect(Dialect[State]):
 
     def split(self, session: Session) -> list[str]:
         screen = self.screens[session]
-        data = session.buffer[len(screen.typed) :]  # what stands before it has been echoed
+        data = session.buffer[len(screen.typed) :]  # what comes before it has been echoed
         lines: list[str] = []
         echo = bytearray()
         for byte in data:

@@ -53,7 +53,7 @@ class Robot:
         self.queue: deque[Job] = deque()
         self.current: Job | None = None
         self.enabled = True
-        self.stalled = False  # the gripper stands somewhere with or without a fibre: nothing moves until it is homed
+        self.stalled = False  # the gripper stopped somewhere with or without a fibre: nothing moves until it is homed
         self.count = 0
         self.homed_at_s: float | None = None
         self._ends_s = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.scpi import (
     CONFLICT,
     EXECUTION,
@@ -19,23 +19,18 @@ from emulators.dialects.scpi import (
     PARAMETER_TYPE,
     RANGE,
     UNDEFINED,
-    ErrorQueue,
+    ScpiDialect,
     ScpiError,
     units,
 )
-from emulators.family import Family
+from emulators.family import Family, two_sided
 from emulators.plant import Pair, Plant
 
 OFF = "0"  # REAL: output 0 is off
 WAVES = ("1310", "1550")
 
 
-def two_sided(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels of an NxM matrix: 1..N in, 1..M out."""
-    return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(1, egress + 1))
-
-
-class DiconScpi(Dialect[tuple[Pair, ...]]):
+class DiconScpi(ScpiDialect):
     """One chassis with one matrix module, `X1`. Each input goes to one output; the error queue belongs to the device (U).
 
     wavelength: what `X1 W` says at the start (nm). autosave: whether WEN is on.
@@ -61,8 +56,6 @@ class DiconScpi(Dialect[tuple[Pair, ...]]):
         self.wavelength, self.autosave = str(wavelength), autosave
         if self.wavelength not in WAVES:
             raise ValueError(f"{plant.name}: wavelength {wavelength} is none of {', '.join(WAVES)}")
-        self.errors = ErrorQueue()
-        self._saved: tuple[Pair, ...] = ()
         self._words: dict[str, Callable[[list[str], float], str | None]] = {
             "*IDN?": lambda words, now: f"Dicon Fiberoptics Inc, {self.model}, {self.serial}, {self.firmware}",  # REAL
             "*CLS": lambda words, now: self.errors.clear(),
@@ -83,12 +76,6 @@ class DiconScpi(Dialect[tuple[Pair, ...]]):
 
     # ---- the manner
 
-    def split(self, session: Session) -> list[str]:
-        if b"\n" not in session.buffer:
-            return []
-        *lines, session.buffer = session.buffer.split(b"\n")
-        return [text for line in lines if (text := line.decode("latin-1").strip())]
-
     def execute(self, session: Session, command: str, now: float) -> bytes:
         answers = []
         for unit in units(command):
@@ -106,10 +93,6 @@ class DiconScpi(Dialect[tuple[Pair, ...]]):
             if answer is not None:
                 answers.append(answer)
         return (";".join(answers) + "\n").encode("latin-1") if answers else b""
-
-    def refuse(self, session: Session, command: str, now: float) -> bytes:
-        self.errors.add(EXECUTION, command[:40])
-        return b""
 
     def unsolicited(self, now: float) -> bytes:
         return b"-240, Hardware error;temperature\n"  # no public transcript has one: a line in the shape of its errors (U)
@@ -210,12 +193,4 @@ class DiconScpi(Dialect[tuple[Pair, ...]]):
             self._saved = self.plant.pairs()
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, DiconScpi)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("dicon-scpi", ("tcp", "serial"), DiconScpi, two_sided, _preset)
+FAMILY = Family("dicon-scpi", ("tcp", "serial"), DiconScpi, two_sided)

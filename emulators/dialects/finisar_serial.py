@@ -6,7 +6,7 @@ they ask most of a driver:
 
 - `RRA?` answers rows as URA takes them, of the map that is in force: what is staged does not show, nor what has not settled yet;
 - `OK` after RSW comes at once, the light `settle_s` later;
-- the staged map belongs to the module, not to the session, and stays staged until RSW: whoever commits commits all of it;
+- the staged map belongs to the module, not to the session, and stays staged until RSW: a commit by any client commits all of it;
 - the words of errors, the grid (channel 1 at 191.35 THz, 50 GHz apart), the range of attenuations, that the committed map survives.
 """
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer, listed
 from emulators.family import Family
 from emulators.plant import Pair, Plant, Side, Violation
@@ -101,7 +101,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         self._names = usual | {str(port): str(name) for port, name in dict(names or {}).items()}
         if unknown := self._names.keys() - self._side.keys():
             raise ValueError(f"names: no port {min(unknown)}")
-        self._nobody = "" if older else "admin"  # REAL: `admin` beside CONNLOCK=0 on newer firmware, nothing in 2005
+        self._nobody = "" if older else "admin"  # REAL: `admin` with CONNLOCK=0 on newer firmware, nothing in 2005
         self._users: dict[Pair, str] = {}
         self._was_lit: set[Pair] = set()
         self._saved: tuple[Pair, ...] = ()
@@ -234,7 +234,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     def _levels(self, row: Row, digits: int) -> tuple[str, str, str]:
         """In, out and loss as printed. A missing side is NA, on older firmware 0.000 (REAL).
 
-        The loss comes from another look at the meters: REAL are 0.000 to 0.013 dB beside the difference of the two with light,
+        The loss comes from another look at the meters: REAL are 0.000 to 0.013 dB off the difference of the two with light,
         0.031 without.
         """
         missing = "0.000" if self.older else "NA"
@@ -276,7 +276,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply(rows)
 
     def _system(self, session: Session, asked: Command, now: float) -> Reply:
-        """The five fields public clients look for (CODE); their order and that they stand in one row is U."""
+        """The five fields public clients look for (CODE); their order and that they are in one row is U."""
         matrix = f"{len(self.plant.ingress)}x{len(self.plant.egress)}"
         return Reply((
             f"GGN:SystemType={self.model},ChassisType={self.model},SerialNumber={self.serial},LicensedPortMatrix={matrix},"
@@ -329,19 +329,10 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, GlimmerglassTl1)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
 FAMILY = Family(
     "glimmerglass-tl1",
     ("tcp",),
     GlimmerglassTl1,
     numbered,
-    _preset,
     settle_s=0.01,  # 2003 article on the System 300: 10 ms
 )

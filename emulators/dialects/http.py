@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response; `headers` besides the length, the type and what ends the connection."""
+    """One response; `headers` in addition to length, type and what ends the connection."""
 
     status: int
     body: bytes = b""
@@ -124,7 +124,7 @@ class _Parser:
 class HttpDialect(Dialect[State]):
     """A device with an HTTP server. A family implements `answer`.
 
-    username None: nobody is asked who he is. `closes`: the connection ends with every response. `chunks`: bodies are chunked.
+    username None: no login is required. `closes`: the connection ends with every response. `chunks`: bodies are chunked.
     """
 
     longest = MAX_HEAD + MAX_BODY
@@ -175,10 +175,10 @@ class HttpDialect(Dialect[State]):
         return self.username if hmac.compare_digest(name, wanted[0]) and hmac.compare_digest(secret, wanted[1]) else None
 
     def dress(self, request: Request, response: Response, now: float) -> Response:
-        """Last change to a response to somebody who was let in."""
+        """Last change to a response to an authorised client."""
         return response
 
-    # ---- the manner
+    # ---- the protocol
 
     def close(self, session: Session) -> None:
         super().close(session)

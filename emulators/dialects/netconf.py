@@ -77,7 +77,7 @@ class NetconfDialect(Dialect[State]):
 
     @abstractmethod
     def capabilities(self) -> Sequence[str]:
-        """Return the URIs of the modules and whatever else the hello lists besides the base."""
+        """Return the URIs of the modules and whatever else the hello lists after the base."""
 
     @abstractmethod
     def configuration(self, now: float) -> list[etree._Element]:
@@ -96,7 +96,7 @@ class NetconfDialect(Dialect[State]):
         return None
 
     def event(self, now: float) -> etree._Element:
-        """Return what a notification nobody asked for says."""
+        """Return the content of an unsolicited notification."""
         return etree.Element(f"{{{NOTIFICATION}}}event")
 
     # ---- the manner

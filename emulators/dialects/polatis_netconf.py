@@ -4,7 +4,7 @@ Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability 
 edit-config of pairs (merge; delete with the ingress alone, or of the whole container), <get> of cross-connects, port-config,
 opm-power, voa and product-information with subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab,
 answered <ok/>.
-U: which capabilities there are besides, what errors say, notifications.
+U: which other capabilities there are, what errors say, notifications.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from lxml import etree
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.netconf import NetconfDialect, RpcError
 from emulators.dialects.netconf_data import Schema
 from emulators.dialects.polatis_restconf import plain
@@ -59,6 +59,10 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
             for name, table in self.data.tables.items()
         }
         self._turned = False
+
+    def preset(self, ingress: str, egress: str) -> None:
+        """Make a pair as if it had been there for ever. Raises ValueError."""
+        self.data.preset((ingress, egress))
 
     # ---- the manner
 
@@ -152,12 +156,4 @@ class PolatisNetconf(NetconfDialect[tuple[Pair, ...]]):
         return nodes
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisNetconf)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.data.preset((str(row[0]), str(row[1])))
-
-
-FAMILY = Family("polatis-netconf", ("netconf",), PolatisNetconf, numbered, _preset, login=("admin", "root"))
+FAMILY = Family("polatis-netconf", ("netconf",), PolatisNetconf, numbered, login=("admin", "root"))

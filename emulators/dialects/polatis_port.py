@@ -1,4 +1,4 @@
-"""What a port of a Polatis switch may have besides a mirror: a power monitor, a variable attenuator, a flap of its shutter.
+"""What a port of a Polatis switch may have in addition to a mirror: a power monitor, a variable attenuator, a flap of its shutter.
 
 That these exist is CODE (public TL1 clients); how they behave in detail is unconfirmed (U) and stated with each.
 """

@@ -16,17 +16,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from emulators.dialects import restconf
-from emulators.dialects.base import AnyDialect
 from emulators.dialects.http import HttpDialect, Request, Response
 from emulators.dialects.polatis_scpi import numbered
-from emulators.dialects.polatis_yang import NEWEST, NUMBERS, OPTICAL, SWITCH, PolatisYang, Refused, Row, Table
+from emulators.dialects.polatis_yang import NEWEST, NUMBERS, OPTICAL, PolatisYang, Refused, Row, Table
 from emulators.family import Family
 from emulators.plant import Pair, Plant
 
 READ, WRITE = ("GET", "HEAD"), ("PUT", "PATCH", "POST", "DELETE")
 SHUTTERS = {"optical-switch:port-set-state", "polatis-switch:port-shutter-set-state"}
 HOST_META = b'<XRD xmlns="http://docs.oasis-open.org/ns/xri/xrd-1.0"><Link rel="restconf" href="/api"/></XRD>'  # DOC: RFC 8040 3.1
-SPACES = {"optical-switch": OPTICAL, "polatis-switch": SWITCH}
 
 
 class Answered(Exception):
@@ -75,6 +73,10 @@ class PolatisRestconf(HttpDialect[tuple[Pair, ...]]):
         self._edition = self._random.randrange(1 << 32)
         self._passing: dict[Pair, float] = {}
         self._turned = False
+
+    def preset(self, ingress: str, egress: str) -> None:
+        """Make a pair as if it had been there for ever. Raises ValueError."""
+        self.data.preset((ingress, egress))
 
     # ---- the manner
 
@@ -307,12 +309,4 @@ def merged(old: Sequence[Row], new: Sequence[Row], key: str) -> list[Row]:
     return list(by_key.values())
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisRestconf)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.data.preset((str(row[0]), str(row[1])))
-
-
-FAMILY = Family("polatis-restconf", ("http",), PolatisRestconf, numbered, _preset, login=("admin", "root"))
+FAMILY = Family("polatis-restconf", ("http",), PolatisRestconf, numbered, login=("admin", "root"))

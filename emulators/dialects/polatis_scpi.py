@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from emulators.dialects.base import AnyDialect, Dialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.scpi import (
     CONFLICT,
     EXECUTION,
@@ -18,7 +18,7 @@ from emulators.dialects.scpi import (
     PARAMETER_TYPE,
     RANGE,
     Commands,
-    ErrorQueue,
+    ScpiDialect,
     ScpiError,
     channels,
     units,
@@ -43,7 +43,7 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
     return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(ingress + 1, ingress + egress + 1))
 
 
-class PolatisScpi(Dialect[tuple[Pair, ...]]):
+class PolatisScpi(ScpiDialect):
     """One switch. The error queue belongs to the device and every session drinks from it (U). Over RS-232: 38400 8N1 (DOC).
 
     min_gap_s: a message that comes sooner after the one before is lost without a word (U that it is lost; CODE: Polster waits 0.1 s
@@ -71,7 +71,6 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
         self.model = model or f"N-VST-{len(plant.ingress)}x{len(plant.egress)}-LA1-DMHNV-801"
         self.serial, self.firmware = serial, firmware
-        self.errors = ErrorQueue()
         self.min_gap_s, self._heard_s = min_gap_s, -1.0e9
         if line_end not in LINE_ENDS:
             raise ValueError(f"{plant.name}: line_end {line_end!r} is none of {', '.join(LINE_ENDS)}")
@@ -114,12 +113,6 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
 
     # ---- the manner
 
-    def split(self, session: Session) -> list[str]:
-        if b"\n" not in session.buffer:
-            return []
-        *lines, session.buffer = session.buffer.split(b"\n")
-        return [text for line in lines if (text := line.decode("latin-1").strip())]
-
     def execute(self, session: Session, command: str, now: float) -> bytes:
         too_soon, self._heard_s = now - self._heard_s < self.min_gap_s, now
         if too_soon:
@@ -145,10 +138,6 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         """Return how long the mirrors still move (s)."""
         circuits = [circuit for pair in self.plant.pairs() if (circuit := self.plant.circuit(("in", pair[0])))]
         return max(0.0, *(circuit.lit_at_s - now for circuit in circuits)) if circuits else 0.0
-
-    def refuse(self, session: Session, command: str, now: float) -> bytes:
-        self.errors.add(EXECUTION, command[:40])
-        return b""
 
     def unsolicited(self, now: float) -> bytes:
         return (
@@ -291,12 +280,4 @@ class PolatisScpi(Dialect[tuple[Pair, ...]]):
         return lists[0]
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisScpi)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("polatis-scpi", ("tcp", "serial"), PolatisScpi, numbered, _preset)
+FAMILY = Family("polatis-scpi", ("tcp", "serial"), PolatisScpi, numbered)

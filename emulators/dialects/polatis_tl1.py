@@ -3,7 +3,7 @@
 Grades: CODE is the literal of a public client (Quali cloudshell-L1-polatis templates; another public client for login, idle
 timeout, port labels, flaps and attenuators), U unconfirmed. No public capture of a Polatis denial or autonomous message is known:
 every code and text of a DENY is U. Where no source says, the choice is the one that asks most of a driver: one patch per ENT-PATCH,
-no patch shown before it is at rest, `( nil )` as the switch's name until somebody logs in.
+no patch shown before it is at rest, `( nil )` as the switch's name until a user logs in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.polatis_port import Attenuator, Flap, Monitor, metered, number_of
 from emulators.dialects.polatis_scpi import numbered
 from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Writer, listed
@@ -352,12 +352,4 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
                 self._turned = True
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, PolatisTl1)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, _preset, login=("admin", "root"))
+FAMILY = Family("polatis-tl1", ("tcp",), PolatisTl1, numbered, login=("admin", "root"))

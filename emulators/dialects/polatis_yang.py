@@ -108,7 +108,7 @@ class PolatisYang:
     # ---- changes
 
     def write(self, wanted: Tables, now: float) -> None:
-        """Make the tables named in `wanted` as they stand there. Raises Refused: nothing is changed."""
+        """Make the tables named in `wanted` as given there. Raises Refused: nothing is changed."""
         target = self._target(wanted["cross-connects"]) if "cross-connects" in wanted else None
         labels, shut = self._wanted_ports(wanted["port-config"]) if "port-config" in wanted else (self._labels, {})
         opm = self._wanted_opm(wanted["opm-config"]) if "opm-config" in wanted else self._opm

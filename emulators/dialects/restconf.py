@@ -37,7 +37,7 @@ def wants_xml(request: Request) -> bool:
 def body(request: Request) -> tuple[str, Any]:
     """Return the name of the one node a request brings, without its module, and its content. Raises ValueError.
 
-    Content: dict, list or text; XML has no lists, so a child that stands once is a dict or text all the same.
+    Content: dict, list or text; XML has no lists, so a child that occurs once is a dict or text all the same.
     """
     if request.body.lstrip()[:1] == b"<":  # some clients name no type (CODE: pqnstack)
         try:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.cli_robot import MOVE_S, Job, Robot, fibres
 from emulators.dialects.rome_log import Log
@@ -41,7 +41,7 @@ class Refusal(Exception):
 class RomeCli(CliDialect[frozenset[Pair]]):
     """One chassis: one gripper, one queue.
 
-    brackets: ports whose label is wrong, and what stands in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
+    brackets: ports whose label is wrong, and what is printed in its brackets: {E4: 1AE2} prints E4[1AE2]. A public fixture has that
     one, edited by hand: that a chassis is ever labelled so is U.
     logical: letter of the logical ports; "" names them by matrix, A1..A128, B129.. (REAL). matrix_ports: ports per matrix.
     move_s: one move, None: the plant's settling time; homing_s likewise of the real device, divided by time_scale.
@@ -95,6 +95,10 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         self.gripper = Robot(plant, self.faults, self._says, self._invalid)
         self.log = Log(torn, torn_hold_s / time_scale, self._random)
         self._requests = FIRST_REQUEST - 1
+
+    def preset(self, ingress: str, egress: str) -> None:
+        """Plug a fibre as if it had been there for ever. Raises ValueError."""
+        self.plant.preset([(ingress, egress)])
 
     # ---- the manner
 
@@ -288,7 +292,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return screen is not None and screen.stage == "shell" and not screen.once
 
     def _invalid(self, job: Job) -> str | None:
-        """Return the ports that stand in the way of a connect, as the robot names them, None when it can be done."""
+        """Return the ports that prevent a connect, as the robot names them, None when it can be done."""
         if not job.connects:
             return None
         locked = self._locked()
@@ -350,20 +354,11 @@ def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(f"E{n}" for n in range(1, ingress + 1)), tuple(f"W{n}" for n in range(1, egress + 1))
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[E, W]."""
-    assert isinstance(dialect, RomeCli)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [E1, W2]")
-    dialect.plant.preset([(str(row[0]), str(row[1]))])
-
-
 FAMILY = Family(
     "rome-cli",
     ("ssh", "telnet"),
     RomeCli,
     faceplate,
-    _preset,
     settle_s=MOVE_S,
     login=("admin", "admin"),
     time_scale=60.0,

@@ -1,6 +1,6 @@
 """A ROME's log on its users' terminals: lines that come when they come, in the middle of a table too.
 
-Inside a row a line stands between a line break and an empty line, and the row goes on behind it; behind a prompt it follows at once
+Inside a row a log line is between a line break and an empty line, and the row goes on behind it; behind a prompt it follows at once
 (both REAL, cloudshell-L1-w2w-rome). The prompt itself is never cut (U).
 """
 

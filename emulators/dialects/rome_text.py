@@ -23,7 +23,7 @@ class Label:
 def labels(ports: Iterable[str], logical: str, matrix_ports: int, brackets: Mapping[str, str]) -> dict[str, Label]:
     """Return the labels of ports such as E3: `logical` names the logical ports, "" by matrix; so many ports per matrix.
 
-    brackets: what stands between the brackets of a port, where it is not what it should be.
+    brackets: what is printed between the brackets of a port, where it is not what it should be.
     """
     made = {}
     for port in ports:

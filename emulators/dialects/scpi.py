@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import product
 
+from emulators.dialects.base import Dialect, Session
+from emulators.plant import Pair, Plant
+
 # SCPI-99 volume 2 chapter 21. Which of them Polatis uses for what is not published.
 NO_ERROR = (0, "No error")
 COMMAND, MISSING, PARAMETER_TYPE, UNDEFINED = -100, -109, -104, -113
@@ -41,7 +44,7 @@ def spellings(header: str) -> Iterable[str]:
 
 
 def units(message: str) -> list[str]:
-    """Split a program message at the semicolons that stand outside quotes and parentheses."""
+    """Split a program message at the semicolons outside quotes and parentheses."""
     if '"' not in message and "'" not in message and message.count(";") == 0:
         return [message]
     parts, start, quote, depth = [], 0, "", 0
@@ -133,3 +136,22 @@ class Commands:
         if handler is None:
             raise ScpiError(UNDEFINED, header)
         return handler, path
+
+
+class ScpiDialect(Dialect[tuple[Pair, ...]]):
+    """A device of one command a line, whose complaints wait in an error queue."""
+
+    def __init__(self, plant: Plant, *, seed: int, idle_s: float | None, boot_s: float) -> None:
+        super().__init__(plant, seed=seed, idle_s=idle_s, boot_s=boot_s)
+        self.errors = ErrorQueue()
+        self._saved: tuple[Pair, ...] = ()  # circuits that come back after a power cut
+
+    def split(self, session: Session) -> list[str]:
+        if b"\n" not in session.buffer:
+            return []
+        *lines, session.buffer = session.buffer.split(b"\n")
+        return [text for line in lines if (text := line.decode("latin-1").strip())]
+
+    def refuse(self, session: Session, command: str, now: float) -> bytes:
+        self.errors.add(EXECUTION, command[:40])
+        return b""

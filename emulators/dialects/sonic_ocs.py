@@ -13,7 +13,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterable
 
-from emulators.dialects.base import AnyDialect, Session
+from emulators.dialects.base import Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.sonic_db import Databases, Row, database_command, json_patch, table
 from emulators.family import Family
@@ -31,7 +31,7 @@ class Bad(Exception):
 
 
 class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
-    """One switch. `config` is what is wanted, `rows` what the hardware has or is at: id -> how each side stands.
+    """One switch. `config` is what is wanted, `rows` what the hardware has or is at: id -> the state of each side.
 
     apply_s: from the configuration to the hardware (s), divided by time_scale. stale: ids that the hardware has and the
     configuration does not; they cannot be deleted, only added and then deleted (CODE). hostname: in the prompt.
@@ -64,7 +64,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         self.port_config: dict[str, Row] = {
             port: {"label": "", "config_status": STATES[0]} for port in [*plant.ingress, *plant.egress]
         }
-        self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; what is "" stands as the glass does
+        self.rows: dict[str, str] = {}  # id -> "", "waits" or "failed"; "" follows the glass
         self.files: dict[str, str] = {}
         self._due: deque[tuple[float, str, str, bool]] = deque()  # when, "make"/"break"/"port", what, silent
         for row in stale:
@@ -106,7 +106,7 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         return b"\r\nBroadcast message from root@sonic: system maintenance\r\n"  # wall(1) on any Linux shell
 
     def snapshot(self, now: float) -> tuple[tuple[str, str, str], ...]:
-        """Return (id, how its A side stands, how its B side stands), by id."""
+        """Return (id, state of its A side, state of its B side), by id."""
         return tuple((name, *self._status(name, now)) for name in sorted(self.rows, key=_order))
 
     def tick(self, now: float) -> None:
@@ -354,12 +354,4 @@ def faceplate(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(f"{n}A" for n in range(1, ingress + 1)), tuple(f"{n}B" for n in range(1, egress + 1))
 
 
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[1A, 2B]."""
-    assert isinstance(dialect, SonicOcs)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [1A, 2B]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
-FAMILY = Family("sonic-ocs", ("ssh",), SonicOcs, faceplate, _preset, settle_s=SETTLE_S, login=("admin", "admin"))
+FAMILY = Family("sonic-ocs", ("ssh",), SonicOcs, faceplate, settle_s=SETTLE_S, login=("admin", "admin"))

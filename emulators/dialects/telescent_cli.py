@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 
-from emulators.dialects.base import NEVER_S, AnyDialect, Session
+from emulators.dialects.base import NEVER_S, Session
 from emulators.dialects.cli import CliDialect
 from emulators.dialects.cli_robot import MOVE_S, Job, Robot, fibres
-from emulators.family import Family
+from emulators.family import Family, two_sided
 from emulators.plant import Pair, Plant, Side
 
 COLUMNS = 12  # CODE: modules of 8 rows by 12 columns
@@ -30,7 +30,7 @@ class TelescentCli(CliDialect[State]):
     """One panel: one gripper, one queue. What a connection uses is allocated and locked until it is unlocked and unallocated.
 
     waits: the prompt comes when the fibre is in its socket, not when the command is accepted. move_s: as Rome.
-    A stalled one stands still until it boots: no command that homes it is public (U).
+    A stalled one does not move until it boots: no command that homes it is public (U).
     unlock_quirk: a port unlocked on one side only cannot be unallocated (CODE: README, "apparent bug in switch/simulator").
     """
 
@@ -240,25 +240,11 @@ class TelescentCli(CliDialect[State]):
             self._end_once(session, at)
 
 
-def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return 1..N in, 1..M out."""
-    return tuple(str(n) for n in range(1, ingress + 1)), tuple(str(n) for n in range(1, egress + 1))
-
-
-def _preset(dialect: AnyDialect, row: object) -> None:
-    """[in, out]."""
-    assert isinstance(dialect, TelescentCli)
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise ValueError(f"{dialect.plant.name}: preset {row!r}: wanted [in, out]")
-    dialect.preset(str(row[0]), str(row[1]))
-
-
 FAMILY = Family(
     "telescent-cli",
     ("ssh",),
     TelescentCli,
-    numbered,
-    _preset,
+    two_sided,
     settle_s=MOVE_S,
     login=("admin", "admin"),
     time_scale=60.0,

@@ -65,7 +65,7 @@ class Reply:
 
 
 def unquoted_split(text: str, at: str) -> list[str]:
-    """Split at a character that stands outside quotes."""
+    """Split at a character outside quotes."""
     if '"' not in text:
         return text.split(at)
     kept = iter(_QUOTED.findall(text))
@@ -239,7 +239,7 @@ class Tl1Dialect(Dialect[State]):
         return verb(session, asked, now)
 
     def framed(self, command: str, reply: bytes) -> bytes:
-        """Return a reply with what stands around it on the family's line: echo, prompt."""
+        """Return a reply with what the family prints around it: echo, prompt."""
         return reply
 
     def shown_sid(self, session: Session) -> str | None:

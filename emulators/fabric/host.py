@@ -1,7 +1,7 @@
 """One emulated host: the first process of its own net, mount, pid, uts and ipc namespaces.
 
 It builds the host's private view of the machine, then takes connections at the host's doors and starts `sshd -i` for each: the
-connection is handed over as it is, nothing stands between the client and sshd. When this process dies, so does the host.
+connection is handed over as it is, nothing is between the client and sshd. When this process dies, so does the host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Python for every user of an emulated host.
 
-Hosts share the machine's files, and its Python may live in somebody's private home (pyenv, uv, a clone with its environment), where
+Hosts share the machine's files, and its Python may be in a private home directory (pyenv, uv, a clone with its environment), where
 the user that jobs run as may not go. There a host sees, in its own view of the machine, a directory with this Python alone.
 """
 

@@ -96,7 +96,7 @@ def inside(net: int) -> Iterator[None]:
 
 
 def new_network() -> int:
-    """Make a network namespace and return its descriptor; it lives as long as somebody holds it."""
+    """Make a network namespace and return its descriptor; it lives as long as a process holds it."""
     here = own_namespace("net")
     try:
         unshare(NEW_NET)

@@ -1,4 +1,4 @@
-"""Packet switches, as kernel bridges: the fixed cabling beside the glass.
+"""Packet switches, as kernel bridges: the fixed cabling next to the optical switches.
 
 The near end of a host's cable is made as that of a fibre. It is joined for good with a port of the switch, a pair of interfaces
 whose inner one is in a bridge: what the host sends is shaped on its way in, what it gets on its way out, as by a real cable's rate.

@@ -66,7 +66,7 @@ class Device(Protocol):
     chunking: Chunking
 
     def open(self, wire: Wire, command: str | None = None) -> Conversation | None:
-        """Begin a conversation, with one command in place of a shell if given; None: the device takes nobody now."""
+        """Begin a conversation, with one command in place of a shell if given; None: the device takes no connection now."""
 
     def received(self, conversation: Conversation, data: bytes) -> None:
         """Hand bytes of the client to the device."""
@@ -88,7 +88,7 @@ class Door(Protocol):
         """Let clients in. Raises OSError."""
 
     async def shut(self) -> None:
-        """Let nobody in, end what is under way and return when nothing of it is left."""
+        """Refuse new connections, end what is under way and return when nothing of it is left."""
 
 
 class Conversation:

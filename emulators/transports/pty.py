@@ -40,7 +40,7 @@ class Line:
             raise
 
     def renew(self) -> None:
-        """Hang up on whoever has the line open, and offer a new one at the same path."""
+        """Hang up on the client that has the line open, and offer a new one at the same path."""
         self._end()
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISLNK(os.stat(self._name, dir_fd=self._folder, follow_symlinks=False).st_mode):
@@ -86,7 +86,7 @@ class Line:
 class SerialDoor:
     """One line, one client.
 
-    A conversation begins with the first byte and lives on when the client closes the line: RS-232 tells nobody. When the device
+    A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device
     hangs up, the adapter is unplugged: the client gets EIO and opens the path anew; a device that reboots only falls silent.
     Bytes take no time; with the wrong speed nothing is heard on either side.
     """

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drivers.calient_rows import Connection, Pair, make, natural, parse, work
+from drivers.wire.calient_rows import Connection, Pair, make, natural, parse, work
 
 GROUP = "TESTBED"
 REAL = (

@@ -29,7 +29,6 @@ from optics import (
     Setting,
     Slot,
     SpectralRoute,
-    TimedOut,
 )
 from tests.drivers.scripted import Request, http, http_device
 
@@ -286,31 +285,6 @@ async def test_an_empty_map_may_be_missing_only_in_restconfs_own_words() -> None
         assert await device.read() == frozenset()
 
 
-@pytest.mark.parametrize("driver", ["polatis-restconf", "calient-rest", "waveshaper-http"])
-async def test_labels_that_could_inject_never_reach_the_wire(driver: str) -> None:
-    labels = ["1;2", "1\n2", '1"', "1'", "<a/>", "../x", "1/2", "1,2", "1 ", "", "\u0661", "1&id=deleteall", "0", "01"]
-    held = {"polatis-restconf": Polatis(), "calient-rest": lambda _: http(200, "[]"), "waveshaper-http": Shaper()}[driver]
-    wanted: frozenset[Setting] = cross(*((label, "9") for label in labels))
-    if driver == "waveshaper-http":
-        slot = Slot(193_000_000, 193_050_000)
-        wanted = frozenset(SpectralRoute(Port("ocs1", label), Port("ocs1", "1"), slot) for label in labels)
-    async with opened(driver, held) as (device, heard):
-        outcome = await apply(device, add=wanted)
-        assert outcome.failed.keys() == wanted and all("not a port of ocs1" in words for words in outcome.failed.values())
-        assert not writes(heard) and outcome.writes == 0
-
-
-@pytest.mark.parametrize("driver", ["polatis-restconf", "calient-rest", "waveshaper-http"])
-async def test_a_setting_of_the_other_kind_fails_alone(driver: str) -> None:
-    other: frozenset[Setting] = frozenset({SpectralRoute(Port("ocs1", "1"), Port("ocs1", "9"), Slot(193_000_000, 193_050_000))})
-    held = {"polatis-restconf": Polatis(), "calient-rest": lambda _: http(200, "[]"), "waveshaper-http": Shaper()}[driver]
-    wanted = cross(("in", "1")) if driver == "waveshaper-http" else other
-    async with opened(driver, held) as (device, heard):
-        outcome = await apply(device, add=wanted)
-        assert outcome.failed.keys() == wanted and "cross-connect" in next(iter(outcome.failed.values()))
-        assert not writes(heard)
-
-
 @pytest.mark.parametrize(
     ("driver", "options"),
     [
@@ -326,32 +300,6 @@ def test_a_wrong_option_is_named(driver: str, options: dict[str, str]) -> None:
         open_device(DeviceConfig("ocs1", driver, "http://127.0.0.1:1", options=options))
     with pytest.raises(BadFile, match="address 'tcp://h:1'"):
         open_device(DeviceConfig("ocs1", driver, "tcp://h:1"))
-
-
-async def test_a_change_whose_answer_is_lost_is_read_back_before_anything_is_sent_again() -> None:
-    switch = Polatis()
-    lost = [True]
-
-    def answers(request: Request) -> bytes:
-        said = switch(request)
-        return b"" if request.method == "PUT" and lost and lost.pop() else said
-
-    async with opened("polatis-restconf", answers) as (device, heard):
-        outcome = await apply(device, add=cross(("1", "9"), ("2", "10")))
-        assert not outcome.failed and switch.pairs == {1: 9, 2: 10}
-        assert writes(heard) == ["PUT pair=1", "PUT pair=2"]
-
-
-async def test_ready_is_awaited_once_after_reading_and_before_the_first_write() -> None:
-    async with opened("polatis-restconf", Polatis((1, 9))) as (device, heard):
-        seen: list[list[str]] = []
-
-        async def ready() -> None:
-            assert heard
-            seen.append(writes(heard))
-
-        await device.apply(Change("ocs1", cross(("1", "9")), cross(("1", "10"))), ready)
-        assert seen == [[]]
 
 
 # Calient REST
@@ -584,13 +532,3 @@ async def test_waveshaper_profile_beyond_its_own_ports_is_garbled(port: str) -> 
     async with opened("waveshaper-http", Shaper(f"193.000\t0\t0\t{port}\n")) as (device, _):
         with pytest.raises(Garbled, match="beyond what devinfo says"):
             await device.read()
-
-
-async def test_a_change_that_never_answers_is_a_time_out() -> None:
-    async with opened("polatis-restconf", lambda request: b"" if request.method == "PUT" else Polatis()(request)) as (
-        device,
-        heard,
-    ):
-        with pytest.raises(TimedOut):
-            await apply(device, add=cross(("1", "9")))
-        assert len(writes(heard)) == 3  # three rounds, each begun by reading

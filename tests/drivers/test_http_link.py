@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
-import socket
 import ssl
 import subprocess
-import time
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -55,30 +53,6 @@ async def test_cookies_come_back_until_the_link_is_closed() -> None:
         await link.exchange("GET", "/", question="GET /")
         await link.close()
     assert [request.headers.get("cookie") for request in heard] == [None, "session=5", None]
-
-
-async def test_a_refused_connection_says_that_nothing_was_sent() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        link = HttpLink("ocs1", address, 0.5, username="admin", password="hush")
-        with pytest.raises(Unreachable, match=f"ocs1: cannot connect to {address}: Connection refused"):
-            await link.exchange("GET", "/map", question="GET /map")
-        await link.close()
-
-
-async def test_a_silent_device_is_a_time_out_that_names_the_question() -> None:
-    async def never(_: Request) -> bytes:
-        await asyncio.sleep(30)
-        return b""
-
-    async with http_device(lambda request: never(request)) as (address, _):
-        link = HttpLink("ocs1", address, 0.1)
-        began = time.monotonic()
-        with pytest.raises(TimedOut, match='no answer to "GET /map"'):
-            await link.exchange("GET", "/map", question="GET /map")
-        assert time.monotonic() - began < 1.0
-        await link.close()
 
 
 async def test_a_connection_that_ends_before_the_answer_is_dropped_not_unreachable() -> None:

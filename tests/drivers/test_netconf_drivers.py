@@ -171,40 +171,12 @@ async def test_a_malformed_map_is_garbled_and_nothing_is_written(tmp_path: Path,
         assert not [each for each in served.heard if "edit" in each]
 
 
-@pytest.mark.parametrize("driver", ["polatis-netconf", "lumentum-netconf"])
-async def test_labels_that_could_inject_never_reach_the_wire(tmp_path: Path, driver: str) -> None:
-    labels = ["1</ingress><egress>9", "1\n", '"', "&amp;", "../1", "1;2", "", "\u0661", "0", "4101 ", "4201"]
-    slot = Slot.flexgrid(-280, 4)
-    wanted: frozenset[Setting] = cross(*((label, "17") for label in labels if label != "4201"))
-    if driver == "lumentum-netconf":
-        wanted = frozenset(SpectralRoute(Port("ocs1", label), Port("ocs1", "4201"), slot) for label in labels)
-    async with opened(driver, lambda _: "<data/>", tmp_path) as (device, served):
-        outcome = await apply(device, add=wanted)
-        others = [setting for setting in wanted if setting.ingress.label not in ("4101 ",)]
-        assert all("not a port of ocs1" in outcome.failed[setting] for setting in others) and outcome.failed.keys() == wanted
-        assert not [each for each in served.heard if "edit" in each]
-
-
 def test_wrong_addresses_and_options_are_named() -> None:
     for driver in ("polatis-netconf", "lumentum-netconf"):
         with pytest.raises(BadFile, match="address 'tcp://h:830'"):
             open_device(DeviceConfig("ocs1", driver, "tcp://h:830"))
     with pytest.raises(BadFile, match="edfa: leave or cycle"):
         open_device(DeviceConfig("ocs1", "lumentum-netconf", "netconf://h", options={"edfa": "off"}))
-
-
-async def test_a_change_whose_answer_is_lost_is_read_back_before_anything_is_sent_again(tmp_path: Path) -> None:
-    switch = Polatis()
-    lost = [True]
-
-    def answers(operation: str) -> str | bytes:
-        said = switch(operation)
-        return b"" if "edit-config" in operation and lost and lost.pop() else said
-
-    async with opened("polatis-netconf", answers, tmp_path) as (device, served):
-        outcome = await apply(device, add=cross(("1", "17"), ("2", "18")))
-        assert not outcome.failed and switch.pairs == {1: 17, 2: 18}
-        assert len([each for each in served.heard if "edit-config" in each]) == 1 and served.sessions == 2
 
 
 # Lumentum

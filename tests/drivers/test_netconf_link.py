@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -89,36 +87,6 @@ async def test_a_wrong_password_is_refused_and_never_shown(tmp_path: Path) -> No
             await linked(device, key_file=str(tmp_path / "none")).open()
 
 
-async def test_nobody_there_is_unreachable() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"netconf://127.0.0.1:{taken.getsockname()[1]}"
-        link = NetconfLink("ocs1", address, 0.5)
-        with pytest.raises(Unreachable, match=f"ocs1: cannot connect to {address}: Connection refused"):
-            await link.open()
-        with pytest.raises(Unreachable, match="not connected"):
-            await link.ask("<get/>", question="get")
-        await link.close()
-
-
-@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n\x00\x00\x00"])
-async def test_something_else_than_ssh_is_unreachable(greeting: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivers.link.netconf.LOGIN_S", 0.3)
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(greeting)
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    link = NetconfLink("ocs1", f"netconf://127.0.0.1:{server.sockets[0].getsockname()[1]}", 0.5)
-    with pytest.raises(Unreachable, match="no NETCONF session"):
-        await link.open()
-    await link.close()
-    server.close()
-    await server.wait_closed()
-
-
 @pytest.mark.parametrize(
     "hello",
     [b"", b"nonsense]]>]]>", b'<!DOCTYPE x [<!ENTITY a "b">]><hello>&a;</hello>]]>]]>', b"<rpc-reply/>]]>]]>"],
@@ -129,22 +97,6 @@ async def test_a_hello_that_is_none_is_unreachable(tmp_path: Path, hello: bytes,
     async with netconf_device(lambda _: "<ok/>", tmp_path, hello=hello) as device:
         with pytest.raises(Unreachable, match="no NETCONF session"):
             await linked(device).open()
-
-
-async def test_silence_is_a_time_out_and_the_next_question_has_a_new_session(tmp_path: Path) -> None:
-    answers = iter([None, "<ok/>"])
-    async with netconf_device(lambda _: next(answers), tmp_path) as device:
-        link = linked(device, 0.2)
-        await link.open()
-        began = time.monotonic()
-        with pytest.raises(TimedOut, match='ocs1: no answer to "edit pair"'):
-            await link.ask("<edit-config/>", question="edit pair")
-        assert time.monotonic() - began < 1.0
-        assert not link.alive
-        await link.open()
-        assert "<ok/>" in await link.ask("<get/>", question="get")
-        await link.close()
-        assert device.sessions == 2
 
 
 async def test_a_session_that_ends_before_the_answer_is_dropped(tmp_path: Path) -> None:
@@ -219,20 +171,6 @@ async def test_a_reply_to_nobody_and_a_notification_are_let_pass(tmp_path: Path,
             assert "<ok/>" in await link.ask("<get/>", question="get")
         await link.close()
         assert device.sessions == 1
-
-
-async def test_a_cancelled_question_does_not_answer_the_next_one(tmp_path: Path) -> None:
-    answers = iter(
-        [None, b'<rpc-reply message-id="1"><late/></rpc-reply>]]>]]><rpc-reply message-id="{id}"><ok/></rpc-reply>]]>]]>']
-    )
-    async with netconf_device(lambda _: next(answers), tmp_path, chunked=False) as device:
-        link = linked(device)
-        await link.open()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await link.ask("<get/>", question="get")
-        assert "<ok/>" in await link.ask("<get/>", question="get")
-        await link.close()
 
 
 ERROR = "<rpc-error><error-type>application</error-type><error-tag>{}</error-tag><error-severity>{}</error-severity>{}</rpc-error>"

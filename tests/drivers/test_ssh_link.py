@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -113,16 +112,6 @@ async def test_a_connection_that_ends_under_a_command_leaves_open_what_it_did(tm
         await shell.close()
 
 
-async def test_a_connection_dropped_while_idle_is_made_again(tmp_path: Path) -> None:
-    async with ssh_device(tmp_path, echo) as device:
-        shell = commands(device)
-        await shell.run("one")
-        device.drop()
-        assert await shell.run("two") == ("ran two\n", 0)
-        assert device.heard == ["one", "two"]
-        await shell.close()
-
-
 async def test_endless_output_is_garbled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "MOST_OUTPUT", 100_000)
 
@@ -144,27 +133,6 @@ async def test_a_long_table_is_taken_whole(tmp_path: Path) -> None:
         shell = commands(device, timeout_s=5.0)
         assert (await shell.run("show"))[0] == table
         await shell.close()
-
-
-async def test_nobody_there_and_somebody_else_there_are_unreachable(tmp_path: Path) -> None:
-    async def hello(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example SMTP\r\n" * 100)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(hello, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    shell = SshCommands("ocs1", f"ssh://127.0.0.1:{port}", 0.5, host="127.0.0.1", port=port, login=Login())
-    with pytest.raises(Unreachable, match="ocs1"):
-        await shell.run("x")
-    server.close()
-    await server.wait_closed()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        shell = SshCommands("ocs1", f"ssh://127.0.0.1:{port}", 0.5, host="127.0.0.1", port=port, login=Login())
-        with pytest.raises(Unreachable, match="cannot connect"):
-            await shell.run("x")
 
 
 async def talk(process: asyncssh.SSHServerProcess[bytes]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from drivers.api import Attenuator, PortControl, PortHolders, PowerMeter
 from drivers.glimmerglass_tl1 import parse
 from drivers.registry import open_device
-from optics import BadFile, Change, DeviceConfig, Garbled, Port, PortState, Refused, Slot, SpectralRoute, TimedOut
+from optics import BadFile, Change, DeviceConfig, Garbled, Port, PortState, Refused, TimedOut
 from tests.drivers.tl1_device import Answer, Tl1Device, circuits, driven
 
 GRANTED = ("ACT-USER", "CANC-USER", "RTRV-HDR")
@@ -123,15 +123,6 @@ async def test_the_idle_time_out_is_set_only_when_asked_and_may_be_denied() -> N
 def test_an_option_that_makes_no_sense_is_refused(driver: str, options: dict[str, str]) -> None:
     with pytest.raises(BadFile, match="options"):
         open_device(DeviceConfig("ocs1", driver, "tcp://127.0.0.1:9", options=options))
-
-
-@pytest.mark.parametrize("driver", ["polatis-tl1", "glimmerglass-tl1", "calient-tl1"])
-async def test_a_spectral_route_is_not_a_cross_connect(driver: str) -> None:
-    route = SpectralRoute(port("1"), port("17"), Slot.flexgrid(0, 4))
-    async with driven(driver, lambda verb, aid, rest: []) as (device, heard):
-        outcome = await device.apply(Change("ocs1", add=frozenset({route})))
-    assert "spectral route" in outcome.failed[route]
-    assert not heard.verbs("ENT-PATCH", "ENT-CRS", "ENT-CRS-FIBER")
 
 
 # Polatis
@@ -293,7 +284,7 @@ def test_a_malformed_glimmerglass_row_is_garbled(row: str) -> None:
     ],
 )
 def test_a_row_stands_when_it_is_steady_or_only_lacks_light(fields: dict[str, str], stands: bool) -> None:
-    assert parse(glimmer(**fields).strip('"')).stands == stands
+    assert parse(glimmer(**fields).strip('"')).established == stands
 
 
 class Glimmerglass:

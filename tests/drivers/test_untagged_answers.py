@@ -13,7 +13,6 @@ import pytest
 from drivers.link import Dropped, open_link
 from drivers.link.tap import listening
 from drivers.session.scpi import ScpiSession
-from optics import TimedOut
 
 Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 
@@ -44,33 +43,6 @@ async def answering(answer: Answer) -> AsyncIterator[int]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def test_an_answer_that_comes_twice_is_not_the_next_one() -> None:
-    async def twice(question: str, writer: asyncio.StreamWriter) -> None:
-        writer.write(f"{question}\n".encode())
-        await asyncio.sleep(0.005)
-        writer.write(f"{question}\n".encode())
-
-    async with answering(twice) as port:
-        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 1.0))
-        for question in ("one?", "two?", "three?"):
-            assert await session.ask(question, str) == question
-            await asyncio.sleep(0.02)
-        await session.close()
-
-
-async def test_an_answer_that_comes_too_late_is_not_the_next_one() -> None:
-    async def late(question: str, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.12 if question == "one?" else 0.03)
-        writer.write(f"{question}\n".encode())
-
-    async with answering(late) as port:
-        session = ScpiSession(open_link(f"tcp://127.0.0.1:{port}", 0.1))
-        with pytest.raises(TimedOut, match=r"one\?"):
-            await session.ask("one?", str)
-        assert await session.ask("two?", str) == "two?"
-        await session.close()
 
 
 async def test_old_firmware_gets_its_pause_between_lines() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from drivers import calient_rows, dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1
+from drivers import dicon_scpi, glimmerglass_tl1, polatis_scpi, polatis_tl1
 from drivers.link.telnet import Negotiation, escaped
-from drivers.wire import joblog, scpi, sonic, telescent, tl1, wssmap
+from drivers.wire import calient_rows, joblog, scpi, sonic, telescent, tl1, wssmap
 from optics import Garbled
 from tests.fuzz.targets import target
 

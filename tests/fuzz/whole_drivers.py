@@ -19,6 +19,7 @@ from typing import Any
 from drivers.link import Dropped, Link
 from drivers.link.http import Answer
 from drivers.registry import built_in_drivers, driver_class, open_device
+from drivers.session import tl1
 from optics import Change, CrossConnect, DeviceConfig, Port, Setting, Slot, SpectralRoute, TestbedError, Unreachable
 from tests.fuzz.targets import pieces, target
 
@@ -165,7 +166,7 @@ class _Commands:
         return None
 
 
-_OPENERS = {"open_link": _Stream, "open_http": _Http, "open_netconf": _Netconf, "SshCommands": _Commands}
+_OPENERS = {"open_link": _Stream, "open_http": _Http, "open_netconf": _Netconf, "open_commands": _Commands}
 _ADDRESSES = {
     "_Stream": "tcp://127.0.0.1:1",
     "_Http": "http://127.0.0.1:1",
@@ -190,6 +191,8 @@ _CIRCUITS = {
 def _played(driver: str, talk: _Talk) -> Iterator[DeviceConfig]:
     """Put the talk in place of the driver's link while the body runs."""
     module: Any = import_module(driver_class(driver).__module__)
+    if hasattr(module, "open_tl1"):
+        module = tl1
     name, kind = next((name, kind) for name, kind in _OPENERS.items() if hasattr(module, name))
     was = getattr(module, name)
     setattr(module, name, lambda *_, **__: kind(talk))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivers import calient_rows
-from drivers.wire import scpi, tl1
+from drivers.wire import calient_rows, scpi, tl1
 from optics import Garbled
 
 

@@ -1,10 +1,11 @@
-"""Attenuators of Polatis switches in the words of their data model: mode, level, reference port (public NETCONF clients).
+"""Polatis switches over their data model: what RESTCONF and NETCONF share. A driver says how the model is read and written.
 
-Modes ABSOLUTE and CONVERGED hold a power (a public controller sets its target power by ABSOLUTE), so neither is an attenuation. The
-one that is used here is RELATIVE, taken to hold the output `atten-level` dB below the reference port, here the port where the light
-enters: assumed, as over TL1. So the level is the attenuation and the circuit's own loss, which the meters show while the attenuator
-is open; until they did, the typical loss stands for it. Two meters may differ by 2 dB, so what came of it is looked at with the
-output's own meter, bright against dim, and the level is corrected once.
+Attenuators have a mode, a level and a reference port (public NETCONF clients). Modes ABSOLUTE and CONVERGED hold a power (a public
+controller sets its target power by ABSOLUTE), so neither is an attenuation. The one that is used here is RELATIVE, taken to hold
+the output `atten-level` dB below the reference port, here the port where the light enters: assumed, as over TL1. So the level is
+the attenuation and the circuit's own loss, which the meters show while the attenuator is open; until they did, the typical loss is
+taken. Two meters may differ by 2 dB, so the result is checked with the output's own meter, before against after, and the level is
+corrected once.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from drivers.session.pairs import Pair, PairSwitch, port_number
-from drivers.watch import watch
-from drivers.wire.polatis import MOST_DB
-from optics import Db, DeviceConfig, Port, Refused, Traits
+from drivers.watch import patience_option, watch
+from drivers.wire import polatis
+from drivers.wire.polatis import FLOOR_DBM, MOST_DB
+from optics import Db, Dbm, DeviceConfig, Identity, Port, PortState, Refused, Traits
 
 OFF, RELATIVE = "VOA_MODE_NONE", "VOA_MODE_RELATIVE"
 CLOSE_DB = 0.2
@@ -32,12 +35,23 @@ class Voa:
     reference: int = 0
 
 
-class VoaSwitch(PairSwitch):
-    """A Polatis switch with attenuators at some of its ports."""
+class PolatisYang(PairSwitch):
+    """A Polatis switch. Its ports are numbers: 1..N light enters, N+1..N+M light leaves."""
+
+    TRAITS: ClassVar[Traits] = polatis.TRAITS
+    PATIENCE_S: ClassVar[float] = polatis.PATIENCE_S
+    OPTIONS: ClassVar[Mapping[str, str]] = {
+        "size": "ingress and egress ports as `16x16`, where the model name does not say; default what it says",
+        "patience_s": patience_option(PATIENCE_S),
+    }
+    _configured = True
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
         self._losses: dict[Pair, Db] = {}  # of circuits, as measured with their attenuators open
+        self._size = config.options.get("size", "")
+        if self._size:
+            polatis.size(self._size)
 
     @abstractmethod
     async def _attenuators(self) -> dict[int, Voa]:
@@ -48,8 +62,45 @@ class VoaSwitch(PairSwitch):
         """Write them. Raises: Refused."""
 
     @abstractmethod
-    async def _levels(self) -> dict[int, float]:
-        """What the meters read (dBm), by port; dark ports are absent."""
+    async def _meters(self) -> dict[int, Dbm]:
+        """What the meters read, the floor included, by port."""
+
+    @abstractmethod
+    async def _states(self) -> dict[int, str]:
+        """The state of every port, in the device's words."""
+
+    @abstractmethod
+    async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
+        """Open or shut ports. Raises: Refused."""
+
+    async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
+        wanted = self._numbers(ports)
+        async with self._turn:
+            return {wanted[n]: level for n, level in (await self._levels()).items() if n in wanted}
+
+    async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
+        async with self._turn:
+            return await self._port_states(self._numbers(ports))
+
+    async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
+        wanted = self._own(ports)
+        async with self._turn:
+            await self._set_ports(sorted(wanted), enabled)
+            return await self._port_states(wanted)
+
+    def _identity(self, vendor: str, model: str, serial: str, firmware: str) -> Identity:
+        """The identity of a switch of this model. Raises: Garbled - its size is not known."""
+        enter, leave = polatis.size(self._size or model)
+        ports = tuple(str(n) for n in range(1, enter + leave + 1))
+        return Identity(vendor, model, serial, firmware, ports[:enter], ports[enter:])
+
+    async def _port_states(self, wanted: Mapping[int, Port]) -> dict[Port, PortState]:
+        states = await self._states()
+        return {port: polatis.port_state(states[n]) for n, port in wanted.items() if n in states}
+
+    async def _levels(self) -> dict[int, Dbm]:
+        """What the meters read, by port; dark ports are absent."""
+        return {n: level for n, level in (await self._meters()).items() if level > FLOOR_DBM}
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
         """As the protocol says; a port whose attenuator holds a power instead is absent."""

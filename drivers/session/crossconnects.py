@@ -1,0 +1,56 @@
+"""Cross-connect devices: settings as pairs of the device's own port names."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from drivers.session.frame import Device
+from optics import Change, CrossConnect, Garbled, Port, Setting
+
+P = TypeVar("P", tuple[str, str], tuple[int, int])
+T = TypeVar("T")
+
+
+class CrossConnects(Device[P]):
+    """A device of cross-connects. A pair is (ingress, egress) in the device's own words; `_ends` says how a label becomes one."""
+
+    @abstractmethod
+    def _ends(self, ingress: str, egress: str) -> P | None:
+        """The two ports of these labels, None when a label is not one (and must not reach a command)."""
+
+    def _setting(self, pair: P) -> Setting:
+        return CrossConnect(Port(self.name, str(pair[0])), Port(self.name, str(pair[1])))
+
+    def _settings(self, pairs: Iterable[P]) -> frozenset[Setting]:
+        return frozenset(map(self._setting, pairs))
+
+    def _pair(self, setting: Setting) -> P | None:
+        """The ports of `setting`, None when it is not a cross-connect of this device."""
+        if not isinstance(setting, CrossConnect) or {setting.ingress.device, setting.egress.device} != {self.name}:
+            return None
+        return self._ends(setting.ingress.label, setting.egress.label)
+
+    def _sides(self, change: Change) -> tuple[dict[P, Setting], dict[P, Setting], dict[Setting, str]]:
+        """Removals and additions by pair, and settings that are not this device's, with the reason."""
+        remove = {pair: s for s in change.remove if (pair := self._pair(s))}
+        add = {pair: s for s in change.add if (pair := self._pair(s))}
+        return remove, add, {s: self._no_pair(s) for s in change.remove | change.add if not self._pair(s)}
+
+    def _no_pair(self, setting: Setting) -> str:
+        if isinstance(setting, CrossConnect):
+            return f"not a port of {self.name}"
+        return "a spectral route; this is a cross-connect switch"
+
+
+async def twice(device: str, question: str, ask: Callable[[], Awaitable[T]]) -> T:
+    """Await `ask`, and once more when the answer cannot be read; for questions, which change nothing. Raises: as `ask`."""
+    try:
+        return await ask()
+    except Garbled:
+        pass
+    try:
+        return await ask()
+    except Garbled as error:
+        raise Garbled(f'{device}: answer to "{question}": {error}') from error
