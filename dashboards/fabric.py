@@ -63,7 +63,7 @@ def build() -> board.Dashboard:
     figures = [
         number(
             "Links down",
-            "Host ports whose last sample had no carrier, from port. Ports of circuits that are not up are dark on purpose.",
+            "Host ports whose last sample had no carrier, from port. Ports without a circuit are dark by design.",
             "short",
             f'SELECT count("oper") FROM ({down}) WHERE "oper" = 0',
             nothing="0",
@@ -71,7 +71,7 @@ def build() -> board.Dashboard:
         ),
         number(
             "Carrier lost",
-            "How often a carrier went away in this time, from port; a reconfiguration takes some away on purpose.",
+            "How often a carrier went away in this time, from port; a reconfiguration drops some by design.",
             "short",
             f'SELECT count("step") FROM ({STEPS}) WHERE "step" < 0',
             nothing="0",
@@ -109,7 +109,7 @@ def build() -> board.Dashboard:
     built.with_panel(
         lines(
             "Light received",
-            "Power that enters each port of a device, from optical. A slow fall is dirt or bending, a step is a hand.",
+            "Power that enters each port of a device, from optical. A slow decline is dirt or bending, a step is a moved fibre.",
             "dBm",
             mean("rx_dbm", "optical", LIGHT, "device", "port"),
         )

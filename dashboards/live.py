@@ -1,4 +1,4 @@
-"""Live demo: what a visitor sees on the wall while the light moves."""
+"""Live demo: for a wall display while circuits are reconfigured."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def device_phases(w: int, h: int) -> statetimeline.Panel:
         .fill_opacity(85)
         .legend(legend()),
         "Devices",
-        "What each device was doing, from device_phase. Dark is the time in which no light passes; fault means the device refused.",
+        "Activity of each device, from device_phase. Dark: no light passes. Fault: the device refused a command.",
         "none",
         Influx(f'SELECT "phase" FROM "device_phase" WHERE {HERE} AND {DEVICE} GROUP BY "device"', alias="$tag_device"),
         w=w,
@@ -97,7 +97,8 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
         bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.NEVER),
         "Where the time went",
         f"The phases of the last {last} reconfigurations, newest first, from reconfig: dark is the devices' own switching, link "
-        "the carriers coming up, route the hosts' commit. A long link or route is work for us, a long dark for the device.",
+        "the carriers coming up, route the hosts' commit. A long dark time is the device's; a long link "
+        "or route time is the hosts'.",
         "ms",
         table(f'SELECT "reconfig_id", {columns} FROM "reconfig" WHERE {HERE} AND {JOB} ORDER BY time DESC LIMIT {last}'),
         w=w,
@@ -174,7 +175,7 @@ def throughput(w: int, h: int) -> timeseries.Panel:
         curves().fill_opacity(20).span_nulls(False).min(0).color_scheme(one_colour("#5794F2")).legend(legend()),
         "Throughput of the fabric",
         "What all host ports receive together, from the counters in port. A dip at a mark is the reconfiguration; one without a "
-        "mark is not ours.",
+        "mark has another cause.",
         "bps",
         Influx(rate("rx_bytes", HERE, times=8), alias="received"),
         w=w,
@@ -271,7 +272,7 @@ def build() -> board.Dashboard:
         ),
         number(
             "Failed",
-            "Reconfigurations that did not end well, from reconfig. Every one deserves a look at its run.",
+            "Reconfigurations that did not end well, from reconfig. Look at the run of each.",
             "short",
             pick('sum("value")', "reconfig", f"{of_job} AND \"ok\" = '0'"),
             w=3,

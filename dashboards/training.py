@@ -1,4 +1,4 @@
-"""Training: what the job feels of the fabric, before and after each move."""
+"""Training: the job's performance before and after each reconfiguration."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def moves() -> barchart.Panel:
 def build() -> board.Dashboard:
     built = dashboard(
         "testbed-training",
-        "What the job feels of the fabric: steps, bandwidth, exposed communication, before and after each move.",
+        "The job's steps, bandwidth and exposed communication, before and after each reconfiguration.",
         [
             variable("run", "Run", "iteration", "run", of_runs=False, newest=True),
             variable("job", "Job", "iteration", "job"),
@@ -142,7 +142,7 @@ def build() -> board.Dashboard:
     built.with_panel(
         steps(
             "Exposed communication",
-            "Communication that computing does not hide, from collective. It is what the job waits for.",
+            "Communication not overlapped by computing, from collective: what the job waits for.",
             "ms",
             mean("exposed_comm_ms", "collective", OURS, "job", fill="null"),
         )

@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def note(run_dir: Path, lab: Lab, inventory: Path) -> None:
-    """Write it down; a run does not fail for what is only its story."""
+    """Write the file; a run does not fail where that is not possible."""
     found = {
         "command": ["testbed", *sys.argv[1:]],
         "versions": versions(),

@@ -1,6 +1,6 @@
-"""One InfluxDB as a place to write finished lines to: which API it speaks, what its answers mean. Speaks HTTP with short patience.
+"""Write finished lines to one InfluxDB: which API it speaks, what its answers mean. HTTP with short timeouts.
 
-The server is a copy for eyes: whatever it says, the journal keeps the lines, so that an answer is a number and words, never a loss.
+The server holds a copy: whatever it answers, the journal keeps the lines, so nothing is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the engine says while it works: a live table on a terminal, plain lines elsewhere, nothing for a program; on stderr."""
+"""Progress of a run on stderr: a live table on a terminal, plain lines elsewhere, nothing with `--json`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Lines(Progress):
         try:
             print(indented(text.rstrip()), file=self._stream, flush=True)
         except (OSError, ValueError):
-            pass  # nobody listens any more; that must not stop a change half way
+            pass  # a closed stderr must not stop a change half way
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Every phase of one run, told three times: to the operator's screen, to the journal, and in the report."""
+"""Records every phase of a run: on the operator's screen, in the journal and in the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which journals may go: those of runs that ended long ago and that no destination still wants."""
+"""Which journals may be deleted: those of runs that ended long ago and that every destination has."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """What a sink says of itself. trouble: why nothing goes out now, in words; last: wall seconds when points last went out."""
+    """The status a sink publishes. trouble: why no points are being sent; last: wall-clock seconds when points were last sent."""
 
     pid: int = 0
     mark: str = ""
@@ -75,7 +75,10 @@ class Sink:
         self._interruptible = False
 
     def run(self) -> SinkState:
-        """Follow until told to stop, idle, or the server is silent for too long. Raises: Denied, Later. Locked - another does."""
+        """Follow the journals until stopped, idle, or the server is silent for too long.
+
+        Raises: Denied, Later. Locked - another sink runs.
+        """
         fd = _hold(lock_path(self.state_dir, self.target))
         self._say()  # who we are: whoever wants to stop us must not have to wait for a server's answer
         try:
@@ -202,7 +205,7 @@ class Sink:
 
     @contextmanager
     def _waiting_for_the_server(self) -> Iterator[None]:
-        """Inside it, being told to stop is not put off until the server answers."""
+        """While the body waits for the server, a stop signal interrupts it at once."""
         self._interruptible = True
         try:
             yield
@@ -284,7 +287,7 @@ def stop(state_dir: Path, target: Target) -> bool:
 
 
 def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: Callable[[str], None] = print) -> SinkState:
-    """Be the sink, politely, until idle or told to stop by SIGTERM or SIGINT."""
+    """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT."""
     if target.private and influxd.program() is None:
         raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
     with suppress(OSError):

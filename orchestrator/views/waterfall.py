@@ -1,4 +1,4 @@
-"""Where the milliseconds of a run went, as bars of a waterfall: what `show`, the live views and pictures draw. Pure."""
+"""The phases of a run as bars of a waterfall, as `show` and the live views draw them. Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def bar_json(bar: Bar) -> dict[str, Json]:
 
 
 OVERLAPPING = frozenset({"resume"})
-"""Phases that run beside others: they are told last, and drawn so that nobody adds them up."""
+"""Phases that run in parallel with others: listed last and drawn hatched, so that their times are not added up."""
 
 
 def run_rows(all_bars: Iterable[Bar]) -> list[tuple[str, tuple[Bar, ...]]]:

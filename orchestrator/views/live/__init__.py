@@ -1,4 +1,4 @@
-"""A lab as it is now, for eyes: journals and store followed, what they say kept as one picture."""
+"""The current state of a lab for viewers, read from the journals and the store as they grow."""
 
 from orchestrator.views.live.picture import Event, Picture
 from orchestrator.views.live.watcher import Watcher

@@ -1,7 +1,7 @@
-"""Ask the hosts while somebody looks: carriers as they come and go, port counters, the job's iterations. No device is asked.
+"""Poll the hosts while a view is open: carrier changes, port counters, the job's iterations. Devices are not queried.
 
-What the hosts sample is shown and forgotten, the job's iterations go where `testbed job status` puts them: into the journal of the
-run that launched it.
+Samples are shown and not stored. The job's iterations go into the journal of the run that launched it, as with
+`testbed job status`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RX, _TX, _OPER = (SAMPLE.index(name) for name in ("rx_bytes", "tx_bytes", "oper
 
 
 async def collect(watcher: Watcher) -> None:
-    """Feed the watcher's picture until cancelled; whatever goes wrong is told in the picture and tried again."""
+    """Update the watcher's picture until cancelled; errors are shown in it and retried."""
     while True:
         try:
             await _attached(watcher)
-        except* Exception as errors:  # what is shown is never worth an end: it is told, and tried again
+        except* Exception as errors:  # a view never ends because of an error: it is shown and retried
             error: BaseException = errors
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
@@ -99,7 +99,7 @@ def _hear(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
 
 
 async def _job(watcher: Watcher, session: Session) -> None:
-    """Bring the job's iterations home, but while a run is at work: it does so itself."""
+    """Collect the job's iterations, except during a run, which collects them itself."""
     store = watcher.store
     while True:
         record = watcher.picture.standing.job

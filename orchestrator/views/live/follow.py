@@ -1,4 +1,4 @@
-"""Follow the journals of a lab's newest runs together: what stands in them, then what is added, within bounds."""
+"""Follow the journals of a lab's newest runs: existing points first, then new ones, within bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.telemetry.reader import as_declared, parts
 from orchestrator.telemetry.tail import Mark, Tail
 
 RUNS = 12
-"""So many of the newest runs are followed, and those that `keep` names besides."""
+"""Number of newest runs followed, in addition to those in `keep`."""
 RECENT_BYTES = 4 << 20
 """Of samples (counters of ports) only what stands in the last so many bytes of a journal is read back: some minutes of a lab."""
 SAMPLED_RUNS = 3
@@ -22,9 +22,9 @@ SAMPLED_RUNS = 3
 PARTS_BACK = 2
 """Events are read back from so many parts of a journal (64 MB each) before its last one."""
 BATCHES = 8
-"""So many batches of a journal are taken at one look; the rest waits for the next, so that nobody else does."""
+"""Most batches read from one journal at a time, so that no other journal waits."""
 SLOW_S = 0.5
-"""Where nothing seems to have been added, whether there is a next part, or a next run, is looked at this often (s)."""
+"""Interval (s) of checks for a next part or a next run where a journal did not grow."""
 
 _EVENTS = tuple(f"{name},".encode() for name, known in MEASUREMENTS.items() if known.events or name == "iteration")
 

@@ -1,4 +1,4 @@
-"""A lab as it is now: fed with journal points and with what the store says, asked for the whole or for what changed since. Pure."""
+"""The current state of a lab, updated from journal points and store records. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Device:
 
 
 class Picture:
-    """Everything that is shown of a lab. Times are wall ms. `hush` while history is read back: it is no news."""
+    """Everything that is shown of a lab. Times are wall-clock ms. hush: history is being read, which makes no events."""
 
     def __init__(self, lab: Lab, inventory: str = "") -> None:
         self.lab = lab
@@ -165,7 +165,7 @@ class Picture:
             self._settle(self.ways.values(), at)
 
     def tick(self, now: float) -> None:
-        """Let what was not heard of for long be unknown."""
+        """Forget carriers and rates that were not updated for too long."""
         old = [port for port, (at, _) in self._carrier.items() if now - at > CARRIER_MS]
         for port in old:
             del self._carrier[port]
@@ -288,7 +288,7 @@ class Picture:
         self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
 
     def _beside(self, run: str) -> bool:
-        """Whether a run is somebody else's, while a job of the onlooker's own is there to be shown."""
+        """Whether a run belongs to another owner while the viewer's own job is running."""
         mine = self.standing.job
         record = next((r for r in self.standing.runs if r.id == run), None)
         return mine is not None and mine.ended is None and record is not None and slice_key(record.lab, record.owner) != mine.lab
@@ -309,7 +309,7 @@ class Picture:
         return LIT
 
     def _settle(self, which: Iterable[Way], at: float) -> None:
-        """Find the state of these circuits anew, and tell of those that changed, device by device."""
+        """Recompute the state of these circuits; add one event per device and new state."""
         changed: dict[tuple[str, str], list[str]] = {}
         for way in which:
             state = self._state(way)

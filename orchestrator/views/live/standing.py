@@ -39,7 +39,7 @@ class Standing:
 
 
 def standing(store: Store, lab: Lab, owner: str) -> Standing:
-    """Read it. What several statements find may be of two moments; the next look, when the store says it changed, finds one."""
+    """Read the store. The statements are not one transaction; the next read after a change makes the result consistent."""
     key = key_of(lab)
     runs = tuple(store.history(key, limit=RUNS))
     moving: list[Moving] = []

@@ -1,4 +1,4 @@
-"""Keep a picture true: look at the journals, the store and the guard, many times a second and cheaply when nothing happens."""
+"""Keep a picture current from the journals, the store and the guard; polling is cheap while nothing changes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.views.live.sections import changes
 from orchestrator.views.live.standing import standing
 
 LOOK_S = 0.04
-"""The journals and the store are looked at this often (s): an event waits for half of it."""
+"""Interval (s) at which the journals and the store are read: an event waits half of it on average."""
 SLOWLY_S = 1.0
 """Whether the process of a run still lives, and what the guard says, is looked at this often (s)."""
 
 
 class Watcher:
-    """The picture of one lab, kept from its files alone. Whoever wants more feeds `picture` besides (`watching.collect`)."""
+    """The picture of one lab, from its files alone; `live.collect` adds what the hosts report."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self.settings, self.store = settings, store
@@ -47,7 +47,7 @@ class Watcher:
         return record is None or record.lab == self._key
 
     def look(self) -> None:
-        """Bring the picture up to date; what cannot be read now is said in it and tried again."""
+        """Update the picture; what cannot be read is shown in it and retried."""
         trouble = ""
         try:
             self._look(time.time() * 1e3)

@@ -61,7 +61,7 @@ def throughput(c: Context) -> None:
         c.book.read_more(folder, "port", near)
     answer = questions.throughput(c.book, chosen)
     if answer is None:
-        section.notes.append("No port counters were sampled around a move, so nothing can be said of the throughput.")
+        section.notes.append("No port counters were sampled around a move, so the throughput is not known.")
         c.sections.append(section)
         return
     if len(c.moves) > len(chosen):
@@ -89,9 +89,7 @@ def job(c: Context) -> None:
     answer = c.job
     known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
-        section.notes.append(
-            "No job ran before or after a move, or nobody brought its iterations home (`testbed job status` does)."
-        )
+        section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
         c.sections.append(section)
         return
     caption = (

@@ -264,7 +264,7 @@ def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str
                 axes.barh(y, took, left=begin, height=0.7, color=colour)
         words = " + ".join(line["duration_ms"].text() for line in some) + ("" if all(x["ok"].value for x in some) else "  FAILED")
         end = (max(x["begin_ms"].value + x["duration_ms"].value for x in some) - first) / per
-        words += "  beside the others" if name in OVERLAPPING else ""
+        words += "  in parallel" if name in OVERLAPPING else ""
         axes.annotate(words, (end, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_title(title)
     axes.set_yticks(range(len(rows)), list(rows))

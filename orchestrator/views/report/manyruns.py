@@ -48,7 +48,7 @@ def durations(c: Context) -> None:
             section,
             "parts",
             "parts of reconfigurations",
-            "Median of each part, on a line from the least to the 99th percentile; the shortest stand at the axis' begin.",
+            "Median of each part, with a line from the minimum to the 99th percentile; times below 0.01 ms are drawn at 0.01 ms.",
             figures.breakdown(spread),
         )
         section.tables.append(table(spread, {"part": "part", "n": "n", "least_ms": "least", **SPREAD}))

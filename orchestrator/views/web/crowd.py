@@ -1,4 +1,4 @@
-"""Room for everybody: how long a peer may take over a request, and who makes room when all places are taken.
+"""Limits per client: how long a request may take, and which connection is closed when all places are taken.
 
 The server listens on an address that other users of this machine, or of the network, reach too. None of them may keep a page out,
 neither by taking all places nor by asking slowly.

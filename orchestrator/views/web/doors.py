@@ -1,4 +1,4 @@
-"""Who may ask the page's server for what: the host it is called by, the page that calls, the key that moves light.
+"""Access control of the page's server: by `Host` header, by origin, and by the key needed to move light.
 
 A browser that was led here under a foreign name (DNS rebinding) is refused by the name in its `Host` line; a foreign page by the
 `Origin` and `Sec-Fetch-Site` lines that browsers send. No answer allows another origin anything.

@@ -12,7 +12,7 @@ from orchestrator.results import Json, path_text
 from orchestrator.settings import Settings
 
 WAIT_S = 120
-"""Whoever changes the lab at that moment is waited for so long (s), if the settings do not say otherwise."""
+"""How long (s) to wait for another change in progress, unless the settings say otherwise."""
 _MOST_WORDS = 2000
 
 

@@ -28,7 +28,7 @@ from orchestrator.views.web.doors import Doors, Keys, Names
 from orchestrator.views.web.safestate import SafeState
 
 PAGES = 32
-"""So many streams at a time; for one more, whoever holds most of them makes room."""
+"""Most streams at a time; for one more, the owner of the most streams loses the oldest of them."""
 AGAIN_MS = 5000
 """A page that made room comes back after this long (ms)."""
 BODY_S = 5.0
@@ -36,7 +36,7 @@ BODY_S = 5.0
 WAITING = 256
 """Messages a slow page may be behind; then they are dropped and it gets a whole picture."""
 BEAT_S = 5.0
-"""A stream with nothing to tell says so this often (s), so that either side notices when the other is gone."""
+"""Interval (s) of heartbeats on an idle stream, so that either side notices when the other is gone."""
 _MOST_BODY = 4096
 
 STATIC: Mapping[str, str] = {
@@ -242,7 +242,7 @@ async def _key(request: Request) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
+    """A server that installs no signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -258,7 +258,7 @@ async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) 
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # what a stray client says is no news for the operator's terminal
+        log_level="error",  # errors of stray clients do not belong on the operator's terminal
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,

@@ -1,4 +1,4 @@
-// Follows the server's events and keeps the page as the lab is. Everything that was said by others goes in as text.
+// Follows the server's events and keeps the page as the lab is. All words from the server are inserted as text, never as HTML.
 import { Chart, together } from "./charts.js";
 import { Fabric } from "./fabric.js";
 import { waterfall } from "./waterfall.js";
@@ -112,7 +112,7 @@ function align() {
   for (const small of document.querySelectorAll(".until")) small.textContent = until === null ? "" : `, until ${clock(until * 1000)}`;
 }
 
-// A figure stays, fainter, until the next one of its kind is there.
+// A figure stays, dimmed, until its next value arrives.
 function stat(name, now, title = "") {
   const place = $(`stat-${name}`), known = now !== null && now !== undefined;
   if (known) place.textContent = now;
@@ -133,7 +133,7 @@ function stats() {
   document.title = `${$("lab").textContent}: ${$("plan").textContent}`;
 }
 
-// What happens to many circuits one by one is told in one line.
+// The same event of many circuits is one line.
 const FOLD_S = 5;
 let folds = [];
 const VERBS = { dark: "go dark", making: "are being made", lit: "carry light", lost: "lost their light" };
@@ -206,7 +206,7 @@ function listen() {
 function lost() {
   $("link").dataset.state = "lost";
   $("link").textContent = "not connected";
-  banner("link", crowded ? "Too many pages are open; this one follows again in a few seconds." : "The server does not answer; trying again. Is testbed ui still running?");
+  banner("link", crowded ? "Too many pages are open; this one follows again in a few seconds." : "The server does not answer; retrying. Is testbed ui still running?");
   if (stream.readyState !== EventSource.CLOSED) return;
   setTimeout(listen, wait); // the browser gave up: an answer that was no stream
   wait = Math.min(5000, wait * 2);
@@ -259,7 +259,7 @@ function showSafe(safe) {
 
 function askSafe() {
   if ($("safe").disabled) return void ($("said").textContent = $("safe").title);
-  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up: what is up now is replaced, its job stopped. Whoever changes the lab now is waited for.`;
+  $("safe-words").textContent = `${state.safe.plan} (${state.safe.file}) is brought up as with testbed up: the current plan is replaced and its job stopped. If another change is running, this one waits for it.`;
   $("safe-dialog").showModal();
   $("safe-yes").focus();
 }
