@@ -94,7 +94,8 @@ async def test_it_waits_with_hosts_that_will_go_back_and_says_so(bench: Bench) -
     status = await bench.status()
     assert (status.plan, status.confirm.run, status.confirm.back) == ("moved", run, "ring")
     text = render.status(status, False)
-    assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text and "or it is rolled back to ring: testbed confirm" in text
+    assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text
+    assert "or it is rolled back to ring: testbed confirm" in text
 
 
 async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Bench, clock: Clock) -> None:
