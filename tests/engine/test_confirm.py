@@ -96,7 +96,8 @@ async def test_it_waits_with_hosts_that_will_go_back_and_says_so(bench: Bench) -
     status = await bench.status()
     assert (status.plan, status.confirm.run, status.confirm.back) == ("moved", run, "ring")
     text = render.status(status, False)
-    assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text and "else back to ring: testbed confirm" in text
+    assert f"confirm  within {status.confirm.left_s // 60:.0f} min" in text
+    assert "or it is rolled back to ring: testbed confirm" in text
 
 
 async def test_confirmed_it_stands_and_the_hosts_that_left_are_cleared(bench: Bench, clock: Clock) -> None:
@@ -131,7 +132,7 @@ async def test_unconfirmed_light_and_hosts_go_back_to_what_was(bench: Bench, clo
 
 async def test_without_a_plan_before_it_goes_back_to_nothing(bench: Bench, clock: Clock) -> None:
     report = await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
-    assert report.confirm.back == "" and "else back to no plan" in render.up(report, False)
+    assert report.confirm.back == "" and "or it is rolled back to no plan" in render.up(report, False)
     clock.pass_s(WITHIN_S + 1)
     assert (await bench.verb(engine.watch, None)).state == "reverted"
     await is_up(bench, "", [])

@@ -76,5 +76,5 @@ def test_up_tells_how_long_training_paused() -> None:
         PhaseTime("resume", 10.0, "ddp-mlp", 3.5),
     )
     said = render.up(UpReport("r", "ring", "emulated", phases=phases), False)
-    assert "  training   paused for 9.5 s: the job was stopped and launched anew" in said
+    assert "  training   paused for 9.5 s: the job was stopped and relaunched" in said
     assert "training" not in render.up(UpReport("r", "ring", "emulated", phases=phases[1:]), False)
