@@ -16,7 +16,7 @@ from optics import Missing
 from orchestrator.session import load_lab, open_session
 from orchestrator.verify import doctor
 from orchestrator.verify import doctor_lab as doctorlab
-from orchestrator.verify.doctor_lab import Check
+from orchestrator.verify.doctor_lab import Probe
 from tests.cli.test_lab import free_port, inventory
 
 __all__ = ["inventory"]
@@ -82,9 +82,9 @@ def test_every_verb_of_a_device_without_its_password_raises_why(two_devices: Pat
 def test_hosts_that_do_not_answer_are_unreachable_whatever_else_is_wrong_outside_the_inventory(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Check("gpu01", "fail", "refused", "start sshd there", "the others", "reach")
+    host = Probe("gpu01", "fail", "refused", "start sshd there", "the others", "reach")
     for area, code in (("reach", 5), ("machine", 2)):
-        other = Check("ports", "fail", "taken", "stop it", "others", area)
+        other = Probe("ports", "fail", "taken", "stop it", "others", area)
         monkeypatch.setattr(doctor, "examine", lambda settings, other=other: [host, other])
         assert cli("doctor").code == code
 

@@ -59,7 +59,7 @@ class Points:
 def _who_commits() -> str:
     """The function of the program that asked for the commit."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ or frame.f_code.co_name in ("_write", "__enter__", "__exit__"):
+    while frame.f_code.co_filename == __file__ or frame.f_code.co_name in ("write", "_write", "__enter__", "__exit__"):
         assert frame.f_back is not None
         frame = frame.f_back
     return frame.f_code.co_qualname if sys.version_info >= (3, 11) else frame.f_code.co_name

@@ -67,12 +67,12 @@ async def test_a_disk_that_is_full_from_any_commit_on_is_told_and_the_way_back_l
 
 def test_a_commit_that_fails_leaves_no_transaction_open(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite3", durable=False) as store:
-        pages = store._read("PRAGMA page_count")[0][0]
-        store._read(f"PRAGMA max_page_count={pages}")
+        pages = store.read("PRAGMA page_count")[0][0]
+        store.read(f"PRAGMA max_page_count={pages}")
         with pytest.raises(StoreFailed, match="full"):
             for _ in range(1000):
                 store.new_run("up", "lab", plan_text="x" * 4096)
-        store._read("PRAGMA max_page_count=100000")
+        store.read("PRAGMA max_page_count=100000")
         run = store.new_run("up", "lab")
         run.finish("ok")
         assert store.get("last").status == "ok"  # type: ignore[union-attr]
