@@ -16,6 +16,7 @@ import pytest
 from optics import BadFile, Garbled, Locked, Missing, TestbedError, TimedOut, Unreachable
 from orchestrator import emulated as labproc
 from orchestrator.cli.lab import lit_words
+from orchestrator.processes import Daemon, process_mark
 
 
 def free_port() -> int:
@@ -60,7 +61,7 @@ def test_a_lab_is_started_asked_and_stopped(cli: Any, inventory: Path) -> None:
     address = status["lab"]["devices"]["ocs1"]["address"]
     assert f"ocs1  0 cross-connects lit  {address}\n" in cli("lab", "status").out and address.startswith("tcp://127.0.0.1:")
     assert cli("lab", "stop").out == "lab      stopped\n"
-    assert labproc._gone(pid, 0.1)
+    assert Daemon(pid, process_mark(pid)).gone(0.1)
     assert cli("lab", "stop", "--json").json["data"] == {"stopped": False}
 
 
@@ -148,7 +149,7 @@ def test_only_up_starts_the_lab(cli: Any, inventory: Path) -> None:
 def test_a_lab_that_was_killed_is_not_running_and_starts_again(inventory: Path) -> None:
     first = labproc.start(inventory)
     os.kill(first.pid, signal.SIGKILL)
-    assert labproc._gone(first.pid, 5.0)
+    assert Daemon(first.pid, process_mark(first.pid)).gone(5.0)
     assert not labproc.is_running(inventory) and labproc.stop(inventory) is False
     again = labproc.start(inventory)
     assert not again.already and again.pid != first.pid
@@ -161,7 +162,7 @@ def test_a_lab_that_hangs_is_killed_by_stop(inventory: Path) -> None:
         labproc.ask(inventory, "status", 0.2)
     began = time.monotonic()
     assert labproc.stop(inventory, 0.3) is True
-    assert labproc._gone(started.pid, 0.1) and time.monotonic() - began < 10
+    assert Daemon(started.pid, process_mark(started.pid)).gone(0.1) and time.monotonic() - began < 10
 
 
 def test_a_taken_port_is_named(inventory: Path) -> None:

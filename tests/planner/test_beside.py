@@ -56,7 +56,7 @@ def test_every_plan_beside_others_gets_a_name_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--hosts", "gpu01,gpu02"), 2, "contradict each other"),
+        (("--hosts", "gpu01,gpu02"), 2, "contradicts --beside"),
         (("--beside", "none.json"), 2, "no such file"),
         (("--beside", "bad.json"), 3, "bad.json:1:1"),
         (("--beside", "first.json"), 3, "both need"),
