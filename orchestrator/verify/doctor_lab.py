@@ -70,7 +70,8 @@ def rights(folder: Path) -> Probe:
     from orchestrator.trust import loose
 
     if found := loose(folder):
-        words = f"everybody may write {', '.join(map(str, found))}, and so decide where passwords go and what runs on hosts"
+        names = ", ".join(map(str, found))
+        words = f"{names} can be written by every user, who could redirect passwords and choose what runs on hosts"
         return Probe("rights of the inventory", "fail", words, f"chmod -R o-w {folder}", "nothing safely", "inventory")
     return Probe("rights of the inventory", "ok", "its files are yours, or those of users you trust", area="inventory")
 

@@ -365,10 +365,10 @@ def test_an_inventory_that_everybody_may_write_is_told_by_status_and_doctor(comm
     for loose, words in ((lab / "devices.yml", "devices.yml"), (lab, str(lab))):
         before = stat.S_IMODE(loose.stat().st_mode)
         for verb in ("status", "doctor"):
-            assert "everybody may write" not in "".join(map(str, command("polatis-scpi", 1, verb))), verb
+            assert "written by every user" not in "".join(map(str, command("polatis-scpi", 1, verb))), verb
         loose.chmod(before | 0o002)
         _, out, err = command("polatis-scpi", 1, "status")
-        assert f"everybody may write {words}" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
+        assert f"{words} can be written by every user" in out + err and f"chmod -R o-w {lab}" in out + err, out + err
         assert json.loads(command("polatis-scpi", 1, "status", "--json")[1])["data"]["loose"] == [str(loose)]
         found = json.loads(command("polatis-scpi", 1, "doctor", "--json")[1])["data"]["checks"]
         [check] = [c for c in found if c["name"] == "rights of the inventory"]
