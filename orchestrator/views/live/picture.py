@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
-from orchestrator.store.keys import slice_key
 from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, Way, ways
@@ -233,7 +232,7 @@ class Picture:
             self._moved.add(port)
 
     def _phase(self, point: Point, run: str) -> None:
-        bar = self._told(run).phase(point)
+        bar = _told(self.runs, run).phase(point)
         self._dirty.add("move")
         if bar.kind == "run":
             words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
@@ -241,7 +240,7 @@ class Picture:
             self.say(at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail)
 
     def _reconfig(self, point: Point, run: str) -> None:
-        told = self._told(run)
+        told = _told(self.runs, run)
         told.reconfig(point)
         figures = told.figures
         self._mark(run, told.at, told.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
@@ -253,21 +252,14 @@ class Picture:
 
     def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
         self.marks[run] = {"at": round(at, 3), "end": round(end, 3), "run": run, **more}
-        for old in sorted(self.marks)[:-KEPT]:
-            del self.marks[old]
+        _forget(self.marks)
         self._dirty.add("marks")
-
-    def _told(self, run: str) -> Told:
-        told = self.runs.setdefault(run, Told(run))
-        for old in sorted(self.runs)[:-KEPT]:
-            del self.runs[old]
-        return told
 
     def _iteration(self, point: Point, at: float) -> None:
         if "iter_ms" not in point.fields:
             return
         took, of = float(point.fields["iter_ms"]), (point.tags["job"], point.tags.get("run", ""))
-        if not self._beside(of[1]):
+        if not self.standing.is_of_another_owner(of[1]):
             self.iterations.set(at, took)
             self._dirty.add("iterations")
         latest = self._latest.setdefault(of, deque(maxlen=LATEST))
@@ -286,12 +278,6 @@ class Picture:
             }
             self._dirty.add("job")
         self.say(at, "iteration", f"iteration {point.fields.get('iter', 0)}: {took:.1f} ms", job=of[0], iter_ms=took)
-
-    def _beside(self, run: str) -> bool:
-        """Whether a run belongs to another owner while the viewer's own job is running."""
-        mine = self.standing.job
-        record = next((r for r in self.standing.runs if r.id == run), None)
-        return mine is not None and mine.ended is None and record is not None and slice_key(record.lab, record.owner) != mine.lab
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 
@@ -386,3 +372,15 @@ def ended_words(run: RunRecord) -> str:
     first = (run.message.splitlines() or [""])[0]
     title = f"{run.verb} {run.plan_name}".rstrip()
     return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
+
+
+def _told(runs: dict[str, Told], run: str) -> Told:
+    told = runs.setdefault(run, Told(run))
+    _forget(runs)
+    return told
+
+
+def _forget(runs: MutableMapping[str, Any]) -> None:
+    """Drop all but the newest runs, which sort last."""
+    for old in sorted(runs)[:-KEPT]:
+        del runs[old]

@@ -37,6 +37,13 @@ class Standing:
     failed: Mapping[DeviceName, str] | None = None
     job: JobRecord | None = None
 
+    def is_of_another_owner(self, run: str) -> bool:
+        """Whether a run belongs to another owner while the viewer's own job is running."""
+        record = next((r for r in self.runs if r.id == run), None)
+        if self.job is None or self.job.ended is not None or record is None:
+            return False
+        return slice_key(record.lab, record.owner) != self.job.lab
+
 
 def standing(store: Store, lab: Lab, owner: str) -> Standing:
     """Read the store. The statements are not one transaction; the next read after a change makes the result consistent."""
