@@ -304,8 +304,8 @@ def test_what_is_missing_or_wrong_on_the_command_line_is_named(server: Server, c
         (["push"], "--url is missing"),
         (["push", "--url", server.url], "--token is missing"),
         (["note", " ", "--url", server.url, "--token", TOKEN], "the note is empty"),
-        (["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"], "'noon' is no time"),
-        (["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"], "--influx wants"),
+        (["note", "x", "--url", server.url, "--token", TOKEN, "--at", "noon"], "'noon' is not a time"),
+        (["push", "--url", server.url, "--token", TOKEN, "--influx", "influx:8086"], "--influx must be http"),
     ):
         assert run(["grafana", *words]) == 2
         assert said in capsys.readouterr().err

@@ -67,11 +67,11 @@ def _who_commits() -> str:
 
 def wrap(points: Points) -> None:
     """Wrap the store, the links and the channels of this process."""
+    from agent.fence import FENCED
     from drivers.link.base import Link
     from drivers.link.tcp import TcpLink
     from orchestrator.hosts import runner
     from orchestrator.hosts.channel import Channel
-    from orchestrator.hosts.fleet import FENCED
     from orchestrator.store.store import Store
 
     transaction, write, send, play = Store.transaction, TcpLink._write, Channel.send, runner.Ansible.play

@@ -43,7 +43,7 @@ def test_two_real_reconfigurations_show_wherever_something_was_recorded(lab: Lab
             times.append(point.time_ns // 1_000_000)
     empty, asked = [], 0
     for query in QUERIES:
-        answer, _ = influx.ask("real", expanded(query, min(times) - 1000, max(times) + 1000, {}))
+        answer = influx.ask("real", expanded(query, min(times) - 1000, max(times) + 1000, {}))
         if answerable(query, recorded):
             asked += 1
             empty += [] if answer["results"][0].get("series") else [f"{query}: {query.query}"]
