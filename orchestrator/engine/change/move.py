@@ -148,7 +148,7 @@ class Move:
             await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
             gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
-            phase.detail = f"{each} generation {generation} without being told, when the light is there"
+            phase.detail = f"{each} generation {generation} when the light arrives"
         if self.drained is not None:
             gone = goal.broken_links
             with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
