@@ -11,10 +11,10 @@ from optics import HostPort, Link, LinkKind
 from orchestrator.fabric.lightpath import Held, LightMap
 from orchestrator.inventory.lab import Lab
 
-Hears: TypeAlias = Mapping[HostPort, HostPort | None]
+Received: TypeAlias = Mapping[HostPort, HostPort | None]
 """Receiver -> the transmitter whose light arrives there, None if none is known."""
 MOST_SWAPS = 8
-"""Swaps searched for in one check; with more faults than this, each receiver is reported by itself."""
+"""Swaps searched for in one check; with more faults than this, each receiver is reported separately."""
 
 
 def senders(links: Iterable[Link]) -> dict[HostPort, HostPort]:
@@ -34,7 +34,7 @@ def led(held: Held, lab: Lab) -> dict[HostPort, HostPort]:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Two fibres in each other's sockets at their devices: both strands of the cables, or only the one that enters or leaves."""
+    """Two fibres in each other's sockets at their devices: both strands of the cables, or only the entering or leaving one."""
 
     ends: Literal["both", "enters", "leaves"]
     one: HostPort
@@ -75,17 +75,17 @@ def predicted(
     return found
 
 
-def candidates(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> Iterator[Swap]:
-    """Swaps that would explain why some receiver sees another transmitter than planned."""
-    heard_at = {sender: receiver for receiver, sender in planned.items()}
+def candidates(planned: Mapping[HostPort, HostPort], received: Received, lab: Lab) -> Iterator[Swap]:
+    """Swaps that would explain why some receiver gets light from another transmitter than planned."""
+    planned_at = {sender: receiver for receiver, sender in planned.items()}
     pairs: set[tuple[HostPort, HostPort]] = set()
-    for receiver, seen in hears.items():
+    for receiver, seen in received.items():
         wanted = planned.get(receiver)
         if seen == wanted or seen is None:
             continue
         if wanted is not None:
             pairs.add((min(wanted, seen), max(wanted, seen)))
-        should = heard_at.get(seen)
+        should = planned_at.get(seen)
         if should is not None:
             pairs.add((min(receiver, should), max(receiver, should)))
     for one, other in sorted(pairs):
@@ -96,17 +96,16 @@ def candidates(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> 
                 yield Swap("leaves", one, other)
 
 
-def swaps(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> tuple[tuple[Swap, tuple[Swap, ...]], ...]:
-    """The fewest swaps of fibres that explain what the receivers see, each with the swaps that would look the same; empty if none
-    do.
+def swaps(planned: Mapping[HostPort, HostPort], received: Received, lab: Lab) -> tuple[tuple[Swap, tuple[Swap, ...]], ...]:
+    """The fewest swaps of fibres that explain the observations, each with the swaps that would look the same; empty if none does.
 
     planned: the transmitter of every receiver if each fibre were where the inventory says.
     """
-    receivers = tuple(hears)
+    receivers = tuple(received)
 
     def wrong(done: tuple[Swap, ...]) -> int:
         guess = predicted(planned, done, receivers)
-        return sum(guess[r] != hears[r] for r in receivers)
+        return sum(guess[r] != received[r] for r in receivers)
 
     found: list[tuple[Swap, tuple[Swap, ...]]] = []
     left = wrong(())
@@ -114,7 +113,9 @@ def swaps(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> tuple
         done = tuple(swap for swap, _ in found)
         now = predicted(planned, done, receivers)
         tried = {
-            swap: wrong((*done, swap)) for swap in candidates({r: s for r, s in now.items() if s}, hears, lab) if swap not in done
+            swap: wrong((*done, swap))
+            for swap in candidates({r: s for r, s in now.items() if s}, received, lab)
+            if swap not in done
         }
         best = min(tried.values(), default=left)
         if best >= left:
@@ -128,7 +129,7 @@ def swaps(planned: Mapping[HostPort, HostPort], hears: Hears, lab: Lab) -> tuple
 def explained(
     planned: Mapping[HostPort, HostPort],
     led_to: Mapping[HostPort, HostPort],
-    hears: Hears,
+    received: Received,
     lab: Lab,
     lit: Collection[HostPort] = (),
 ) -> tuple[str, ...]:
@@ -136,9 +137,9 @@ def explained(
 
     led_to: as `led`, from the devices' own maps, to tell a wrong cross-connect from a wrong fibre. lit: receivers with carrier.
     """
-    wrong = {receiver for receiver, sender in planned.items() if hears.get(receiver) != sender}
-    # Foreign and idle receivers count too where a transmitter was seen: half of a swap may show only there.
-    seen = {receiver: sender for receiver, sender in hears.items() if receiver in planned or sender is not None}
+    wrong = {receiver for receiver, sender in planned.items() if received.get(receiver) != sender}
+    # Foreign and idle receivers count too if a transmitter was identified: half of a swap may show only there.
+    seen = {receiver: sender for receiver, sender in received.items() if receiver in planned or sender is not None}
     found = swaps(led_to, seen, lab)
     guess = predicted(led_to, [swap for swap, _ in found], seen)
     lines = []
@@ -147,14 +148,14 @@ def explained(
         others = "; the light would look the same if " + ", or if ".join(s.words(lab) for s in islice(same, 2)) if same else ""
         lines.append(f"{swap.words(lab)} (fibres {names}{others})")
     for receiver in sorted(wrong):
-        heard, wanted = hears.get(receiver), planned[receiver]
-        if found and guess.get(receiver) == heard and led_to.get(receiver) == wanted:
+        seen_there, wanted = received.get(receiver), planned[receiver]
+        if found and guess.get(receiver) == seen_there and led_to.get(receiver) == wanted:
             continue  # by a swap reported above
-        if heard is None:
-            who = "has light, but nobody of this lab speaks there" if receiver in lit else "hears nobody"
-            lines.append(f"{receiver}: {who}; {wanted} is planned")
-        elif led_to.get(receiver) == heard:
-            lines.append(f"{receiver}: hears {heard}; {wanted} is planned: another cross-connect leads there")
+        if seen_there is None:
+            words = "has light, but no port of this lab sends there" if receiver in lit else "receives nothing"
+            lines.append(f"{receiver}: {words}; {wanted} is planned")
+        elif led_to.get(receiver) == seen_there:
+            lines.append(f"{receiver}: receives {seen_there}; {wanted} is planned: another cross-connect leads there")
         else:
-            lines.append(f"{receiver}: hears {heard}; {wanted} is planned: fibres swapped, or another cross-connect")
+            lines.append(f"{receiver}: receives {seen_there}; {wanted} is planned: fibres swapped, or another cross-connect")
     return tuple(lines)

@@ -1,10 +1,10 @@
 """The path of each circuit: fewest devices, then least loss; no port and no spectrum used twice. Pure.
 
-A circuit over one device, the common case, needs no search. Over trunks each circuit is routed by itself; circuits that then
+A circuit over one device, the common case, needs no search. Over trunks each circuit is routed separately; circuits that then
 contend for a port or for spectrum are removed and routed again at a rising cost of what they contend for (negotiated congestion,
 as in McMurchie and Ebeling's PathFinder, FPGA 1995), so that parallel trunks are shared whatever the order of the plan. Circuits
 that are already lit are moved only if there is no other solution. On a device that needs a second or more for each move, paths
-with few moves are preferred, and moves that interrupt no light: so light takes the paths that were wired ahead.
+with few moves are preferred, and moves that interrupt no light, so that light takes the prewired paths.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def route(wanted: Sequence[Ends], lab: Lab, live: Held | None = None, foreign: H
 
 
 def direct(ends: Ends, lab: Lab) -> tuple[Setting, ...] | None:
-    """The one setting that connects two ports of one device, None where light must pass several settings.
+    """The one setting that connects two ports of one device, None if light must pass several settings.
 
     Raises: Infeasible - a port has no fibre; no path connects the two; the transmitter's slot is not known.
     """
@@ -242,11 +242,11 @@ def _contention(one: Circuit, first: Setting, other: Circuit, second: Setting, p
 def _strays(found: Sequence[Circuit], lab: Lab) -> None:
     """Behind a coupler an ordinary cross-connect carries the light of all its fibres: no receiver may get two transmitters."""
     planned = {circuit.transmitter: circuit for circuit in found}
-    hears = {circuit.receiver: circuit for circuit in found}
+    by_receiver = {circuit.receiver: circuit for circuit in found}
     held = per_device(setting for circuit in found for setting in circuit.path)
     for trace in LightMap(held, lab).traces():
-        if trace.receiver is None or (own := hears.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
+        if trace.receiver is None or (own := by_receiver.get(trace.receiver)) is None or own.transmitter == trace.transmitter:
             continue
         shared = next((setting for setting in trace.path if setting in own.path), trace.path[0])
-        mine = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
-        raise Infeasible(f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{mine}")
+        user = f", which {planned[trace.transmitter]} uses" if trace.transmitter in planned else ""
+        raise Infeasible(f"{own}: {trace.receiver} would also receive light from {trace.transmitter}: both pass {shared}{user}")

@@ -33,8 +33,8 @@ def settings(wanted: Iterable[Circuit]) -> Held:
 
 
 def over_budget(wanted: Iterable[Circuit], max_loss_db: float) -> tuple[Circuit, ...]:
-    """The circuits expected to lose more than `max_loss_db`."""
-    return tuple(way for way in wanted if way.loss_db > max_loss_db)
+    """The circuits with an expected loss above `max_loss_db`."""
+    return tuple(circuit for circuit in wanted if circuit.loss_db > max_loss_db)
 
 
 def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
@@ -44,11 +44,11 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
     transmitters bring to one receiver.
     """
     lit = {(t.transmitter, t.receiver) for t in LightMap(observed, lab).traces()}
-    heard = Counter(receiver for _, receiver in lit)
-    ways = {(a, b) for a, b in lit if b is not None and a != b and heard[b] == 1}
+    receivers_lit = Counter(receiver for _, receiver in lit)
+    pairs = {(a, b) for a, b in lit if b is not None and a != b and receivers_lit[b] == 1}
     found = []
-    for a, b in sorted(ways):
-        if (b, a) not in ways:
+    for a, b in sorted(pairs):
+        if (b, a) not in pairs:
             found.append(Link(a, b, LinkKind.SIMPLEX))
         elif a < b:
             found.append(Link(a, b, LinkKind.DUPLEX))
@@ -56,7 +56,7 @@ def live_links(observed: Held, lab: Lab) -> tuple[Link, ...]:
 
 
 def foreign_ports(observed: Held, owned: Held, lab: Lab) -> frozenset[HostPort]:
-    """The host ports that settings we do not own transmit from or receive at; our links must not use them."""
+    """The host ports that foreign settings transmit from or receive at; the plan's links must not use them."""
     ends = LightMap(observed, lab).ends()
     found: set[HostPort] = set()
     for device, held in observed.items():

@@ -39,7 +39,7 @@ def dead_links(links: Iterable[Link], carriers: Mapping[HostPort, bool]) -> froz
 
 
 def dark_circuits(circuits: Iterable[Circuit], carriers: Mapping[HostPort, bool]) -> tuple[Circuit, ...]:
-    """The circuits whose receiver sees no light."""
+    """The circuits whose receiver has no light."""
     return tuple(circuit for circuit in circuits if carriers.get(circuit.receiver) is False)
 
 
@@ -63,7 +63,7 @@ class Detour:
     kept_routes: tuple[FixedRoute, ...]
 
     def words(self) -> list[str]:
-        """What an operator should know, one line each."""
+        """Remarks for the operator, one line each."""
         found = []
         if len(self.groups) > 1:
             main, *others = self.groups
@@ -112,7 +112,7 @@ def detour(
 
 def _steps(links: Iterable[Link]) -> frozenset[tuple[HostName, HostName]]:
     """The ordered pairs of hosts that a link joins."""
-    return frozenset((hop.out.host, hop.into.host) for ways in graph(links).values() for hop in ways)
+    return frozenset((hop.out.host, hop.into.host) for hops in graph(links).values() for hop in hops)
 
 
 def _possible(fixed: Iterable[FixedRoute], steps: Collection[tuple[HostName, HostName]]) -> tuple[FixedRoute, ...]:

@@ -74,22 +74,22 @@ class LightMap:
     def ends(self) -> Mapping[Setting, tuple[frozenset[HostPort], frozenset[HostPort]]]:
         """For every setting: the transmitters whose light it carries and their receivers, as far as the inventory knows."""
         senders: dict[Setting, set[HostPort]] = {}
-        hearers: dict[Setting, set[HostPort]] = {}
+        receivers: dict[Setting, set[HostPort]] = {}
         for trace in self.traces():
             for setting in trace.path:
                 senders.setdefault(setting, set()).add(trace.transmitter)
                 if trace.receiver is not None:
-                    hearers.setdefault(setting, set()).add(trace.receiver)
+                    receivers.setdefault(setting, set()).add(trace.receiver)
         found = {}
         for setting in (setting for settings in self._at.values() for setting in settings):
             if setting not in senders:  # no known fibre brings light here, or its slot is not in the inventory
                 slot = setting.slot if isinstance(setting, SpectralRoute) else None
                 dark = self.follow(setting.ingress, slot) or (setting,)
                 receiver = self.lab.receivers.get(dark[-1].egress)
-                hearers.setdefault(setting, set()).update({receiver} - {None})  # type: ignore[arg-type]
+                receivers.setdefault(setting, set()).update({receiver} - {None})  # type: ignore[arg-type]
                 unsaid = (p for p in self.lab.transmitters.get(setting.ingress, ()) if self.lab.fibres[p].slot is None)
                 senders[setting] = set(unsaid)
-            found[setting] = (frozenset(senders[setting]), frozenset(hearers.get(setting, ())))
+            found[setting] = (frozenset(senders[setting]), frozenset(receivers.get(setting, ())))
         return found
 
 
@@ -104,7 +104,7 @@ def passes(setting: Setting, slot: Slot | None) -> bool:
 
 
 def loss_db(transmitter: HostPort, receiver: HostPort, path: Iterable[Setting], lab: Lab) -> Db:
-    """Expected loss (dB) end to end: both fibres, every pass, every trunk; attenuation that is set on purpose is not counted."""
+    """Expected loss (dB) end to end: both fibres, every pass, every trunk, without deliberate attenuation."""
     loss = lab.fibres[transmitter].loss_db + lab.fibres[receiver].loss_db
     for setting in path:
         loss += lab.insertion_loss_db(setting.ingress.device)

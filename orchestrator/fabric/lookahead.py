@@ -1,9 +1,9 @@
 """What slow devices can do ahead of a change without interrupting light: the look-ahead side of a patch panel. Pure.
 
 TopoOpt puts a 1x2 switch at every interface, in front of two ports of the panel: while one carries light, the robot wires the
-other, and the change itself is a flip of milliseconds. Nothing here depends on sides. A setting of a slow device is *dark* when no
-light that reaches a host passes it; dark settings of a change can be made before it, and dark settings it no longer needs can stay
-connected, for the way back, until their ports are needed.
+other, and the change itself only flips the switch within milliseconds. Nothing here depends on sides. A setting of a slow device
+is *dark* when no light that reaches a host passes it; dark settings of a change can be made before it, and dark settings it no
+longer needs can stay connected, for a rollback, until their ports are needed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def spare(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
 
 
 def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
-    """Owned dark settings of slow devices that the current plan does not want: wired ahead, or kept for the way back."""
+    """Owned dark settings of slow devices that the current plan does not want: prewired, or kept for a rollback."""
     alight = lit(observed, lab)
     found = {
         device: among(held, owned.get(device, ())) - among(held, wanted.get(device, ())) - alight
@@ -50,8 +50,8 @@ def prewired(observed: Held, wanted: Held, owned: Held, lab: Lab) -> Held:
 
 
 def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, Change]:
-    """The part of `change` that slow devices can do now, unseen by any host: make dark settings, removing dark ones in their
-    way."""
+    """The part of `change` that slow devices can do now without effect on any host: make dark settings, first removing dark ones
+    that block them."""
     slow = [device for device in change.changes if lab.slow(device)]
     if not slow:
         return {}
@@ -62,10 +62,10 @@ def ahead(change: Transition, observed: Held, lab: Lab) -> Mapping[DeviceName, C
         blocked = {new: [old for old in asked.remove if clash(old, new) is not None] for new in asked.add}
         free = frozenset(new for new, olds in blocked.items() if alight.isdisjoint(olds))
         changes[device] = _of(device, free, blocked)
-    before = _heard(observed, lab)
+    before = _received(observed, lab)
     after = {d: (frozenset(held) - changes[d].remove) | changes[d].add if d in changes else held for d, held in observed.items()}
-    # Light that would reach a host that had none: its circuit is made with the rest of the change.
-    early = {s for way, path in _heard(after, lab).items() if way not in before for s in path}
+    # Light that would reach a host without any before: its circuit is made with the rest of the change.
+    early = {s for ends, path in _received(after, lab).items() if ends not in before for s in path}
     for device in slow:
         kept = frozenset(changes[device].add - early)
         changes[device] = _of(device, kept, {s: [old for old in changes[device].remove if clash(old, s) is not None] for s in kept})
@@ -77,5 +77,5 @@ def _of(device: DeviceName, add: frozenset[Setting], blocked: Mapping[Setting, l
     return Change(device, found.remove, found.add, ordered(found))
 
 
-def _heard(held: Held, lab: Lab) -> dict[tuple[HostPort, HostPort], tuple[Setting, ...]]:
+def _received(held: Held, lab: Lab) -> dict[tuple[HostPort, HostPort], tuple[Setting, ...]]:
     return {(t.transmitter, t.receiver): t.path for t in LightMap(held, lab).traces() if t.receiver is not None}

@@ -3,7 +3,7 @@ the longest. Pure.
 
 Settings to remove and settings to make that share a port form a chain. Each chain is done without a pause, from one end to the
 other; the ports of a new circuit are freed just before it is made. Chains do not depend on each other, so their order decides only
-how long the hosts stay connected by what is still there: chains whose links are not needed come first.
+how long the hosts stay connected by the remaining links: chains whose links are not needed come first.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def _joined_longest(chains: list[Chain], carried: Mapping[Setting, Step], stay: 
     for done in range(1, whole + 1):
         edges = [*stay, *(carried[s] for i, (_, c) in enumerate(counted) if not done >> i & 1 for s in c if s in carried)]
         lost = -_pairs(edges)
-        ways = ((best[done ^ (1 << i)], i) for i in range(len(chains)) if done >> i & 1)
-        best[done] = min((cost + lost * len(chains[i]), (*turns, i)) for (cost, turns), i in ways)
+        options = ((best[done ^ (1 << i)], i) for i in range(len(chains)) if done >> i & 1)
+        best[done] = min((cost + lost * len(chains[i]), (*turns, i)) for (cost, turns), i in options)
     return [chains[i] for i in best[whole][1]]
 
 

@@ -32,16 +32,16 @@ NextHops: TypeAlias = Mapping[Key, Hop]
 
 def graph(links: Iterable[Link]) -> dict[HostName, list[Hop]]:
     """The hops that leave each host; parallel links are in the same order at both ends. Hosts in natural order."""
-    ways: list[tuple[tuple[HostPort, HostPort], Hop]] = []
+    hops: list[tuple[tuple[HostPort, HostPort], Hop]] = []
     hosts: set[HostName] = set()
     for link in links:
         ends = (min(link.a, link.b), max(link.a, link.b))
-        ways.append((ends, Hop(link.a, link.b)))
+        hops.append((ends, Hop(link.a, link.b)))
         if link.kind is LinkKind.DUPLEX:
-            ways.append((ends, Hop(link.b, link.a)))
+            hops.append((ends, Hop(link.b, link.a)))
         hosts |= {link.a.host, link.b.host}
     found: dict[HostName, list[Hop]] = {host: [] for host in sorted(hosts, key=natural)}
-    for _, hop in sorted(ways):
+    for _, hop in sorted(hops):
         found[hop.out.host].append(hop)
     return found
 

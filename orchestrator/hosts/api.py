@@ -27,9 +27,9 @@ class PortState:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The agent of a host and what it holds. `installed` is false where none runs; the rest is then empty.
+    """The agent of a host and its state. `installed` is false if none runs; the rest is then empty.
 
-    provision: digest of the facts and programs last provisioned. pending_s: seconds until it goes back to `pending_to` by itself.
+    provision: digest of the facts and programs last provisioned. pending_s: seconds until it reverts to `pending_to`.
     token: the highest it has seen; it refuses changes by a run with a lower one.
     """
 
@@ -82,7 +82,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One answer, or none. `hops`: links crossed on the way there, `back_hops` on the way back; `answered_by`: which host."""
+    """One answer, or none. `hops`: links crossed on the forward path, `back_hops` on the return path; `answered_by`: which host."""
 
     source: HostName
     address: str
@@ -96,17 +96,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class FibreEnd:
-    """Who is at the other end of a port. `sends_to` received our light and said so; `hears` is whose light arrives here."""
+    """The far end of a port. `sends_to` confirmed receiving this port's frames; `receives`: the port whose frames arrive here."""
 
     port: HostPort
     carrier: bool
     sends_to: HostPort | None
-    hears: HostPort | None
+    receives: HostPort | None
 
 
 @dataclass(frozen=True, slots=True)
 class AtDown:
-    """What a port had counted when its carrier went last, and when that was."""
+    """The port's counters when it last lost carrier, and when that was."""
 
     at_ns: int
     rx_bytes: int
@@ -115,7 +115,7 @@ class AtDown:
 
 @dataclass(frozen=True, slots=True)
 class PortCounters:
-    """Counters of one port since its interface was made; `down`: as they were when its carrier went last, None if it never did."""
+    """Counters of one port since its interface was made; `down`: as they were when it last lost carrier, None if it never did."""
 
     rx_bytes: int
     tx_bytes: int
@@ -128,7 +128,7 @@ class PortCounters:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """How far a host's wall clock is from this machine's: right to within half of `round_trip_ns`."""
+    """A host's wall clock compared with this machine's, accurate to half of `round_trip_ns`."""
 
     offset_ns: int
     round_trip_ns: int
@@ -159,7 +159,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A piece of a file of a job. `offset`: where to go on; `size`: of the file now; `state`: of the job."""
+    """A piece of a file of a job. `offset`: where to continue; `size`: of the file now; `state`: of the job."""
 
     text: str
     offset: int

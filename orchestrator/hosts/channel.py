@@ -27,7 +27,7 @@ OnEvent = Callable[[HostName, str, int, Mapping[str, Any]], None]
 
 
 class _Wake:
-    """Stand in for the threading.Event of paramiko's buffer: wakes the loop in the moment data arrives."""
+    """Stand in for the threading.Event of paramiko's buffer: wakes the loop as soon as data arrives."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ready: Callable[[], None]) -> None:
         self._loop, self._ready, self._set = loop, ready, False
@@ -36,7 +36,7 @@ class _Wake:
         self._set = True
         try:
             self._loop.call_soon_threadsafe(self._ready)
-        except RuntimeError:  # the loop is closed: nothing waits any more
+        except RuntimeError:  # the loop is closed: nothing is waiting any more
             pass
 
     def clear(self) -> None:
@@ -65,7 +65,7 @@ class Channel:
         return self._channel is not None and not self._channel.closed
 
     async def connect(self, timeout_s: float) -> Hello:
-        """Log in (unless still logged in), attach to the agent and read what it holds; `installed` is false where none runs."""
+        """Log in (unless still logged in), attach to the agent and read its state; `installed` is false if none runs."""
         if self._transport is None or not self._transport.is_active():
             await self.close()
             self._transport = await asyncio.get_running_loop().run_in_executor(
@@ -193,7 +193,7 @@ def _hang_up(transport: paramiko.Transport) -> None:
 
 
 def _boot_id() -> str:
-    """The same on two hosts that share a kernel, and then a monotonic clock; empty where this system has none."""
+    """Equal on two hosts that share a kernel, and thus a monotonic clock; empty if this system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

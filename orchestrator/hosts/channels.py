@@ -28,7 +28,7 @@ class Channels:
         self.lab = lab
         self.hellos: dict[HostName, Hello] = {}
         self.token: int | None = None
-        # a thread per host: one that does not answer must not keep another waiting
+        # one thread per host: a silent host must not delay another
         self._threads = ThreadPoolExecutor(max_workers=len(lab.hosts) + 1, thread_name_prefix="hosts")
         self._channels = {name: Channel(host, self._event, self._threads) for name, host in lab.hosts.items()}
         self._queues: list[asyncio.Queue[HostEvent]] = []
@@ -50,7 +50,7 @@ class Channels:
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
 
     async def greet(self, names: Collection[HostName] | None = None) -> Mapping[HostName, Hello]:
-        """What connected hosts hold now, asked over the open channels: a millisecond instead of a login."""
+        """The present state of connected hosts, asked over the open channels: a millisecond instead of a login."""
         answers = await self._ask({name: {} for name in self._names(names)}, "hello")
         self.hellos |= {name: hello_of(values, self.hellos[name].same_clock) for name, values in answers.items()}
         return {name: self.hellos[name] for name in answers}
@@ -68,16 +68,16 @@ class Channels:
         return {HostPort(n, p): Macs(s.mac, s.eth_mac) for n, hello in self.hellos.items() for p, s in hello.ports.items() if s.mac}
 
     async def fence(self, token: int, names: Collection[HostName]) -> None:
-        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what one has armed.
+        """Act as the run with `token` from now on; these hosts refuse older runs, and disarm what an older run armed.
 
         Raises: Locked - a newer run holds one of them.
         """
         self.token = token
-        unprovisioned = self.unprovisioned()  # an older agent knows no fence
+        unprovisioned = self.unprovisioned()  # an older agent has no fence
         await self._all([name for name in names if name in self.hellos and name not in unprovisioned], "fence", {})
 
     def subscribe(self) -> asyncio.Queue[HostEvent]:
-        """Return a queue that gets every event from now on; give it back with `unsubscribe`."""
+        """Return a queue that gets every event from now on; release it with `unsubscribe`."""
         queue: asyncio.Queue[HostEvent] = asyncio.Queue()
         self._queues.append(queue)
         return queue

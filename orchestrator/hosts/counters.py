@@ -13,7 +13,7 @@ from optics import Garbled, HostName, HostPort
 from orchestrator.hosts.api import AtDown, HostEvent, PortCounters
 
 SAMPLE = ("rx_bytes", "tx_bytes", "rx_pkts", "tx_pkts", "drops", "errors", "oper")
-"""What a sample of one port says, in this order; then comes when, in monotonic ns of this machine."""
+"""The counters of one sample of one port, in this order; its time follows, in monotonic ns of this machine."""
 Samples: TypeAlias = "dict[HostPort, list[tuple[int, ...]]]"
 _LARGEST = 16 << 20
 

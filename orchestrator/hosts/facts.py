@@ -22,7 +22,7 @@ PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])
 # A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
-MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left as it is
+MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left unchanged
 
 # (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
 SYSCTLS: tuple[tuple[str, str, bool], ...] = (

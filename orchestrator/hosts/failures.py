@@ -10,7 +10,7 @@ _BY_WEIGHT = (Locked, Unreachable, TimedOut, Garbled, Refused)
 
 
 def one_error(failed: Mapping[HostName, TestbedError], done: int = 0) -> TestbedError:
-    """One error of the gravest kind among them (locked, unreachable, timed out, garbled, refused): a line per host, one hint."""
+    """One error of the most serious kind (locked, unreachable, timed out, garbled, refused): a line per host, one hint."""
     errors = [failed[name] for name in sorted(failed)]
     kind = next((k for k in _BY_WEIGHT if any(isinstance(e, k) for e in errors)), type(errors[0]))
     lines = [str(e) for e in errors]

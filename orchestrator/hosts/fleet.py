@@ -26,7 +26,7 @@ from orchestrator.inventory.lab import Lab
 
 
 class Hosts(Routes, Measurements):
-    """All hosts of a lab. `inventory`: the directory with hosts.yml. `artefacts`: where Ansible's output and collected files go."""
+    """All hosts of a lab: Ansible for slow operations. `inventory`: the directory with hosts.yml. `artefacts`: for files."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:
         super().__init__(lab)
@@ -114,14 +114,14 @@ class Hosts(Routes, Measurements):
     # --- jobs, over the channel
 
     async def job_states(self, job: str, names: Collection[HostName] | None = None) -> Mapping[HostName, JobState]:
-        """How each rank of a job is; `job` is its name on the hosts (`launch.job_name`)."""
+        """The state of each rank of a job; `job` is its name on the hosts (`launch.job_name`)."""
         answers = await self._all(names, "job.status", {"name": job})
         return {name: JobState(name, v["state"], v.get("code"), v.get("pid")) for name, v in answers.items()}
 
     async def stop_job(
         self, job: str, grace_s: float = 10.0, names: Collection[HostName] | None = None
     ) -> Mapping[HostName, JobState]:
-        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible where the channel is lost."""
+        """SIGTERM to every rank, SIGKILL to those that still run after `grace_s`; through Ansible if the channel is lost."""
         lost = [name for name in self._names(names) if not self._channels[name].attached]
         near = [name for name in self._names(names) if name not in lost]
         answers = await self._all(near, "job.stop", {"name": job, "grace_s": grace_s}, grace_s + 5.0)
@@ -152,7 +152,7 @@ def _lines(host: HostName, text: str, count: int) -> list[dict[str, Any]]:
 
 
 def _unpack(archive: bytes, folder: Path) -> None:
-    """Write the plain files of a tar archive below `folder`, wherever their names point (Python 3.11.2 has no filter)."""
+    """Extract the plain files of a tar archive below `folder`, wherever their names point (Python 3.11.2 has no filter)."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
             path = (folder / member.name).resolve()

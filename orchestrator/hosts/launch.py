@@ -16,7 +16,7 @@ from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 from workloads.options import OPTIONS
 
-MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that a dying rank 0 cannot be met by the next
+MASTER_PORT = 29500  # torch's own default; each run of a job shifts it, so that the next run never meets a dying rank 0
 MASTER_PORTS = 2000
 ENV_LIMIT = 131_072  # bytes of one environment variable (MAX_ARG_STRLEN)
 
@@ -41,7 +41,7 @@ def requests(job: Job, lab: Lab, run: str, *, resume: bool = False) -> dict[Host
 
 
 def rehearse(job: Job, lab: Lab) -> None:
-    """Make the requests that would start the job and drop them. Raises: Infeasible - the job could not be started."""
+    """Build the requests that would start the job and discard them. Raises: Infeasible - the job could not be started."""
     for name, request in requests(job, lab, "").items():
         render.pack(request, name)
         if long := [key for key, value in request["env"].items() if len(f"{key}={value}".encode()) >= ENV_LIMIT]:
@@ -140,9 +140,9 @@ def resumable(job: Job) -> bool:
 
 
 def identity(job: Job) -> str:
-    """Which training a job is, in 12 hex digits: program, hosts, and the arguments that decide what the weights become.
+    """Identifies a training, in 12 hex digits: program, hosts, and the arguments that determine the weights.
 
-    Not its rings, and not which host has which rank: all ranks hold the same weights, and a change of topology ends no training.
+    Not its rings, nor the assignment of ranks to hosts: all ranks hold the same weights, and a change of topology ends no training.
     """
     deciding = {option.name: job.args.get(option.name, option.default) for option in OPTIONS[job.workload] if option.weights}
     return hashlib.sha256(json.dumps([job.workload, sorted(job.ranks), deciding], sort_keys=True).encode()).hexdigest()[:12]

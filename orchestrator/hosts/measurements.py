@@ -28,22 +28,22 @@ class Measurements(Channels):
         return {name: {r["address"]: _probe(name, r) for r in values["results"]} for name, values in answers.items()}
 
     async def neighbours(
-        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, hear: Collection[HostPort] | None = None
+        self, ports: Collection[HostPort], timeout_s: float = 0.3, *, expecting: Collection[HostPort] | None = None
     ) -> Mapping[HostPort, FibreEnd]:
-        """Who is at the other end of each port, by signed frames: names swapped fibres.
+        """The far end of each port, by signed frames: reveals swapped fibres.
 
-        hear: those of `ports` that must receive a frame; a host answers once its own have (None: once each port was answered).
+        expecting: those of `ports` that must receive a frame; a host answers once its own have (None: once each port was answered).
         Every call has a key of its own, which only the hosts get, over SSH.
         """
         by_host: dict[HostName, list[int]] = {}
         for port in sorted(ports):
             by_host.setdefault(port.host, []).append(port.number)
-        heard = None if hear is None else set(hear)
+        wanted = None if expecting is None else set(expecting)
         common = {"timeout_s": timeout_s, "key": secrets.token_hex(32)}
         requests: dict[HostName, dict[str, Any]] = {name: {"ports": numbers, **common} for name, numbers in by_host.items()}
-        if heard is not None:
+        if wanted is not None:
             for name, request in requests.items():
-                request["hear"] = [number for number in by_host[name] if HostPort(name, number) in heard]
+                request["hear"] = [number for number in by_host[name] if HostPort(name, number) in wanted]
         answers = await self._ask(requests, "neighbours", timeout_s + 5.0)
         return {
             HostPort(name, int(number)): FibreEnd(HostPort(name, int(number)), v["carrier"], _end(v["answered"]), _end(v["heard"]))
@@ -52,11 +52,11 @@ class Measurements(Channels):
         }
 
     async def traffic(self, requests: Mapping[HostName, Mapping[str, Any]], timeout_s: float) -> dict[HostName, dict[str, Any]]:
-        """Open, drive or read measured flows (`agent/traffic.py`)."""
+        """Open, start or read measured flows (`agent/traffic.py`)."""
         return await self._ask(requests, "traffic", timeout_s)
 
     async def watch_links(self, names: Collection[HostName] | None = None) -> Mapping[HostPort, bool]:
-        """Subscribe to `link` events, one for every carrier that comes or goes; returns the present carriers."""
+        """Subscribe to `link` events, one per carrier change; returns the present carriers."""
         answers = await self._all(names, "watch", {"links": True})
         return {HostPort(name, int(port)): up for name, values in answers.items() for port, up in values["links"].items()}
 
@@ -76,11 +76,11 @@ class Measurements(Channels):
         await self._all(names, "counters", {"interval_s": interval_s, "batch_s": batch_s})
 
     async def keep_counters(self, job: str, interval_s: float, names: Collection[HostName]) -> None:
-        """Let hosts sample every `interval_s` (0.1 to 8, s) and keep the samples themselves, until their rank of the job ends."""
+        """Have hosts sample every `interval_s` (0.1 to 8, s) and keep the samples, until their rank of the job ends."""
         await self._ask({name: {"name": job, "interval_s": interval_s} for name in names}, "counters.keep")
 
     async def kept_counters(self, job: str, offsets: Mapping[HostName, int]) -> Mapping[HostName, Tail]:
-        """A part of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
+        """Part of what each host kept, from byte `offsets` on: lines that `counters.samples` reads as a `counters` event."""
         answers = await self._ask({name: {"name": job, "offset": at} for name, at in offsets.items()}, "counters.kept")
         return {name: Tail(v["data"], v["offset"], v["size"], "") for name, v in answers.items()}
 

@@ -35,7 +35,7 @@ def arguments(host: Host) -> list[str]:
 
 
 def remote(command: Sequence[str]) -> str:
-    """The command line for the host's shell: one word is taken as it is, several stay the words they are."""
+    """The command line for the host's shell: a single word is passed as it is, several are quoted so that they stay separate."""
     return command[0] if len(command) == 1 else shlex.join(command)
 
 

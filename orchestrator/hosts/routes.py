@@ -30,7 +30,7 @@ class Routes(Channels):
     async def commit(
         self, generation: int, names: Collection[HostName] | None = None, revert_after_s: float | None = None
     ) -> Mapping[HostName, Committed]:
-        """Make a staged generation active now; the hosts go back by themselves after `revert_after_s` unless `confirm` comes."""
+        """Make a staged generation active now; the hosts revert after `revert_after_s` unless `confirm` comes."""
         request = {"generation": generation, "revert_after_s": revert_after_s}
         answers = await self._all(names, "commit", request)
         return {name: self._committed(name, values) for name, values in answers.items()}
@@ -44,7 +44,7 @@ class Routes(Channels):
         deadline_s: float = 60.0,
         cross: Mapping[HostName, Collection[str]] | None = None,
     ) -> None:
-        """Let each host commit `generation` by itself once carrier came up anew on its listed ports; call before light moves.
+        """Have each host commit `generation` as soon as carrier came up anew on its listed ports; call before light moves.
 
         cross: addresses of neighbours that each host probes once it has committed; a `crossed` event follows when all answered.
         """
@@ -66,9 +66,9 @@ class Routes(Channels):
     async def wait_committed(
         self, generation: int, names: Collection[HostName], deadline_s: float, queue: asyncio.Queue[HostEvent] | None = None
     ) -> Mapping[HostName, Committed | TestbedError]:
-        """Wait until every named host has committed `generation` by itself, or says why not.
+        """Wait until every named host has committed `generation` on carrier, or reports why not.
 
-        Give the `queue` subscribed before the light moved, else a commit that was quicker than this call is not seen.
+        Pass the `queue` subscribed before the light moved, or commits that were faster than this call are missed.
         """
         own = queue or self.subscribe()
         found: dict[HostName, Committed | TestbedError] = {}
@@ -123,7 +123,7 @@ class Routes(Channels):
         await self._all(names, "confirm", {"generation": generation})
 
     async def revert(self, names: Collection[HostName] | None = None) -> Mapping[HostName, int | None]:
-        """Go back to the generation active before the last commit; returns which that is (None: no routes at all)."""
+        """Revert to the generation active before the last commit; returns which that is (None: no routes at all)."""
         answers = await self._all(names, "revert", {})
         return {name: values["generation"] for name, values in answers.items()}
 

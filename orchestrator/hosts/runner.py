@@ -1,4 +1,4 @@
-"""Ansible, run from here: one playbook on some hosts, what each host said, and everything kept in the run's folder. Blocking."""
+"""Runs Ansible: one playbook on some hosts, the results per host, and all output kept in the run's folder. Blocking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.hosts.workplace import Workplace
 
 @dataclass(slots=True)
 class Play:
-    """What one playbook did: what each host printed per task, and who failed how."""
+    """The result of a playbook: what each host printed per task, and the hosts that failed."""
 
     said: dict[HostName, dict[str, str]] = field(default_factory=dict)
     failed: dict[HostName, TestbedError] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Ansible:
             raise Missing("ansible-playbook is not installed here", hint="pip install ansible-core")
         found = Play()
 
-        def hear(event: Mapping[str, Any]) -> bool:
+        def record(event: Mapping[str, Any]) -> bool:
             _hear(event, found)
             return True
 
@@ -80,7 +80,7 @@ class Ansible:
                 "PATH": f"{programs}:{os.environ.get('PATH', '/usr/bin:/bin')}",
             },
             settings={"idle_timeout": timeout_s, "job_timeout": timeout_s, "suppress_env_files": False},
-            event_handler=hear,
+            event_handler=record,
             status_handler=began,
             quiet=True,
         )
@@ -93,12 +93,12 @@ class Ansible:
             said = next((p.read_text(errors="replace").strip()[-600:] for p in text), "")
             words = f"{playbook}: ansible-playbook {_ending(result.status, result.rc, timeout_s)}"
             if missing:
-                words += f"; it had no word of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
+                words += f"; no result of {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else "")
             raise Refused(f"{words}: {said}" if said else f"{words} and printed nothing", hint=f"all of it is in {folder}")
         return found
 
     def _known_hosts(self) -> dict[str, str]:
-        """The lab's own known_hosts, if its folder has one: behind the inventory's arguments, and the first one named counts."""
+        """The lab's own known_hosts, if its folder has one; after the inventory's arguments, as the first one counts."""
         file = (self._inventory.parent / KNOWN_HOSTS).resolve()
         if not file.is_file():
             return {}
@@ -129,7 +129,7 @@ class Ansible:
 
 
 def _ending(status: str, code: int | None, timeout_s: float) -> str:
-    """How the program ended, from what ansible-runner says: it has no exit code of one that a signal ended."""
+    """How the program ended, as ansible-runner reports it: there is no exit code if a signal ended it."""
     if status == "timeout":
         return f"was stopped, as it had not ended after {timeout_s:g} s"
     if code is None:

@@ -23,7 +23,7 @@ CIPHERS = ("aes128-gcm@openssh.com", "aes128-ctr")  # GCM saves a separate MAC p
 def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Transport:
     """Connect and log in.
 
-    Raises: Unreachable - no answer, an unknown or changed host key, or no key that is accepted; says which and what to do.
+    Raises: Unreachable - no answer, an unknown or changed host key, or no accepted key; the message says which and what to do.
     """
     import paramiko
 
@@ -34,7 +34,7 @@ def connect(host: HostName, target: SshTarget, timeout_s: float) -> paramiko.Tra
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise Unreachable(f"{where}: {reason}", hint=f"is {host} up, and its sshd? nothing was changed there") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: a host that vanished is noticed this soon after something was sent
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: a vanished host is noticed this soon after data was sent
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
     transport = None
     try:
@@ -66,7 +66,7 @@ def _transport(sock: socket.socket) -> paramiko.Transport:
         _kex_info: ClassVar = {**paramiko.Transport._kex_info, KEX[0]: KexCurve25519}  # type: ignore[attr-defined]
         _preferred_kex: ClassVar = (KEX[0], *paramiko.Transport._preferred_kex)  # type: ignore[attr-defined]
 
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what it has to say arrives here as exceptions
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its errors arrive here as exceptions
     return Transport(sock)
 
 

@@ -1,4 +1,4 @@
-"""A short-lived folder with a short path for what Ansible keeps while it runs; one left by a killed command goes with the next."""
+"""A temporary folder with a short path for Ansible's working files; one left by a killed command is removed by the next."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 class Workplace:
     """The folder `path`, this user's alone, from now until `close`.
 
-    It lies in a folder of the user's in XDG_RUNTIME_DIR or the temporary directory: a socket's path has 108 bytes (unix(7)), which
-    a state directory may exceed. Its lock is the kernel's and ends with this process, however that ends.
+    It is in a folder of the user's in XDG_RUNTIME_DIR or the temporary directory: a socket's path has 108 bytes (unix(7)), which a
+    state directory may exceed. The kernel releases its lock when this process ends, however that happens.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def _remove_if_left(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock; -1 where another process does, or where it is gone by now."""
+    """A descriptor that holds the folder's lock; -1 if another process holds it, or the folder no longer exists."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

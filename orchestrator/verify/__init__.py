@@ -1,1 +1,1 @@
-"""Look at the world: the ladder of checks, power meters, test traffic, the doctor. Moves no light, changes no route."""
+"""Checks of the real lab: the verification ladder, power meters, test traffic, the doctor. Changes no light and no route."""

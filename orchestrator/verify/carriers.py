@@ -12,13 +12,13 @@ from orchestrator.verify.power import Reading
 
 
 def has_carrier(hellos: Mapping[HostName, Hello], port: HostPort) -> bool:
-    """Whether the port had carrier when its host was greeted."""
+    """Whether the port had carrier when its host last reported."""
     state = hellos[port.host].ports.get(port.number) if port.host in hellos else None
     return state is not None and state.carrier
 
 
 async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float) -> Mapping[HostPort, bool]:
-    """The carriers of the hosts of these ports; hears of those still to come, until all of `wanted` are there or time is up."""
+    """Collects the carriers of these ports' hosts and waits for events until all of `wanted` are up or time is over."""
     queue = hosts.subscribe()
     names = sorted({port.host for port in wanted})
     try:
@@ -37,7 +37,7 @@ async def carriers(hosts: Hosts, wanted: Collection[HostPort], timeout_s: float)
 
 
 def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str, ...]:
-    """Links whose two ends came up with different speeds, as far as their drivers say."""
+    """Links whose two ends came up with different speeds, as their drivers report."""
     found = []
     for link in links:
         ends = [hellos[p.host].ports.get(p.number) if p.host in hellos else None for p in (link.a, link.b)]
@@ -48,7 +48,7 @@ def speeds(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[str
 
 
 def no_carrier(port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Mapping[str, str]) -> str:
-    """Why a planned receiver is dark, as far as the meters and the hosts tell."""
+    """Why a planned receiver is dark, as far as the meters and the hosts show."""
     reading = next((r for r in readings if r.circuit.receiver == port), None)
     if (segment := lab.segment_at.get(port)) is not None:
         return f"{port} has no carrier: its cable to the packet switch {segment.name}, or that switch's port, or {port.host}'s"
@@ -60,7 +60,7 @@ def no_carrier(port: HostPort, readings: Sequence[Reading], lab: Lab, silent: Ma
         gone = f"; {sender.host} does not answer either" if sender.host in silent else ""
         return f"{port} has no carrier: {why}{gone}"
     if not reading.measured:
-        return f"{port} has no carrier; no meter looks at its light"
+        return f"{port} has no carrier; no meter measures its light"
     leaves = f"light leaves {reading.path[-1].egress} ({reading.points[-1].power:.1f} dBm) but {port} has no carrier"
     back = next((r for r in readings if r.circuit.transmitter == port), None)
     if back is not None and back.points and not back.points[0].lit:

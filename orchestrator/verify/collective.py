@@ -1,4 +1,4 @@
-"""A short all-reduce over the plan's hosts, against what its links allow."""
+"""A short all-reduce over the plan's hosts, compared with what its links allow."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from orchestrator.verify.qualification import Direction, rates
 from orchestrator.verify.report import CollectiveFigures
 
 NAME, RUN = "collective", "verify"
-"""The job's name on the hosts: the same every time, so that each one takes the place of the one before."""
+"""The job's name on the hosts: always the same, so that each one replaces the previous one."""
 AIM_S = 0.25
-"""One all-reduce should take about so long (s): long against latency, short for whoever waits."""
+"""One all-reduce should take about this long (s): long compared with latency, short for a waiting operator."""
 LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 30
 ITERATIONS = 3
 MIN_SHARE = 0.5
-"""Share of the expected bus bandwidth that is asked for where the plan says nothing."""
+"""Required share of the expected bus bandwidth if the plan gives none."""
 DEADLINE_S = 180.0
 POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a ring all-reduce can reach: bus bandwidth (MB/s) of all rings together, and the hop that limits it."""
+    """The upper bound for a ring all-reduce: bus bandwidth (MB/s) of all rings together, and the hop that limits it."""
 
     busbw_mbps: float
     link_mbps: float
@@ -50,13 +50,13 @@ def rings_of(plan: Plan, links: Sequence[Link]) -> tuple[tuple[HostName, ...], t
 def expected(
     plan: Plan, links: Sequence[Link], lab: Lab, rings: Sequence[Sequence[HostName]], measured: Mapping[Direction, float | None]
 ) -> Expected:
-    """Every ring carries an equal part at the rate of its slowest hop, shared with all that use the hop; the slowest one ends last.
+    """Every ring carries an equal part at the rate of its slowest hop, shared with all users of the hop; the slowest ends last.
 
-    Raises: NotVerified - a ring steps where no traffic goes.
+    Raises: NotVerified - a ring step has no path.
     """
     lanes = lanes_of(lab)
     chosen = next_hops(links, lanes, plan.routes, plan.rings)
-    ways: list[list[Hop]] = []
+    paths: list[list[Hop]] = []
     for index, order in enumerate(rings):
         hops: list[Hop] = []
         for host, follower in ring_steps(order):
@@ -64,10 +64,10 @@ def expected(
             if not path:
                 raise NotVerified(f"ring {index} steps from {host} to {follower}, and no path joins them")
             hops += path
-        ways.append(hops)
+        paths.append(hops)
     users: Counter[str] = Counter()
     rates_: dict[str, float] = {}
-    for hop in (hop for hops in ways for hop in hops):
+    for hop in (hop for hops in paths for hop in hops):
         for name, mbps in _limits(hop, lab, measured.get(Direction(hop.out, hop.into)) or 0.0):
             users[name] += 1
             rates_[name] = max(mbps, rates_.get(name, 0.0))  # a port that reaches some hosts slowly is not slow itself
@@ -79,11 +79,11 @@ def expected(
 
 
 def _limits(hop: Hop, lab: Lab, mbps: float) -> list[tuple[str, float]]:
-    """What limits a hop that carries `mbps` alone, by name: the hop itself, or over packet switches what others share with it."""
+    """What limits a hop that carries `mbps` alone, by name: the hop itself, or the shared ports and uplinks of packet switches."""
     segment = lab.segment_at.get(hop.out)
     if segment is None:
         return [(str(hop), mbps)]
-    # Uplinks carry what they carry; a port what was measured of it.
+    # An uplink's rate is the inventory's; a port's rate is what was measured of it.
     shared = segment.limits(hop.out.host, hop.into.host)
     return [(name, mbps if rate == segment.link_mbps else rate) for name, rate in shared]
 
@@ -100,9 +100,9 @@ def size(limit: Expected, ranks: int) -> int:
 async def all_reduce(
     hosts: Hosts, lab: Lab, plan: Plan, links: Sequence[Link], measured: Mapping[Direction, float | None] | None = None
 ) -> CollectiveFigures:
-    """Run it and return its figures. measured: rates of the links, if they are known already (Mb/s).
+    """Run it and return its figures. measured: rates of the links, if known already (Mb/s).
 
-    Raises: NotVerified - it could not be predicted, failed, or its sums are wrong.
+    Raises: NotVerified - it has no prediction, failed, or its sums are wrong.
     """
     ranks, rings = rings_of(plan, links)
     if len(ranks) < 2:
@@ -142,14 +142,14 @@ async def all_reduce(
 
 
 async def _end(hosts: Hosts, name: str, ranks: Sequence[HostName]) -> None:
-    """Wait until every rank ended well. Raises: NotVerified - one did not, in its last words."""
+    """Wait until every rank has ended successfully. Raises: NotVerified - one failed; with its last line."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             states = await hosts.job_states(name, ranks)
             if bad := [h for h, s in states.items() if s.state in ("killed", "absent") or s.code]:
                 lines = (await hosts.tail(name, bad[0], "log", -2000)).text.strip().splitlines()
                 more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {lines[-1] if lines else 'it said nothing'}")
+                raise NotVerified(f"the all-reduce failed on {bad[0]}{more}: {lines[-1] if lines else 'no output'}")
             if all(s.state == "exited" for s in states.values()):
                 return
             await asyncio.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Planned links that are dark now: which, at which ends, and on which side of which switch the light went, as the meters tell."""
+"""Planned links that are dark now: which, at which ends, and on which side of which switch the light is lost, by the meters."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.verify.power import Reading, measure
 
 
 def carriers_of(hellos: Mapping[HostName, Hello]) -> dict[HostPort, bool]:
-    """What hosts say of their ports."""
+    """The carriers that hosts report."""
     return {HostPort(name, number): port.carrier for name, hello in hellos.items() for number, port in hello.ports.items()}
 
 
 def where(reading: Reading, lab: Lab) -> str:
-    """Where the light of a circuit went that its receiver does not see; empty where no meter can tell."""
+    """Where the light of a circuit is lost on its path to the receiver; empty if no meter can show it."""
     if why := reading.where_lost(lab):
         return why
     if reading.out_dbm is None:
@@ -29,10 +29,12 @@ def where(reading: Reading, lab: Lab) -> str:
     return f"light leaves {last} ({reading.out_dbm:.1f} dBm) but does not arrive at {port}: {blame}"
 
 
-async def sides(devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, ways: Collection[Circuit]) -> tuple[dict[Circuit, str], str]:
-    """For each dark circuit where its light went, as far as meters tell; and what keeps them from telling, in words."""
+async def sides(
+    devices: Mapping[DeviceName, CircuitSwitch], lab: Lab, circuits: Collection[Circuit]
+) -> tuple[dict[Circuit, str], str]:
+    """Where the light of each dark circuit is lost, as far as meters show; and why they could not be read, in words."""
     try:
-        readings = await measure(devices, lab, ways)
+        readings = await measure(devices, lab, circuits)
     except TestbedError as error:
         return {}, f"the meters cannot be asked: {str(error).splitlines()[0]}"
     return {reading.circuit: why for reading in readings if (why := where(reading, lab))}, ""
@@ -42,20 +44,20 @@ async def degraded(
     devices: Mapping[DeviceName, CircuitSwitch],
     lab: Lab,
     links: Iterable[Link],
-    ways: Iterable[Circuit],
+    circuits: Iterable[Circuit],
     hellos: Mapping[HostName, Hello],
 ) -> tuple[str, ...]:
-    """A line per planned link that is dark: its ends without light, and where the light went."""
+    """A line per dark planned link: its ends without light, and where the light is lost."""
     links, carriers = tuple(links), carriers_of(hellos)
     dead = sorted(dead_links(links, carriers), key=link_text)
     if not dead:
         return ()
-    dark = dark_circuits(ways, carriers)
+    dark = dark_circuits(circuits, carriers)
     found, trouble = await sides(devices, lab, dark)
     lines = []
     for link in dead:
         ends = sorted(port for port in receivers([link]) if carriers.get(port) is False)
-        why = [found[way] for way in dark if way.receiver in ends and way in found]
+        why = [found[c] for c in dark if c.receiver in ends and c in found]
         if lab.electrical(link):
             continue
         at = f"no light at {', '.join(map(str, ends))}" if ends else "its sender sees no light and sends none"

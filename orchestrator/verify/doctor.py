@@ -1,4 +1,4 @@
-"""What this machine can do and what the chosen lab answers: each check is made by trying, each failure says how to mend it."""
+"""What this machine can do and whether the chosen lab answers: each check is a real attempt, each failure says how to fix it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROGRAMS = {
 _FREE_MB = 500
 _WITHOUT = "everything; what is measured is kept in the run's journal"
 
-# Tried in a network namespace of its own, which vanishes with the process. Each line: what it is for, kernel option, command.
+# Tried in a network namespace of its own, which vanishes with the process. Each line: purpose, kernel option, command.
 _KERNEL = (
     ("veth pairs (fibres)", "CONFIG_VETH", "ip link add tb0 type veth peer name tb1"),
     ("bridges (host addresses, management)", "CONFIG_BRIDGE", "ip link add tb2 type bridge"),
@@ -62,7 +62,7 @@ _KERNEL = (
 
 
 def examine(settings: Settings) -> list[Probe]:
-    """Make all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
+    """Run all checks, the machine's and the lab's at the same time; the machine first, then the store, then the inventory."""
     machine = (_python, _packages, _versions, _path, _programs, _rights, _kernel)
     with ThreadPoolExecutor(2 + len(machine), "doctor") as threads:
         lab = threads.submit(lab_checks, settings)
@@ -87,12 +87,12 @@ def _python() -> list[Probe]:
 
 
 def _names() -> Probe:
-    """Whether packages of others hide ours, whose names are ordinary words."""
+    """Whether other packages hide this program's, whose names are ordinary words."""
     if hidden := optical_testbed.shadowed():
         words = ", ".join(f"{name} is {place}" for name, place in hidden.items())
         fix = "take its folder out of PYTHONPATH, start from another directory, or give testbed an environment of its own"
-        return Probe("package names", "fail", f"others have our names: {words}", fix, "nothing safely")
-    return Probe("package names", "ok", f"ours are in {optical_testbed.HOME}")
+        return Probe("package names", "fail", f"other packages have this program's names: {words}", fix, "nothing safely")
+    return Probe("package names", "ok", f"this program's are in {optical_testbed.HOME}")
 
 
 def _version(package: str) -> str:
@@ -103,7 +103,7 @@ def _version(package: str) -> str:
 
 
 def _versions() -> list[Probe]:
-    """Programs whose age matters, and those that are here for telemetry."""
+    """Programs whose version matters, and those installed for telemetry."""
     checks = []
     ansible = _version("ansible-core")
     if ansible:
@@ -113,7 +113,7 @@ def _versions() -> list[Probe]:
         checks.append(Probe("ansible-core", "ok" if fine else "warn", ansible, "" if fine else fix, "" if fine else "perhaps all"))
     if ssh := _find("ssh"):
         said = _said([ssh, "-V"])
-        # the playbooks' own options, tried: an older ssh does not know `^` (put first)
+        # try the playbooks' own options: an older ssh does not know `^` (put first)
         refused = _run([ssh, "-F", "none", "-o", "KexAlgorithms=^curve25519-sha256", "-G", "localhost"])
         if refused:
             checks.append(Probe("OpenSSH", "fail", f"{said}: {refused}", "install OpenSSH 8.1 or newer", "`plan`, `status`"))
@@ -130,7 +130,7 @@ def _dotted(number: tuple[int, ...]) -> str:
 
 
 def _path() -> list[Probe]:
-    """Whether typing `testbed` starts this one: hints and other programs do."""
+    """Whether typing `testbed` starts this installation: hints and other programs rely on it."""
     beside, found = Path(sys.executable).with_name("testbed"), shutil.which("testbed")
     if found is None:
         return [Probe("PATH", "warn", "`testbed` is not on it", f'export PATH="{beside.parent}:$PATH"', f"{beside}")]
@@ -141,7 +141,7 @@ def _path() -> list[Probe]:
 
 
 def _services(settings: Settings) -> list[Probe]:
-    """InfluxDB and Grafana, where they are named; nothing waits for them, so nothing fails without."""
+    """InfluxDB and Grafana, if configured; nothing waits for them, so nothing fails without them."""
     checks = []
     influx, grafana = settings.influx.url, os.environ.get("TESTBED_GRAFANA_URL", "")
     if influx == "auto":
@@ -185,7 +185,7 @@ def _packages() -> list[Probe]:
 
 
 def _declared() -> list[str]:
-    """The packages that the installed distribution needs, those of its extras left out; none where it is not installed."""
+    """The packages that the installed distribution needs, without those of its extras; none if it is not installed."""
     try:
         lines = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:
@@ -246,7 +246,7 @@ def _kernel() -> list[Probe]:
         return [
             Probe("kernel", "warn", "not tried: this user may not make namespaces", "run testbed doctor with sudo", "hardware labs")
         ]
-    # One namespace for all, because later commands use what the earlier ones made; a line per command comes back.
+    # One namespace for all, because later commands use what the earlier ones made; each command returns one line.
     script = "PATH=$PATH:/usr/sbin:/sbin\n" + "\n".join(
         f'if said=$( ({command}) 2>&1 ); then echo ok; else echo "no $said" | tr "\\n" " "; echo; fi' for _, _, command in _KERNEL
     )
@@ -266,7 +266,7 @@ def _kernel() -> list[Probe]:
 
 
 def _disk(settings: Settings) -> list[Probe]:
-    """Room where runs and the store are kept; once where both are on one file system."""
+    """Free space where runs and the store are kept; reported once if both are on one file system."""
     checks, seen = [], set()
     for what, folder in (("disk", settings.state_dir), ("disk of the store", settings.store_path.parent)):
         there = folder
@@ -289,7 +289,7 @@ def _disk(settings: Settings) -> list[Probe]:
 
 
 def _modes(settings: Settings) -> list[Probe]:
-    """Whether somebody else can read what runs left, or put something in its place."""
+    """Whether other users can read what runs left, or replace it."""
     checks = []
     for folder in (settings.state_dir, settings.state_dir / "runs", settings.data_dir, settings.cache_dir):
         if not folder.is_dir():
@@ -303,11 +303,11 @@ def _modes(settings: Settings) -> list[Probe]:
         words = f"{counted(len(open_runs), 'run')} can be read by others, {open_runs[0].name} for one"
         fix = f"chmod -R go-rwx {settings.state_dir / 'runs'}"
         checks.append(Probe("rights of files", "warn", words, fix, "everything", "store"))
-    return checks or [Probe("rights of files", "ok", "what runs wrote is this user's alone", area="store")]
+    return checks or [Probe("rights of files", "ok", "the runs' files are readable by this user alone", area="store")]
 
 
 def _locks(settings: Settings) -> list[Probe]:
-    """Who may lock a lab; others may neither hold a change up nor write what we would lock."""
+    """Who may lock a lab; other users must not be able to delay a change or write this user's lock files."""
     from orchestrator.store.one_store import who_locks
 
     try:
@@ -336,7 +336,7 @@ def _store(settings: Settings) -> list[Probe]:
 
 
 def _runs(settings: Settings) -> Probe:
-    """How much the runs take; nothing is removed unasked."""
+    """The space that runs take; none is removed automatically."""
     from orchestrator.store.runs import KEEP, LARGE_MB, MANY, size
 
     folder = settings.state_dir / "runs"
@@ -351,9 +351,9 @@ def _runs(settings: Settings) -> Probe:
 
 
 def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
-    """Check the store's file whole; take what can be read of a damaged one into a new file if `recover`.
+    """Check the store's whole file; with `recover`, copy what is readable of a damaged one into a new file.
 
-    Raises: StoreFailed - the disk is full, or nothing can be read. Locked - a command has the store open that is to be exchanged.
+    Raises: StoreFailed - the disk is full, or nothing can be read. Locked - a command has the store open that is to be replaced.
     """
     from orchestrator.store.rescue import examine, rescue
 
@@ -386,7 +386,7 @@ def _said(command: list[str]) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """Run a command; empty if it succeeded, else its words."""
+    """Run a command; empty if it succeeded, else its output."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""What `doctor` asks the chosen lab: its files and keys, its devices and hosts, who holds what, what a dead one left behind."""
+"""What `doctor` checks of the chosen lab: its files and keys, devices and hosts, locks, and what a dead lab left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 REACH_S = 5.0
 """How long (s) a device or a host may take for its first answer."""
 CLOCK_S = 1.0
-"""A host's clock may be this far (s) from ours before its logs and ours cannot be read side by side."""
+"""A host's clock may differ this much (s) from the local one before their logs cannot be read together."""
 FREE_MB = 200
 FENCE = "hosts ahead"
 _ASK = (
@@ -66,7 +66,7 @@ def lab_checks(settings: Settings) -> list[Probe]:
 
 
 def rights(folder: Path) -> Probe:
-    """Whether everybody may write the inventory; one of another owner's was refused before (`orchestrator.trust`)."""
+    """Whether every user may write the inventory; one owned by another user was refused before (`orchestrator.trust`)."""
     from orchestrator.trust import loose
 
     if found := loose(folder):
@@ -77,7 +77,7 @@ def rights(folder: Path) -> Probe:
 
 
 def secrets(lab: Lab, folder: Path) -> list[Probe]:
-    """Whether each device's password can be had, and whether one lies open."""
+    """Whether each device's password is available, and whether one is readable by others."""
     from orchestrator.credentials import with_secret
     from orchestrator.emulated import is_emulated
 
@@ -93,21 +93,21 @@ def secrets(lab: Lab, folder: Path) -> list[Probe]:
     clear = [name for name, config in lab.devices.items() if config.password and name not in lab.secrets]
     if clear and not is_emulated(folder) and file.stat().st_mode & 0o044:
         fix = f"chmod 600 {file}, or password_env, password_file, a vault (docs/how-to/keep-it-safe.md)"
-        checks.append(Probe("passwords", "warn", f"in clear for others to read: {', '.join(clear)}", fix, "all", "inventory"))
+        checks.append(Probe("passwords", "warn", f"readable by others: {', '.join(clear)}", fix, "all", "inventory"))
     if not checks:
         checks.append(Probe("passwords", "ok", f"{counted(len(lab.secrets), 'device')} with one kept elsewhere", area="inventory"))
     return checks
 
 
 def keys(lab: Lab) -> list[Probe]:
-    """Private keys are their owner's alone, and nobody else decides whose host keys are believed."""
+    """Private keys are readable by their owner alone, and no other user decides which host keys are trusted."""
     private = {h.ssh.key_file for h in lab.hosts.values()} | {d.options.get("key_file", "") for d in lab.devices.values()}
     believed = {h.ssh.known_hosts for h in lab.hosts.values()} | {d.options.get("known_hosts", "") for d in lab.devices.values()}
     checks: list[Probe] = []
     for text, loose, who in (*((t, 0o077, "read") for t in private), *((t, 0o022, "write") for t in believed)):
         path = Path(text).expanduser()
         if not text or not path.exists():
-            continue  # the host or device that needs it says so itself
+            continue  # the host or device that needs it reports it
         found = path.stat()
         if found.st_mode & loose:
             fix = f"chmod {'600' if who == 'read' else 'go-w'} {path}"
@@ -120,7 +120,7 @@ def keys(lab: Lab) -> list[Probe]:
 
 
 def holders(lab: Lab, settings: Settings) -> list[Probe]:
-    """Locks that are held or waited for, and tags that hang: others' hands and plans, which a change here will meet."""
+    """Locks held or waited for, and tag-outs: other users' work and plans that a change here would meet."""
     from orchestrator.store.keys import key_of
     from orchestrator.store.locks import locks_of, who
     from orchestrator.store.tagouts import Tagouts
@@ -132,7 +132,7 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
             live = locks_of(lab, settings, store).listed()
             tags = Tagouts(store, key_of(lab), who(settings)).listed()
     except (TestbedError, OSError):
-        return []  # the check of the store itself has said why
+        return []  # the check of the store itself has reported the reason
     checks = []
     for lock in live:
         own = lock.owner == settings.owner and lock.kind == "reservation"
@@ -147,7 +147,7 @@ def holders(lab: Lab, settings: Settings) -> list[Probe]:
 
 
 def upcoming(lab: Lab, settings: Settings) -> int | None:
-    """The token that the next run on the lab will have, None if the store cannot tell."""
+    """The token of the lab's next run, None if the store cannot be read."""
     from orchestrator.store.keys import key_of
     from orchestrator.store.locks import next_token
 
@@ -159,7 +159,7 @@ def upcoming(lab: Lab, settings: Settings) -> int | None:
 
 
 def busy(lab: Lab, settings: Settings) -> str:
-    """Which run changes the lab now, empty for none: many devices allow few sessions, and it needs them."""
+    """The run that changes the lab now, empty for none: many devices allow few sessions, and it needs them."""
     from orchestrator.store.locks import locks_of
 
     try:
@@ -171,7 +171,7 @@ def busy(lab: Lab, settings: Settings) -> str:
 
 
 class _store:
-    """The store if there is one; opening makes none."""
+    """The store if there is one; opening one here does not create it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -204,7 +204,7 @@ def emulated(folder: Path) -> Probe:
                 fix = f"kill {' '.join(map(str, left))}"
                 return Probe("emulated lab", "fail", f"processes left over: {left}", fix, other, "reach")
             if why := labproc.why_not_started(folder):
-                return Probe("emulated lab", "fail", f"did not start: {why}", "mend that, then testbed lab start", other, "reach")
+                return Probe("emulated lab", "fail", f"did not start: {why}", "fix that, then testbed lab start", other, "reach")
             return Probe("emulated lab", "ok", "not running (`testbed up` starts it)", area=area)
         about = labproc.ask(folder, "status")
     except TestbedError as error:
@@ -217,7 +217,7 @@ def emulated(folder: Path) -> Probe:
 
 
 def leftovers(state: Path) -> list[int]:
-    """Lab processes that are alive though the lab does not answer: holders of its pid file."""
+    """Lab processes that are alive although the lab does not answer: holders of its pid file."""
     try:
         wanted = (state / "lab.pid").stat()
     except OSError:
@@ -229,7 +229,7 @@ def leftovers(state: Path) -> list[int]:
 
 
 def leftover_labs() -> list[Probe]:
-    """Emulated labs of inventories that are not there any more: nobody can stop them by name. Their namespaces end with them."""
+    """Emulated labs of inventories that no longer exist, which cannot be stopped by name. Their namespaces end with them."""
     from orchestrator.emulated import inventory_of, processes
 
     found: dict[str, list[int]] = {}
@@ -246,7 +246,7 @@ def leftover_labs() -> list[Probe]:
 
 
 def ports_taken(lab: Lab) -> Probe:
-    """Whether somebody else listens where the emulated lab will."""
+    """Whether other programs listen on the emulated lab's ports."""
     wanted = {(host.ssh.address, host.ssh.port): name for name, host in lab.hosts.items()}
     for device, config in lab.devices.items():
         where = endpoint(config.address)
@@ -270,7 +270,7 @@ def ports_taken(lab: Lab) -> Probe:
 
 
 def _listener(port: int) -> str:
-    """Who listens there, as far as this user may know."""
+    """The listening process, as far as this user may see."""
     try:
         command = ["ss", "-Hltnp", f"sport = :{port}"]
         shown = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.split()
@@ -283,7 +283,7 @@ def _listener(port: int) -> str:
 
 
 def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
-    """Ask every device who it is and every host what it is, all at once; nothing is written to any of them.
+    """Ask every device for its identity and every host for its state, all at once; nothing is written to any of them.
 
     token: of the next run of this store.
     """
@@ -298,7 +298,7 @@ def reach(lab: Lab, run: str = "", token: int | None = None) -> list[Probe]:
 
 
 def in_one(checks: list[Probe]) -> list[Probe]:
-    """The hosts that refuse this store's runs in one check: they have one cause and one way out."""
+    """The hosts that refuse this store's runs as one check: they have one cause and one remedy."""
     shut = [check for check in checks if check.name == FENCE]
     if not shut:
         return checks
@@ -311,7 +311,7 @@ async def _devices(lab: Lab) -> list[Probe]:
 
 
 async def ask_device(lab: Lab, name: DeviceName) -> Probe:
-    """Ask one device who it is, and compare its ports with those of the inventory."""
+    """Ask one device for its identity, and compare its ports with those of the inventory."""
     from drivers.registry import open_device
     from orchestrator.credentials import with_secret
 
@@ -320,13 +320,13 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
         device = open_device(with_secret(lab, config))
     except BadFile as error:
         return Probe(name, "fail", str(error), error.hint or "correct devices.yml", works, "inventory")
-    except Missing as error:  # a failure of its own among the passwords
+    except Missing as error:  # a missing password is not the device's failure
         return Probe(name, "warn", f"not asked: {error}", error.hint, works, area)
     try:
         async with asyncio.timeout(REACH_S + config.timeout_s):
             who = await device.identify()
     except TimeoutError as error:
-        words = str(error) if isinstance(error, TestbedError) else f"does not say who it is in {REACH_S + config.timeout_s:.0f} s"
+        words = str(error) if isinstance(error, TestbedError) else f"gives no identity in {REACH_S + config.timeout_s:.0f} s"
         return Probe(
             name, "fail", words, f"check its power and cable, and the address in devices.yml ({config.address})", works, area
         )
@@ -344,7 +344,7 @@ async def ask_device(lab: Lab, name: DeviceName) -> Probe:
 
 
 def ask_host(host: Host, token: int | None = None) -> list[Probe]:
-    """Log in as `up` does; look at the clock, the room on its disk, what is installed, and whether it takes the next run."""
+    """Log in as `up` does; check the clock, the free disk space, what is installed, and whether it accepts the next run."""
     from orchestrator.hosts import ssh
     from orchestrator.hosts.facts import facts
 
@@ -360,28 +360,28 @@ def ask_host(host: Host, token: int | None = None) -> list[Probe]:
         channel.exec_command(_ASK)
         with channel.makefile("rb") as answer:
             clock = answer.readline(256)
-            ours = (before + time.time()) / 2
+            local = (before + time.time()) / 2
             rest = answer.read(4096)
     except Exception as error:  # paramiko raises SSHException, EOFError and socket errors here
         return [Probe(host.name, "fail", f"ssh gives no command: {error or type(error).__name__}", where, works, "reach")]
     finally:
         transport.close()
         transport.join(1.0)
-    return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), ours, facts(host)["sha"], token)
+    return read_host(host.name, clock.decode("utf-8", "replace"), rest.decode("utf-8", "replace"), local, facts(host)["sha"], token)
 
 
-def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token: int | None = None) -> list[Probe]:
+def read_host(name: str, clock: str, rest: str, local: float, wanted: str, token: int | None = None) -> list[Probe]:
     """The findings in what a host printed: its clock (s since the epoch), `df -Pk`, the digest it was provisioned with, the highest
-    token of a run that it knows, what its committer says. token: of the next run of this store.
+    token of a run that it knows, its agent's status. token: of the next run of this store.
     """
     try:
-        ahead_s = float(clock) - ours
+        ahead_s = float(clock) - local
     except ValueError:
-        return [Probe(name, "fail", f"`date` prints {clock[:60]!r}", "log in and look", "the other hosts", "reach")]
+        return [Probe(name, "fail", f"`date` prints {clock[:60]!r}", "log in and check", "the other hosts", "reach")]
     ready = "provisioned" if f'"{wanted}"' in rest else "`testbed up` provisions it"
     checks = [Probe(name, "ok", f"answers, {ready}", area="reach")]
     if '"error":"not running"' in rest:
-        words = "answers, but its committer does not run: routes and ports are not known"
+        words = "answers, but its agent does not run: routes and ports are not known"
         checks = [Probe(name, "fail", words, "testbed up with the plan starts it again", "the other hosts", "reach")]
     known = re.search(r'^{"token": ?(\d+)}$', rest, re.MULTILINE)
     if known is not None and token is not None and int(known[1]) > token:
@@ -389,10 +389,10 @@ def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token:
         words = (
             f"{name} knows a run with token {known[1]} ({at}); the next of this store has {token}, and would be refused as older"
         )
-        fix = 'set the clock right, see that nobody else works there, then: testbed unlock --hosts --reason "..."'
+        fix = 'correct the clock, make sure no one else works there, then: testbed unlock --hosts --reason "..."'
         checks.append(Probe(FENCE, "fail", words, fix, "`status`, `plan`", "reach"))
     if abs(ahead_s) > CLOCK_S:
-        words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+        words = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine"
         checks.append(Probe(f"clock of {name}", "warn", words, "timedatectl set-ntp true, there or here", "everything", "reach"))
     columns = rest.partition("\n")[0].split()
     if len(columns) > 4 and columns[3].isdecimal() and int(columns[3]) < FREE_MB * 1024:
@@ -411,7 +411,7 @@ def read_host(name: str, clock: str, rest: str, ours: float, wanted: str, token:
 
 
 def endpoint(address: str) -> tuple[str, int] | None:
-    """The TCP endpoint an address leads to, None where it leads to a line or only the driver knows."""
+    """The TCP endpoint of an address, None if it is a serial line or only the driver knows."""
     url = urlsplit(address)
     if url.scheme == "visa":
         parts = address.removeprefix("visa://").split("::")
@@ -422,7 +422,7 @@ def endpoint(address: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One finding. `state`: ok, warn (works without) or fail. `works`: what can still be done in spite of it.
+    """One finding. `state`: ok, warn (works without) or fail. `works`: what still works in spite of it.
 
     area: machine, store, inventory or reach; it decides the exit code.
     """

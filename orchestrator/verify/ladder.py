@@ -1,9 +1,9 @@
-"""The verification ladder: what must be seen before a plan counts as up. Each rung looks at the world, none at what we remember.
+"""The verification ladder: what must be observed before a plan counts as up. Each rung checks the real lab, none the store.
 
-map (the devices, read whole) · light (power along every circuit against the loss model, where there are meters) · power (at the
-receivers, where the plan says) · link (carrier and speed at both ends) · identity (who answers at the other end of each fibre, and
-at which port) · forwarding (all host pairs, at the planned hops). Two more put traffic on the links and are climbed when asked for:
-qualification (`qualify.py`) and collective (`collective.py`).
+map (the devices, read completely) · light (power along every circuit against the loss model, if there are meters) · power (at
+the receivers, if the plan gives a target) · link (carrier and speed at both ends) · identity (which port answers at the other end
+of each fibre) · forwarding (all host pairs, at the planned hops). Two more put traffic on the links and are climbed on request:
+qualification (`qualification.py`) and collective (`collective.py`).
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from orchestrator.verify.report import Rung
 from orchestrator.verify.rung import RUNGS, TRAFFIC, Check, Finding, rung
 
 PROBE_S = 1.0
-"""Longest time (s) for all neighbours to be heard; what is not as planned is looked at again, everywhere, for as long."""
+"""Longest time (s) for frames from all neighbours; deviations are checked again, at all ports, for as long."""
 PAIRS_S = 2.0
 """Longest time (s) for all pairs of hosts to answer on one lane."""
 CARRIER_S = 1.0
-"""A planned port may be this late (s) with its carrier: hosts tell in the moment it comes, and nobody waits once all are there."""
+"""A planned port's carrier may be this late (s): hosts report it at once, and the wait ends when all are up."""
 
 Readings: TypeAlias = tuple[Reading, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What the rungs may say more of if they know it.
+    """Optional context that makes the rungs' reports more precise.
 
-    owned: settings of ours. whose: settings of others, and their owners in words. silent: devices and hosts that do not answer,
-    with their words. drifts: how circuits' losses changed since they were first measured. prewired: ours, and meant to be dark.
+    owned: the owner's settings. whose: other owners' settings, and the owners in words. silent: devices and hosts that do not
+    answer, with their errors. drifts: how circuits' losses changed since they were first measured. prewired: owned, and
+    meant to be dark.
     """
 
     owned: Held | None = None
@@ -62,14 +63,14 @@ async def check_map(
     wanted: Held,
     around: Background = Background(),
 ) -> Finding:
-    """Every wanted setting is held, whatever its attenuation, and nothing of ours is left over; foreign ones are only listed."""
+    """Every wanted setting is held, whatever its attenuation, and no owned one is left over; foreign ones are only listed."""
     wrong, notes, there_of_wanted, foreign = [], [], 0, 0
     total = sum(len(held) for held in wanted.values())
     owners = {route(setting): words for setting, words in around.whose.items()}
 
     def whose(setting: Setting) -> str:
         known = owners.get(route(setting))
-        return f"belongs to {known}" if known else "of nobody this store knows"
+        return f"belongs to {known}" if known else "of no owner this store knows"
 
     for device in sorted({*observed, *wanted}):
         goal = wanted.get(device, frozenset())
@@ -79,19 +80,19 @@ async def check_map(
         held = frozenset(observed[device])
         there = routes(held)
         rest = sorted(held - among(held, goal), key=sort_key)
-        ours = among(rest, (around.owned or {}).get(device, ()))
+        owned = among(rest, (around.owned or {}).get(device, ()))
         for setting in sorted(goal, key=sort_key):
             if route(setting) in there:
                 there_of_wanted += 1
                 continue
             taken = next((s for s in rest if {s.ingress, s.egress} & {setting.ingress, setting.egress}), None)
-            instead = f"; {short(taken)} is there instead, {'ours' if taken in ours else whose(taken)}" if taken else ""
+            instead = f"; {short(taken)} is there instead, {'owned' if taken in owned else whose(taken)}" if taken else ""
             wrong.append(f"{device}: {short(setting)} is missing{instead}")
         ahead = around.prewired.get(device, frozenset())
-        wrong += [f"{device}: {short(s)} is ours and not in the plan" for s in rest if s in ours and s not in ahead]
-        notes += [f"{device}: {len(ahead)} cross-connects are wired ahead and carry no light"] if ahead else []
-        foreign += len(rest) - len(ours)
-        notes += [f"{device}: {short(s)} is foreign, {whose(s)}" for s in rest if s not in ours]
+        wrong += [f"{device}: {short(s)} is owned and not in the plan" for s in rest if s in owned and s not in ahead]
+        notes += [f"{device}: {len(ahead)} cross-connects are prewired and carry no light"] if ahead else []
+        foreign += len(rest) - len(owned)
+        notes += [f"{device}: {short(s)} is foreign, {whose(s)}" for s in rest if s not in owned]
     others = f", {foreign} foreign" if foreign else ""
     kinds = {type(s) for held in wanted.values() for s in held}
     what = "cross-connects" if kinds <= {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
@@ -99,20 +100,20 @@ async def check_map(
 
 
 async def check_light(
-    session: Session, ways: Iterable[Circuit], held: Held | None = None, keep: Callable[[Readings], None] | None = None
+    session: Session, circuits: Iterable[Circuit], held: Held | None = None, keep: Callable[[Readings], None] | None = None
 ) -> tuple[bool, str, tuple[str, ...]]:
-    """Light leaves every last device towards its receiver; where it does not, say which side of which device lost it.
+    """Light leaves every last device towards its receiver; if not, name the side of the device where it is lost.
 
-    held: what the devices hold, for the attenuation set there. keep: gets what was measured.
+    held: what the devices hold, for the attenuation set there. keep: receives the readings.
     """
-    readings = await measure(session.devices, session.lab, ways, held)
+    readings = await measure(session.devices, session.lab, circuits, held)
     if keep is not None:
         keep(readings)
     return judge(readings, session.lab)
 
 
 async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) -> tuple[bool, str, tuple[str, ...]]:
-    """Every planned receiver has carrier, as its host said when it was greeted."""
+    """Every planned receiver has carrier, as its host last reported."""
     wanted = receivers(links)
     dark = [p for p in wanted if not has_carrier(hellos, p)]
     return not dark, f"{len(wanted) - len(dark)}/{len(wanted)} ports up", tuple(f"{p} has no carrier" for p in dark)
@@ -121,10 +122,10 @@ async def check_link(hellos: Mapping[HostName, Hello], links: Iterable[Link]) ->
 async def check_identity(
     hosts: Hosts, links: Iterable[Link], lab: Lab, held: Held, hellos: Mapping[HostName, Hello], silent: Mapping[str, str]
 ) -> Finding:
-    """The planned host and port speak at the other end of each fibre, each way; swapped fibres are named. At a segment, any other
-    port of it does: a packet switch brings everybody's frames to everybody.
+    """The planned host and port answer at the other end of each fibre, in each direction; swapped fibres are named. At a segment,
+    any other port of it does: a packet switch forwards every port's frames to all others.
 
-    Only planned ports are asked at first, and nobody waits once all are heard. What is not as planned is looked at again at every
+    Only planned ports are asked at first, and the wait ends once all have received frames. Deviations are checked again at every
     port of every host that answers: the other half of a swap may be at a port that the plan does not use.
     """
     links = tuple(links)
@@ -132,40 +133,38 @@ async def check_identity(
     switched = {port: lab.segment_at[port] for link in links if lab.electrical(link) for port in (link.a, link.b)}
     answering = {name for name, hello in hellos.items() if hello.installed and name not in silent}
     ports = {port for port in {*planned, *planned.values(), *switched} if port.host in answering}
-    found = await hosts.neighbours(ports, timeout_s=PROBE_S, hear=[p for p in (*planned, *switched) if p in ports])
-    hears = {port: found[port].hears if port in found else None for port in planned}
-    astray = [
-        f"{port}: hears {end.hears or 'nobody'}; the packet switch {segment.name} is planned there"
+    found = await hosts.neighbours(ports, timeout_s=PROBE_S, expecting=[p for p in (*planned, *switched) if p in ports])
+    received = {port: found[port].receives if port in found else None for port in planned}
+    misplaced = [
+        f"{port}: receives {end.receives or 'nothing'}; the packet switch {segment.name} is planned there"
         for port, segment in sorted(switched.items(), key=lambda item: item[0])
-        if (end := found.get(port)) is not None and (end.hears is None or lab.segment_at.get(end.hears) is not segment)
+        if (end := found.get(port)) is not None and (end.receives is None or lab.segment_at.get(end.receives) is not segment)
     ]
     lines: tuple[str, ...] = ()
-    if any(hears[port] != peer for port, peer in planned.items() if port in ports):
+    if any(received[port] != peer for port, peer in planned.items() if port in ports):
         everywhere = {port for port in lab.fibres if port.host in answering}
-        wide = await hosts.neighbours(everywhere, timeout_s=PROBE_S, hear=everywhere)
-        hears |= {port: end.hears for port, end in wide.items()}
+        wide = await hosts.neighbours(everywhere, timeout_s=PROBE_S, expecting=everywhere)
+        received |= {port: end.receives for port, end in wide.items()}
         lit = {port for port, end in wide.items() if end.carrier}
-        lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), hears, lab, lit)
+        lines = explained({r: s for r, s in planned.items() if r in ports}, led(held, lab), received, lab, lit)
     mute = sorted({port.host for port in (*planned, *switched) if port.host not in answering})
-    wrong = sum(hears.get(port) != peer for port, peer in planned.items())
-    wrong += len(astray) + sum(port not in found for port in switched)
+    wrong = sum(received.get(port) != peer for port, peer in planned.items())
+    wrong += len(misplaced) + sum(port not in found for port in switched)
     total = len(planned) + len(switched)
-    unasked = tuple(f"{host}: does not answer, so nobody knows what it hears" for host in mute)
-    return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *astray, *unasked))
+    unasked = tuple(f"{host}: does not answer, so what it receives is unknown" for host in mute)
+    return Finding(not wrong, f"neighbours {total - wrong}/{total}", (*lines, *misplaced, *unasked))
 
 
 async def check_forwarding(hosts: Hosts, plan: Plan, links: tuple[Link, ...], lab: Lab, mute: Collection[HostName] = ()) -> Finding:
     """Every ordered pair that the links join answers on every lane, at the planned number of hops.
 
-    mute: hosts that do not answer us: they ask nobody, and their pairs count as wrong.
+    mute: hosts that do not answer: they send no probes, and their pairs count as wrong.
     """
     planned = {lane: hops(links, lab, plan.routes, lane=lane) for lane in range(lanes_of(lab))}
     wrong: dict[tuple[HostName, HostName], str] = {}
-    for lane, pairs in planned.items():  # one after the other: a job that runs meanwhile keeps room between the probes
+    for lane, pairs in planned.items():  # one after the other: leaves a running job bandwidth between the probes
         questions: dict[HostName, dict[str, int | None]] = {}
-        asked = {
-            pair: count for pair, count in sorted(pairs.items()) if pair not in wrong
-        }  # what is silent once is waited for once
+        asked = {pair: count for pair, count in sorted(pairs.items()) if pair not in wrong}  # a silent pair is waited for only once
         for (source, target), count in asked.items():
             if source in mute:
                 wrong[source, target] = f"{source}->{target}: {source} does not answer"
@@ -195,7 +194,7 @@ def _stops(
     lane: int,
     silent: Collection[tuple[str, str]],
 ) -> str:
-    """Between which hosts of the planned path answers end, empty where that is the first step."""
+    """Between which hosts of the planned path answers end, empty if that is the first step."""
     chosen = next_hops(links, lanes_of(lab), plan.routes, plan.rings)
     path = [source, *(hop.into.host for hop in follow(chosen, lab, source, target, lane))]
     lost = next((at for at, host in enumerate(path) if (source, host) in silent), None)
@@ -221,22 +220,22 @@ async def check_power(readings: Readings, target_dbm: float, tolerance_db: float
 
 
 class Ladder:
-    """The rungs of one plan on one lab, to be climbed in any choice."""
+    """The rungs of one plan on one lab, to be climbed in any selection."""
 
     def __init__(
         self,
         session: Session,
         plan: Plan,
         links: tuple[Link, ...],
-        ways: tuple[Circuit, ...],
+        circuits: tuple[Circuit, ...],
         observed: Held,
         hellos: Mapping[HostName, Hello],
         keep: Callable[[Readings], None] | None = None,
         around: Background = Background(),
     ) -> None:
-        self.session, self.plan, self.links, self.ways = session, plan, links, ways
+        self.session, self.plan, self.links, self.circuits = session, plan, links, circuits
         self.observed, self.hellos, self.keep, self.around = observed, hellos, keep, around
-        self.wanted = settings(ways)
+        self.wanted = settings(circuits)
         self._readings: Readings | None = None
         self._rates: Mapping[Direction, float | None] | None = None
 
@@ -248,7 +247,7 @@ class Ladder:
         return tuple(sorted(needed - answering))
 
     async def held(self) -> Held:
-        """What the devices hold: as it was just read by whoever climbs, the plan's other devices read now, whole."""
+        """What the devices hold: as just read by the caller, the plan's other devices read now, completely."""
         missing = [name for name in self.wanted if name not in self.observed and name not in self.around.silent]
         if missing:
             found = await asyncio.gather(*(self.session.devices[name].read() for name in missing))
@@ -258,7 +257,7 @@ class Ladder:
     async def readings(self) -> Readings:
         if self._readings is None:
             session, held = self.session, await self.held()
-            self._readings = await measure(session.devices, session.lab, self.ways, held, silent=self.around.silent)
+            self._readings = await measure(session.devices, session.lab, self.circuits, held, silent=self.around.silent)
             if self.keep is not None:
                 self.keep(self._readings)
         return self._readings
@@ -333,9 +332,9 @@ class Ladder:
         return Finding(figures.share >= wanted, words, () if figures.share >= wanted else (slow,), collective=figures)
 
     async def climb(self, names: Iterable[str], busy: str = "") -> tuple[Rung, ...]:
-        """Climb these rungs, bottom first; each whatever the lower ones said.
+        """Climb these rungs, bottom first; each regardless of the results below.
 
-        busy: why no traffic may be put on the links; rungs that would are skipped, and say so.
+        busy: why no traffic may be put on the links; rungs that would are reported as skipped.
         """
         found: list[Rung] = []
         checks: Mapping[str, Check] = {
@@ -363,7 +362,7 @@ async def ladder(
     session: Session,
     plan: Plan,
     links: tuple[Link, ...],
-    ways: tuple[Circuit, ...],
+    circuits: tuple[Circuit, ...],
     observed: Held,
     hellos: Mapping[HostName, Hello],
     *,
@@ -371,11 +370,10 @@ async def ladder(
     power: bool = True,
     busy: str = "",
 ) -> tuple[Rung, ...]:
-    """Climb every rung that the plan asks for; each is climbed whatever the lower ones said.
+    """Climb every rung that the plan asks for; each regardless of the results below.
 
-    ways: the circuits of `links`, by the ways they were given. observed: what devices hold that were just read; the plan's others
-    are read now. keep: gets the power that was measured. power: judge it against the plan's target, where there is one. busy: as
-    `Ladder.climb`.
+    circuits: those of `links`, on their stored paths. observed: what devices hold that were just read; the plan's others are
+    read now. keep: receives the power readings. power: judge it against the plan's target, if any. busy: as `Ladder.climb`.
     """
-    whole = Ladder(session, plan, links, ways, observed, hellos, keep)
+    whole = Ladder(session, plan, links, circuits, observed, hellos, keep)
     return await whole.climb((name for name in whole.asked_for() if name != "power" or power), busy)

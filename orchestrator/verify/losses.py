@@ -20,7 +20,7 @@ TRUNK_SPREAD_DB = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a circuit's way between two meters: a pass through a device, or a trunk. `where` names it, with its suspects."""
+    """One part of a circuit's path between two meters: a pass through a device, or a trunk. `where` names it, with its suspects."""
 
     where: str
     begin: Point
@@ -30,7 +30,7 @@ class Section:
 
     @property
     def loss_db(self) -> Db | None:
-        """Measured loss (dB); None unless both ends are lit and carry this circuit alone."""
+        """Measured loss (dB); None unless both ends are lit and carry only this circuit."""
         ends = (self.begin, self.end)
         if any(p.power is None or not p.lit or not p.alone for p in ends):
             return None
@@ -49,7 +49,7 @@ class Section:
 
 
 def sections(reading: Reading, lab: Lab, window_db: Db | None = None) -> Iterator[Section]:
-    """The parts of a circuit's way that lie between two meters. window_db: allowed instead of what the parts' numbers allow."""
+    """The parts of a circuit's path between two meters. window_db: tolerance instead of the one from the parts' numbers."""
     settings = {setting.ingress: setting for setting in reading.path}
     for begin, end in pairwise(reading.points):
         meters = lab.traits_of(begin.port.device).meter_db + lab.traits_of(end.port.device).meter_db
@@ -63,7 +63,7 @@ def sections(reading: Reading, lab: Lab, window_db: Db | None = None) -> Iterato
         elif (trunk := lab.onward.get(begin.port)) is not None and trunk.end == end.port:
             expected, allowed, where = trunk.loss_db, TRUNK_SPREAD_DB + meters, f"trunk {trunk.name}"
         else:
-            continue  # a device without meters lies between
+            continue  # there is a device without meters in between
         yield Section(where, begin, end, round(expected, 2), allowed if window_db is None else window_db)
 
 
@@ -78,10 +78,10 @@ def end_to_end_db(reading: Reading, lab: Lab) -> Db | None:
 def judge(
     readings: Iterable[Reading], lab: Lab, *, window_db: Db | None = None, max_loss_db: Db | None = None
 ) -> tuple[bool, str, tuple[str, ...]]:
-    """Light leaves every last device towards its receiver, and no part of the way loses more than the model allows.
+    """Light leaves every last device towards its receiver, and no part of the path loses more than the model allows.
 
-    Where it does, say which part. max_loss_db: of a circuit from end to end; it counts as exceeded only when the promise of the
-    meters leaves no doubt.
+    Otherwise name the part. max_loss_db: of a circuit end to end; it counts as exceeded only if the meters' specified accuracy
+    leaves no doubt.
     """
     found = tuple(readings)
     dark = sorted(f"{r.circuit}: {why}" for r in found if (why := r.where_lost(lab)))
@@ -108,7 +108,7 @@ def judge(
 
 
 def weaker(drifted: Iterable[Drift]) -> tuple[str, ...]:
-    """Circuits that lose more than when they were first measured, by more than their making anew and the meters explain."""
+    """Circuits that lose more than when first measured, by more than reconnection and the meters explain."""
     return tuple(
         f"{d.circuit}: {d.change_db:+.1f} dB since it was first measured" for d in drifted if d.certain and d.change_db > 0
     )

@@ -1,4 +1,4 @@
-"""Power along circuits: asked of every device that has meters, read per circuit, judged, and told to the store and the journal."""
+"""Power along circuits: read from every device with meters, per circuit, judged, and recorded in the store and the journal."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
 
 LOS_DBM = -30.0
-"""Below this a port counts as dark (the LOS threshold the emulated plant uses too; transceivers state their own)."""
+"""Below this a port counts as dark (also the LOS threshold of the emulated plant; transceivers state their own)."""
 REPEATABILITY_DB = 0.1
 """A connection made anew may lose this much more or less (+- dB): Polatis data sheet as quoted by the TCD testbed notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One side of one port on a circuit's way, at a device with meters. power None: too dark to read.
+    """One side of one port on a circuit's path, at a device with meters. power None: too weak to measure.
 
     alone: no other measured circuit passes here, so the reading is this circuit's own.
     """
@@ -42,13 +42,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What meters say along one circuit. `path`: its settings as the devices hold them, attenuation included."""
+    """Meter readings along one circuit. `path`: its settings as the devices hold them, attenuation included."""
 
     circuit: Circuit
     path: tuple[Setting, ...]
     points: tuple[Point, ...]
     expected_db: Db
-    """Loss (dB) between the first ingress and the last egress: passes, trunks and attenuation that was set on purpose."""
+    """Loss (dB) between the first ingress and the last egress: passes, trunks and deliberate attenuation."""
     meter_db: Db
     missing: tuple[Setting, ...] = ()
     """Settings of the circuit that the devices do not hold."""
@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def in_dbm(self) -> Dbm | None:
-        """Power where the light enters its first device, None where nothing measures it by itself."""
+        """Power where the light enters its first device, None if no meter reads it alone."""
         return self._own(0, "in", self.path[0].ingress)
 
     @property
@@ -69,7 +69,7 @@ class Reading:
 
     @property
     def measured(self) -> bool:
-        """Whether a meter looks at the light as it leaves the last device."""
+        """Whether a meter reads the light as it leaves the last device."""
         return bool(self.points) and (self.points[-1].side, self.points[-1].port) == ("out", self.path[-1].egress)
 
     @property
@@ -84,11 +84,11 @@ class Reading:
 
     @property
     def path_text(self) -> str:
-        """The way without attenuation: what makes measurements of two runs comparable."""
+        """The path without attenuation: makes measurements of two runs comparable."""
         return " ".join(str(replace(x, attenuation_db=0.0) if isinstance(x, SpectralRoute) else x) for x in self.path)
 
     def where_lost(self, lab: Lab) -> str:
-        """Where the light goes missing, as far as the meters tell; empty if it does not."""
+        """Where the light is lost, as far as the meters show; empty if it is not."""
         if not self.points or (self.measured and self.points[-1].lit):
             return ""
         dark = next((at for at, point in enumerate(self.points) if not point.lit), None)
@@ -119,15 +119,15 @@ async def measure(
 ) -> tuple[Reading, ...]:
     """Ask every device on these circuits for power, all at once. `held`: what the devices hold, for the attenuation set there.
 
-    silent: devices not to be asked, because they do not answer; they count as devices without meters.
+    silent: devices not to be asked because they do not answer; they count as devices without meters.
 
     Raises: as `PowerMeter.power`.
     """
-    ways = tuple(circuits)
+    circuits = tuple(circuits)
     there = {route(setting): setting for settings in (held or {}).values() for setting in settings}
     wanted: dict[DeviceName, set[Port]] = {}
-    for way in ways:
-        for setting in way.path:
+    for circuit in circuits:
+        for setting in circuit.path:
             device = setting.ingress.device
             ports = wanted.setdefault(device, set())
             ports |= {setting.ingress, setting.egress}
@@ -139,10 +139,10 @@ async def measure(
         return name, (await device.power(ports) if isinstance(device, PowerMeter) and name not in silent else {})
 
     power = dict(await asyncio.gather(*(ask(name, ports) for name, ports in wanted.items())))
-    users = Counter(side for way in ways for setting in way.path for side in _sides(setting))
+    users = Counter(side for circuit in circuits for setting in circuit.path for side in _sides(setting))
     readings = []
-    for way in ways:
-        path = tuple(there.get(route(setting), setting) for setting in way.path)
+    for circuit in circuits:
+        path = tuple(there.get(route(setting), setting) for setting in circuit.path)
         points, meters = [], [0.0]
         for setting in path:
             device = setting.ingress.device
@@ -152,7 +152,7 @@ async def measure(
             points.append(Point("in", setting.ingress, found.get(_entering(setting.ingress, lab)), users[_sides(setting)[0]] == 1))
             points.append(Point("out", setting.egress, found.get(setting.egress), users[_sides(setting)[1]] == 1))
         missing = () if held is None else tuple(s for s in path if s.ingress.device in held and route(s) not in there)
-        readings.append(Reading(way, path, tuple(points), _expected(path, lab), max(meters), missing))
+        readings.append(Reading(circuit, path, tuple(points), _expected(path, lab), max(meters), missing))
     return tuple(readings)
 
 
@@ -173,7 +173,7 @@ def _expected(path: tuple[Setting, ...], lab: Lab) -> Db:
 
 
 def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", journal: Journal | None = None) -> None:
-    """Note what was measured: one row per circuit in the store, one `optical` point per port in the journal."""
+    """Record the readings: one row per circuit in the store, one `optical` point per port in the journal."""
     found = [r for r in readings if r.points]
     now = time.time()
     if found:
@@ -195,7 +195,7 @@ def record_light(readings: Iterable[Reading], journal: Journal) -> int:
 
 
 def point_of(reading: Reading, at: float) -> LightPoint:
-    """The reading as the store keeps it; attenuation that was set on purpose is no loss."""
+    """The reading as the store keeps it; deliberate attenuation is not a loss."""
     loss = reading.loss_db
     net = None if loss is None else round(loss - reading.attenuation_db, 2)
     return LightPoint(str(reading.circuit), reading.path_text, at, reading.in_dbm, reading.out_dbm, net)
@@ -211,10 +211,10 @@ def _by_port(readings: Iterable[Reading]) -> Mapping[Port, Mapping[str, Dbm]]:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How one circuit's loss changed since it was first measured, over the same way (dB).
+    """How one circuit's loss changed since it was first measured, over the same path (dB).
 
-    repeatability_db: what making its connections anew may change. meter_db: what the meters promise, each way; a bias that does not
-    change cancels between two looks, so a smaller change is worth a look, and a larger one is certain.
+    repeatability_db: change that reconnection may cause. meter_db: the meters' specified accuracy, +-; a constant bias cancels
+    between two readings, so a smaller change is worth checking, and a larger one is certain.
     """
 
     circuit: str
@@ -237,7 +237,7 @@ class Drift:
 
 
 def drifts(points: Iterable[LightPoint], lab: Lab) -> Iterator[Drift]:
-    """Group measurements by circuit and way, oldest first."""
+    """Group measurements by circuit and path, oldest first."""
     groups: dict[tuple[str, str], list[LightPoint]] = {}
     for point in points:
         if point.loss_db is not None:

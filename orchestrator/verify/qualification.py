@@ -1,7 +1,7 @@
-"""Traffic on every link: how fast it carries a burst, and what steady traffic below that rate loses.
+"""Test traffic on every link: the rate of a burst, and the loss of steady traffic below that rate.
 
-Datagrams go from port to port, bound to the interface, so that they measure this fibre and no route. First a burst shows the rate,
-by the kernel's time stamps at the receiver; then traffic at LOAD of that rate shows the loss. Links of one batch share no port.
+Datagrams go from port to port, bound to the interface, so that they measure this fibre and not a route. First a burst shows the
+rate, by the kernel's time stamps at the receiver; then traffic at LOAD of that rate shows the loss. Links of a batch share no port.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.verify.report import LinkQuality
 
 BURST_BYTES = 2 << 20
-"""A burst is longer than the queues on the way, and takes 0.7 ms of 25 Gb/s, 70 ms of 250 Mb/s."""
+"""A burst is longer than the queues on the path, and takes 0.7 ms at 25 Gb/s, 70 ms at 250 Mb/s."""
 LOAD = 0.9
 STEADY_S = 0.3
-"""Steady traffic: its share of the rate, so that queues stay short, and how long (s)."""
+"""Steady traffic: its share of the rate, so that queues stay short, and its duration (s)."""
 AT_ONCE = 8
 """Links that are loaded together (both directions of each): more would measure the emulated lab's processor instead."""
 MIN_SHARE, MAX_LOSS = 0.8, 0.005
-"""What is asked for where the plan says nothing: this share of the median link's rate, this share of datagrams lost."""
+"""Requirements if the plan gives none: this share of the median link's rate, this share of datagrams lost."""
 AGAIN = 2
-"""So often a link that is not good enough is loaded again: a busy host must not be taken for a bad fibre."""
+"""How often a link that is not good enough is tested again: a busy host must not be taken for a bad fibre."""
 PATIENCE_S = 5.0
 
 
@@ -47,7 +47,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Every direction that was measured, those that are not good enough in words, and the rate they were compared with (Mb/s)."""
+    """All measured directions, those not good enough in words, and the reference rate (Mb/s)."""
 
     by_direction: Mapping[Direction, LinkQuality]
     evidence: tuple[str, ...]
@@ -92,9 +92,9 @@ def batches(links: Iterable[Link], at_once: int = AT_ONCE) -> list[list[Link]]:
 async def flow(
     hosts: Hosts, lab: Lab, wanted: Mapping[Direction, Mapping[str, Any]], seconds: float
 ) -> Mapping[Direction, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Send on all these directions at once, each as its request says; return what was sent and what was heard of each.
+    """Send on all these directions at once, as each request says; return what was sent and received of each.
 
-    seconds: how long it takes at most. Raises: Refused, Unreachable, TimedOut - a host could not do its part.
+    seconds: longest duration. Raises: Refused, Unreachable, TimedOut - a host could not do its part.
     """
     token = secrets.token_hex(8)
     named = {str(direction): direction for direction in wanted}
@@ -120,22 +120,22 @@ async def flow(
         )
     asked = {h: {"do": "send", "token": token, "flows": flows} for h, flows in begins.items()}
     sent = await hosts.traffic(asked, seconds + PATIENCE_S)
-    heard = await hosts.traffic({h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S)
-    return {d: (sent[d.sender.host]["sent"][name], heard[d.receiver.host]["heard"][name]) for name, d in named.items()}
+    received = await hosts.traffic({h: {"do": "heard", "token": token} for h in ends}, seconds + PATIENCE_S)
+    return {d: (sent[d.sender.host]["sent"][name], received[d.receiver.host]["heard"][name]) for name, d in named.items()}
 
 
 async def rates(hosts: Hosts, lab: Lab, links: Iterable[Link]) -> dict[Direction, float | None]:
-    """The rate (Mb/s) that a burst comes through with, for every direction of these links; None where nothing arrives."""
+    """The rate (Mb/s) of a received burst, for every direction of these links; None if nothing arrives."""
     found: dict[Direction, float | None] = {}
     for batch in batches(links):
         wanted = {d: {"bytes": BURST_BYTES} for link in batch for d in directions(link)}
         answers = await flow(hosts, lab, wanted, 1.0)
-        found |= {d: heard["mbps"] for d, (_, heard) in answers.items()}
+        found |= {d: received["mbps"] for d, (_, received) in answers.items()}
     return found
 
 
 async def qualify(hosts: Hosts, lab: Lab, links: Sequence[Link], accept: Acceptance) -> Quality:
-    """Load every link and compare. A link that is not good enough is loaded again, alone: its best counts, a fault stays a fault.
+    """Test every link and compare. A link that is not good enough is tested again, alone: its best result counts, a fault remains.
 
     Raises: Refused, Unreachable, TimedOut - a host could not do its part.
     """
@@ -178,8 +178,8 @@ async def load(hosts: Hosts, lab: Lab, groups: Iterable[Sequence[Link]]) -> dict
             if direction not in answers:
                 measured[direction] = LinkQuality(str(direction), None, 0.0, None)
                 continue
-            sent, heard = answers[direction]
-            out, into = int(sent["datagrams"]), int(heard["datagrams"])
+            sent, received = answers[direction]
+            out, into = int(sent["datagrams"]), int(received["datagrams"])
             loss = max(out - into, 0) / out if out else None
             measured[direction] = LinkQuality(str(direction), mbps, None, loss, round(LOAD * (mbps or 0.0), 1), out, into)
     return measured
@@ -192,7 +192,7 @@ def compared(
     count: int = 1,
     own: Mapping[Direction, float] | None = None,
 ) -> Quality:
-    """What was measured against what is wanted. own: rates (Mb/s) of directions that are not compared with the others'."""
+    """Measurements compared with the requirements. own: rates (Mb/s) of directions not compared with the others'."""
     own = own or {}
     least = MIN_SHARE if accept.min_link_share is None else accept.min_link_share
     most = MAX_LOSS if accept.max_link_loss is None else accept.max_link_loss
@@ -217,7 +217,7 @@ def compared(
 
 
 def culprits(measured: Collection[Direction], bad: Collection[Direction]) -> Iterator[HostName]:
-    """Hosts all of whose several links are bad, in one direction or the other, while others are good."""
+    """Hosts whose several links are all bad, in one direction or the other, while others are good."""
     for host in sorted({p.host for d in bad for p in (d.sender, d.receiver)}):
         out = [d for d in measured if d.sender.host == host]
         into = [d for d in measured if d.receiver.host == host]
@@ -227,10 +227,10 @@ def culprits(measured: Collection[Direction], bad: Collection[Direction]) -> Ite
 
 def _of(direction: Direction, hosts: Collection[HostName]) -> str:
     named = [h for h in (direction.sender.host, direction.receiver.host) if h in hosts]
-    return f"as all of {named[0]}'s: look at {named[0]}" if named else ""
+    return f"as all of {named[0]}'s: check {named[0]}" if named else ""
 
 
 def cost(links: Sequence[Link]) -> str:
-    """What qualifying these links takes, in words, before it is done."""
+    """What qualifying these links will take, in words."""
     count = len(batches(links))
     return f"{counted(len(links), 'link')} in {count} batches of at most {AT_ONCE}, about {count * (STEADY_S + 0.5):.1f} s"

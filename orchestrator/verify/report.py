@@ -1,4 +1,4 @@
-"""What verification and the power meters found: what `verify` and `power` return."""
+"""Results of verification and of the power meters: what `verify` and `power` return."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrator.results import JsonReport
 class CircuitLight:
     """Power along one circuit, from where it enters its first device to where it leaves its last one (dBm, dB).
 
-    expected_db counts passes, trunks and the attenuation that is set on purpose; difference_db: measured minus expected.
-    margin_db: above the loss-of-signal threshold. meter_db: what the meters promise, +-. lost: where the light goes missing.
+    expected_db counts passes, trunks and deliberate attenuation; difference_db: measured minus expected. margin_db: above the
+    loss-of-signal threshold. meter_db: the meters' specified accuracy, +-. lost: where the light is lost.
     """
 
     circuit: str
@@ -31,8 +31,8 @@ class CircuitLight:
 
 @dataclass(frozen=True, slots=True)
 class LossChange:
-    """How one circuit's loss changed over runs (dB), attenuation taken off. beyond: more than repeatability explains; certain:
-    more than the promise of the meters allows too. Wall times in seconds."""
+    """How one circuit's loss changed over runs (dB), without attenuation. beyond: more than repeatability explains; certain:
+    more than the meters' specified accuracy allows too. Wall times in seconds."""
 
     circuit: str
     path: str
@@ -62,9 +62,9 @@ class PowerReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class LinkQuality:
-    """What measured traffic showed of one direction of one link.
+    """Measured traffic of one direction of one link.
 
-    mbps: rate that a burst came through with (megabits per second), None if nothing arrived. share: of the reference rate.
+    mbps: rate of a received burst (megabits per second), None if nothing arrived. share: of the reference rate.
     loss: share of the datagrams of steady traffic that did not arrive, None if none could be sent; offered_mbps: at that rate.
     """
 
@@ -97,9 +97,9 @@ class CollectiveFigures:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One rung of the verification ladder; `evidence` are the lines that show why it failed and where.
+    """One rung of the verification ladder; `evidence` are the lines that show why and where it failed.
 
-    code: `OK`, or the rung's own (`E-LIGHT`). notes: worth knowing, and no failure. timeout_s: longest it was allowed to take.
+    code: `OK`, or the rung's own (`E-LIGHT`). notes: remarks that are not failures. timeout_s: the time limit.
     """
 
     name: str
@@ -116,9 +116,9 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(JsonReport):
-    """The ladder, bottom first; every rung is climbed whatever the lower ones said, because together they localise a fault.
+    """The ladder, bottom first; every rung is climbed regardless of the results below, because together they localise a fault.
 
-    silent: devices and hosts of the plan that do not answer, in their own words.
+    silent: devices and hosts of the plan that do not answer, with their errors.
     """
 
     lab: str

@@ -1,4 +1,4 @@
-"""One rung of the verification ladder: what it saw, how long it may take, and its code."""
+"""One rung of the verification ladder: its finding, its time limit, and its code."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ RUNGS: Mapping[str, float] = {
     "map": 60.0, "light": 60.0, "power": 1.0, "link": 10.0, "identity": 15.0, "forwarding": 60.0,
     "qualification": 120.0, "collective": 240.0,
 }  # fmt: skip
-"""The rungs, bottom first, and how long each may take (s): devices that are asked one port after the other need the most."""
+"""The rungs, bottom first, and their time limits (s): devices that are asked one port after the other need the most."""
 TRAFFIC = ("qualification", "collective")
-"""Rungs that load the links, and are climbed only when the plan or the operator asks for them."""
+"""Rungs that load the links; climbed only if the plan or the operator asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one rung saw."""
+    """The result of one rung."""
 
     ok: bool
     detail: str
@@ -41,7 +41,7 @@ def code(name: str) -> str:
 
 
 async def rung(name: str, check: Check, timeout_s: float | None = None) -> Rung:
-    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the words as evidence."""
+    """Time one rung; an error of a device or host, or no result in time, is a failed rung, with the message as evidence."""
     begin = time.monotonic()
     limit = RUNGS.get(name) if timeout_s is None else timeout_s
     try:

@@ -22,20 +22,20 @@ class DeviceStatus:
     missing: tuple[str, ...] = ()
     error: str = ""
     code: str = ""
-    """Of the error: E-MISSING where it was not asked because its password is not there."""
+    """Code of the error: E-MISSING if the device was not asked because its password is missing."""
     time_scale: float = 1.0
-    """How much faster than a real one it runs; 1: it is one, or as fast as one."""
+    """How much faster than a real device it runs; 1: real hardware, or as slow."""
     prewired: tuple[str, ...] = ()
-    """Of ours, what carries no light: wired for another plan, or left as the way back."""
+    """Owned settings that carry no light: prewired for another plan, or kept for a rollback."""
     holders: Mapping[str, str] = field(default_factory=dict)
-    """What holds ports and leads no light (reserved, in fault), in the device's words; neither ours nor foreign cross-connects."""
+    """What holds ports without carrying light (reserved, in fault), as the device reports; no cross-connects."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
     """One host as it answers now. `generation`: its active set of routes; `up`, `planned`: ports with carrier, and wanted.
 
-    up: None where the ports were not read. committer: whether it answers; without it routes and ports are not known.
+    up: None if the ports were not read. committer: whether the agent answers; without it routes and ports are not known.
     """
 
     name: str
@@ -50,9 +50,9 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A run that stopped on its way, by what devices and hosts say now: what it did, what it did not, what others did meanwhile.
+    """A run that stopped before its end, as devices and hosts report now: what it did, what it did not, what others did since.
 
-    resume, undo: the commands that continue it and take it back, none where nothing is to be taken back. begun: it may have
+    resume, undo: the commands that continue it and roll it back, empty if there is nothing to roll back. begun: it may have
     changed something.
     """
 
@@ -68,12 +68,12 @@ class Unfinished:
     begun: bool = True
 
     def lines(self) -> list[str]:
-        """In words, the commands last."""
-        ended = {"died": "died on its way", "interrupted": "was interrupted"}.get(self.status, "stopped half way")
+        """As lines of text, the commands last."""
+        ended = {"died": "died before its end", "interrupted": "was interrupted"}.get(self.status, "stopped before its end")
         lines = [f"run {self.run} ({self.what}) {ended}" + ("" if self.begun else " before it changed anything")]
         for what, found in (("done", self.done), ("not done", self.not_done), ("foreign", self.foreign)):
             lines += [f"  {what + ':':<10}{line}" for line in found]
-        undo = f"   take it back: {self.undo}" if self.undo else ""
+        undo = f"roll back:  {self.undo}" if self.undo else ""
         return [*lines, f"  continue: {self.resume}{undo}"]
 
 
@@ -96,15 +96,15 @@ class StatusReport(JsonReport):
     tagged: tuple[str, ...] = ()
     drift: tuple[str, ...] = ()
     dark: tuple[str, ...] = ()
-    """Planned links without light: at which ends, and where it went as the switches' meters tell. They are in `drift` too."""
+    """Planned links without light: at which ends, and where the meters show it lost. They are in `drift` too."""
     guard: str = ""
     """The guard that watches this plan, or what one left behind."""
     confirm: Awaiting | None = None
-    """The owner's change that waits to be confirmed."""
+    """The owner's change that is waiting for confirmation."""
     unfinished: tuple[Unfinished, ...] = ()
-    """Runs of the owner that stopped on their way and were neither continued nor taken back."""
+    """Runs of the owner that stopped before their end and were neither resumed nor rolled back."""
     segments: tuple[str, ...] = ()
-    """As a `PlanReport` has them, of what is up."""
+    """As in `PlanReport`, for the plan that is up."""
     loose: tuple[str, ...] = ()
     """Files and directories of the inventory that every user of this machine may write."""
 
@@ -117,7 +117,7 @@ class StatusReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One device as it answers now: who it says it is, its ports, what it can do, the light it sees.
+    """One device as it answers now: its identity, ports, abilities, and the light it measures.
 
     settle_s: of this lab; times `time_scale` it is that of a real device of its kind. lit: ports with light, of `metered` ones.
     """

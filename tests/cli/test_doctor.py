@@ -441,14 +441,18 @@ def test_a_hosts_clock_disk_and_provisioning_are_read_from_what_it_prints() -> N
     assert fine.state == "ok" and fine.detail == "answers, provisioned"
     fresh, clock, disk = doctorlab.read_host("gpu01", "1090.5", room.format(1024), 1000.0, "ab12")
     assert fresh.state == "ok" and "provisions it" in fresh.detail
-    assert clock.state == disk.state == "warn" and clock.detail == "90.5 s ahead of ours" and disk.detail == "1 MB free in /var/lib"
+    assert (
+        clock.state == disk.state == "warn"
+        and clock.detail == "90.5 s ahead of this machine"
+        and disk.detail == "1 MB free in /var/lib"
+    )
     assert doctorlab.read_host("gpu01", "Welcome!", "", 0.0, "")[0].state == "fail"
 
 
 def test_a_host_whose_committer_is_dead_is_told(tmp_path: Path) -> None:
     rest = 'none 9 9 900000 1% /var/lib\n"sha": "ab12"\n{"token": 5}\n{"ok":false,"error":"not running"}\n'
     (found,) = doctorlab.read_host("gpu01", "1000.2", rest, 1000.0, "ab12", 6)
-    assert found.state == "fail" and "committer does not run" in found.detail and "testbed up" in found.fix
+    assert found.state == "fail" and "agent does not run" in found.detail and "testbed up" in found.fix
 
 
 def test_hosts_that_know_a_newer_run_than_this_store_can_make_are_told_in_one(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from orchestrator.results import PhaseTime, UpReport
 
 async def up(command, *arguments, **options):
     progress = command.progress
-    progress.note("run 0006 died on its way")
+    progress.note("run 0006 died before its end")
     progress.done("plan", "24 links", 0.05)
     phases = (PhaseTime("plan", 0.05, "24 links"), PhaseTime("verify", 0.4, "pairs 132/132"))
-    return UpReport("0007", "ring", "emulated", phases=phases, notes=("run 0006 died on its way", "another note"))
+    return UpReport("0007", "ring", "emulated", phases=phases, notes=("run 0006 died before its end", "another note"))
 
 sys.modules["orchestrator.engine.verbs"] = SimpleNamespace(up=up)
 sys.argv = ["testbed", "up", "-t", "plan.json"]

@@ -287,10 +287,10 @@ def test_status_tells_of_a_run_that_died_with_both_ways_on(cli: Any) -> None:
     cli.answers["status"] = replace(cli.answers["status"], unfinished=(left,))
     said = cli("status")
     assert (
-        "run 2026-11-21-0007 (up ring-12) died on its way\n"
+        "run 2026-11-21-0007 (up ring-12) died before its end\n"
         "  done:     ocs1: 1/2 made, 2/2 removed\n"
         "  not done: ocs1: not made: 2->18\n"
-        "  continue: testbed resume 2026-11-21-0007   take it back: testbed rollback 2026-11-21-0007\n"
+        "  continue: testbed resume 2026-11-21-0007roll back:  testbed rollback 2026-11-21-0007\n"
     ) in said.out
 
 

@@ -1,6 +1,6 @@
 """Two owners, random plans, faults and crashes: a Hypothesis state machine over the bench; the devices and hosts are the judges.
 
-After every command: no port was driven for two circuits; circuits of the other owner, and of nobody this store knows, were not
+After every command: no port was driven for two circuits; circuits of the other owner, and of no owner this store knows, were not
 touched (their connected-since stamps); what the store says is owned explains every circuit there is; and what the next `status`
 says, for either owner, is so.
 """

@@ -188,7 +188,7 @@ def test_hands_that_move_a_circuit_are_seen_in_the_map_and_told_from_swapped_fib
     try:
         wait_until(lambda: ("3", "22") in up.glass()["ocs1"] and carriers(up)["gpu04:p1"])
         rungs = climb(up)
-        assert "ocs1: 3->20 is missing; 3->22 is there instead, of nobody this store knows" in said(rungs, "map")
+        assert "ocs1: 3->20 is missing; 3->22 is there instead, of no owner this store knows" in said(rungs, "map")
         assert "another cross-connect leads there" in said(rungs, "identity") and "swapped" not in said(rungs, "identity")
         status = up.testbed("status").envelope["data"]
         assert any("ocs1" in line for line in status["drift"])
@@ -201,7 +201,7 @@ def test_foreign_circuits_are_listed_and_fail_nothing(up: Lab) -> None:
     scpi(up, ":oxc:swit:conn:add (@15),(@31);*idn?\n")
     try:
         rungs = climb(up)
-        assert not failed(rungs) and rungs["map"]["notes"] == ["ocs1: 15->31 is foreign, of nobody this store knows"]
+        assert not failed(rungs) and rungs["map"]["notes"] == ["ocs1: 15->31 is foreign, of no owner this store knows"]
     finally:
         scpi(up, ":oxc:swit:conn:sub (@15),(@31);*idn?\n")
 

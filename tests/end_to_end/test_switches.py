@@ -45,7 +45,7 @@ def test_a_plan_moves_from_a_switch_to_light_and_back(tmp_path: Path) -> None:
         bad = lab.testbed("verify", "--rung", "link", "--rung", "identity")
         words = str(bad.envelope)
         assert bad.exit_code == 7 and "gpu03:p3 has no carrier: its cable to the packet switch oversubscribed" in words
-        assert "gpu03:p3: hears nobody; the packet switch oversubscribed is planned there" in words
+        assert "gpu03:p3: receives nothing; the packet switch oversubscribed is planned there" in words
         assert "gpu03:p3 is down: its cable to the packet switch oversubscribed" in str(lab.testbed("status").envelope)
         lab.ask("fibre", name="oversubscribed-gpu03", cut=False)
         ring = lab.plan("ring", [("gpu01", "gpu02"), ("gpu02", "gpu03")])

@@ -298,7 +298,7 @@ async def test_nobody_is_led_back_to_what_a_dead_rollback_found(bench: Bench) ->
         await bench.verb(engine.rollback, None, process=process)
     (left,) = (await bench.status()).unfinished
     assert left.what == "rollback one" and left.resume == f"testbed resume {left.run}" and left.undo == ""
-    assert "take it back" not in "\n".join(left.lines()) and "before it changed" not in left.lines()[0]
+    assert "roll back:" not in "\n".join(left.lines()) and "before it changed" not in left.lines()[0]
     await bench.verb(engine.resume, left.run)
     assert bench.held() == bench.wanted(ONE) and not (await bench.status()).unfinished
 

@@ -43,7 +43,7 @@ def ansible(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Ansib
         ("kill -KILL $$", "ansible-playbook was killed before it ended"),
         ("echo 'ERROR! no space left'; kill -KILL $$", "ansible-playbook was killed before it ended.*: ERROR! no space left"),
         ("echo 'ERROR! no such task'; exit 4", "ansible-playbook ended with exit code 4.*: ERROR! no such task"),
-        ("exit 0", "ansible-playbook ended with exit code 0; it had no word of gpu01, gpu02 and printed nothing"),
+        ("exit 0", "ansible-playbook ended with exit code 0; no result of gpu01, gpu02 and printed nothing"),
     ],
 )
 def test_what_died_is_named_with_what_it_had_said(tmp_path: Path, script: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

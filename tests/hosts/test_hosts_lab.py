@@ -135,7 +135,7 @@ async def test_light_commits_what_was_armed_and_every_pair_is_reached_over_the_p
         for address, answer in answers.items():
             assert (answer.ok, answer.hops) == (True, targets[source][address]), answer
     ends = await hosts.neighbours([HostPort("gpu02", 1), HostPort("gpu02", 2), HostPort("gpu01", 2), HostPort("gpu03", 2)])
-    assert ends[HostPort("gpu02", 1)].sends_to == ends[HostPort("gpu02", 1)].hears == HostPort("gpu01", 1)
+    assert ends[HostPort("gpu02", 1)].sends_to == ends[HostPort("gpu02", 1)].receives == HostPort("gpu01", 1)
     assert ends[HostPort("gpu02", 2)].sends_to == HostPort("gpu03", 2)
     assert (ends[HostPort("gpu01", 2)].carrier, ends[HostPort("gpu01", 2)].sends_to) == (False, None)
     await hosts.confirm(1)

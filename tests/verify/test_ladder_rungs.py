@@ -77,8 +77,8 @@ def test_two_swaps_at_once_are_both_named() -> None:
 
 def test_who_hears_nobody_is_named_and_a_stranger_s_light_is_told_from_darkness() -> None:
     heard = {**PLANNED, port(2): None}
-    assert explained(PLANNED, PLANNED, heard, LAB) == ("gpu02:p1: hears nobody; gpu01:p1 is planned",)
-    assert "nobody of this lab speaks there" in explained(PLANNED, PLANNED, heard, LAB, [port(2)])[0]
+    assert explained(PLANNED, PLANNED, heard, LAB) == ("gpu02:p1: receives nothing; gpu01:p1 is planned",)
+    assert "no port of this lab sends there" in explained(PLANNED, PLANNED, heard, LAB, [port(2)])[0]
 
 
 def test_another_cross_connect_is_no_swap() -> None:
@@ -116,7 +116,7 @@ async def test_the_map_names_what_is_missing_what_stands_there_and_whose_it_is()
     assert not found.ok and found.detail == "1/2 cross-connects, 1 foreign"
     assert found.evidence == (
         "ocs1: 1->102 is missing; 1->104 is there instead, belongs to alice (hers, run 7)",
-        "ocs2: 5->106 is ours and not in the plan",
+        "ocs2: 5->106 is owned and not in the plan",
     )
     assert found.notes == ("ocs1: 1->104 is foreign, belongs to alice (hers, run 7)",)
 
@@ -251,7 +251,7 @@ def test_a_slow_link_a_lossy_one_and_a_dead_one_are_named_and_the_rest_pass() ->
 def test_a_host_all_of_whose_links_are_slow_is_named_itself() -> None:
     links = pairs((port(1), port(2)), (port(3), port(4)), (port(1, 2), port(3, 2)), (port(2, 2), port(5, 2)))
     found = {d: replace(q, mbps=60.0) if d.sender.host == "gpu01" else q for d, q in measured(links).items()}
-    assert all(line.endswith("as all of gpu01's: look at gpu01") for line in compared(found, 250.0, Acceptance()).evidence)
+    assert all(line.endswith("as all of gpu01's: check gpu01") for line in compared(found, 250.0, Acceptance()).evidence)
 
 
 def job(rings: tuple[tuple[str, ...], ...]) -> Plan:
