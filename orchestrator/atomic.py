@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all: a full disk, an error or a kill leaves what was there before.
+"""Files that are written completely or not at all: a full disk, an error or a kill leaves the previous content.
 
-They are asked for by name, perhaps in a directory like /tmp: links of other users are not followed (nor do we trust the kernel's
-fs.protected_symlinks to be on), and the draft is a file that no other user can have made.
+Their paths come from users, perhaps in a directory like /tmp: links of other users are not followed (without relying on the
+kernel's fs.protected_symlinks), and the draft is a file that no other user can have created.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from orchestrator.trust import believed, user_name
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write what takes the name `path` when the block ends well; a pipe or a device is written itself.
+    """A place to write what becomes `path` when the block ends without error; a pipe or a device is written directly.
 
-    Raises: OSError - it cannot take the name, or a link of another user is on the way; the old file, if there was one, is as it
-    was.
+    Raises: OSError - it cannot get the name, or a link of another user is on the path; a previous file is unchanged.
     """
     own_way(path)
     if path.exists() and (not path.is_file() or path.is_relative_to("/dev") or path.is_relative_to("/proc")):
         yield path
         return
-    place = path.resolve()  # behind a link the file itself is replaced, and the link stays
+    place = path.resolve()  # a link stays, and the file it points to is replaced
     fresh = place.with_name(f".{place.name[:200]}.{secrets.token_hex(8)}.new")
     os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     try:
@@ -40,7 +39,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def own_way(path: Path) -> None:
-    """Raises: PermissionError - `path`, or a directory on the way to it, is a link that another user made."""
+    """Raises: PermissionError - `path`, or a directory on the path to it, is a link that another user made."""
     uids = believed()
     for step in (path.absolute(), *path.absolute().parents):
         if step.is_symlink() and (uid := step.lstat().st_uid) not in uids:
@@ -48,13 +47,13 @@ def own_way(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole, text in UTF-8. Raises: OSError - it cannot be written; what was there is as it was."""
+    """Write a complete file, text in UTF-8. Raises: OSError - it cannot be written; the previous content is unchanged."""
     with whole(path) as fresh:
         fresh.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def probe(path: Path) -> None:
-    """Find out early that a file cannot be written; nothing stays behind. Raises: OSError."""
+    """Find out early that a file cannot be written; leaves nothing behind. Raises: OSError."""
 
     class Enough(Exception):
         pass

@@ -33,19 +33,19 @@ _MAX_SECRET_BYTES = 1 << 20
 def with_secret(lab: Lab, config: DeviceConfig) -> DeviceConfig:
     """The device's config with its password read from where the inventory keeps it.
 
-    Raises: BadFile - what is there is wrong. Missing - the environment does not have what the inventory refers to.
+    Raises: BadFile - the entry or file is wrong. Missing - the environment lacks what the inventory refers to.
     """
     secret = lab.secrets.get(config.name)
     if secret is None:
         return config
     password = _read(config.name, secret)
-    if not password.isprintable():  # it would end a line, or a TL1 or CLI command, before its time
+    if not password.isprintable():  # it would end a line, or a TL1 or CLI command, too early
         raise BadFile([f"devices.yml: {config.name}: the password has a control character in it"])
     return replace(config, password=password)
 
 
 def with_known_hosts(lab: Lab, inventory: Path, options: Mapping[DeviceName, Collection[str]]) -> Lab:
-    """The lab with its own known_hosts, where its folder has one, for all who name no other; `options`: what each driver takes."""
+    """The lab with its own known_hosts, if its folder has one, for all that name no other; `options`: what each driver takes."""
     file = (inventory / KNOWN_HOSTS).resolve()
     if not file.is_file():
         return lab
@@ -63,7 +63,7 @@ def with_known_hosts(lab: Lab, inventory: Path, options: Mapping[DeviceName, Col
 
 
 def withheld(lab: Lab) -> frozenset[str]:
-    """The environment variables that hold passwords of devices: nothing we start needs them."""
+    """The environment variables that hold passwords of devices: no program started from here needs them."""
     return frozenset(secret.name for secret in lab.secrets.values() if secret.kind == "env")
 
 
@@ -81,15 +81,15 @@ def _read(device: DeviceName, secret: Secret) -> str:
 
 
 def private_text(path: Path, what: str) -> str:
-    """The text of a file that only its owner can read, and that is ours. Raises: BadFile - it is not, or cannot be read."""
+    """The text of a file that only its owner, this user, can read. Raises: BadFile - it is not, or cannot be read."""
     try:
         # O_NONBLOCK: opening a FIFO that has no writer would block
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            found = os.fstat(file.fileno())  # of what was opened: a name may point elsewhere a moment later
+            found = os.fstat(file.fileno())  # of the open file: a name may point elsewhere a moment later
             if found.st_mode & 0o077:
                 raise BadFile([f"{what}: {path} can be read by others"], hint=f"chmod 600 {path}")
             if found.st_uid not in (os.geteuid(), 0):
-                raise BadFile([f"{what}: {path} belongs to somebody else"], hint=f"chown {os.geteuid()} {path}")
+                raise BadFile([f"{what}: {path} belongs to another user"], hint=f"chown {os.geteuid()} {path}")
             return read_whole(file.fileno(), _MAX_SECRET_BYTES).decode("utf-8")
     except OSError as error:
         raise BadFile([f"{what}: {path}: {reason(error)}"]) from error
@@ -109,11 +109,11 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
         raise BadFile([f"{what}: {header[:60]!r} is no vault format known here (1.1 and 1.2, AES256)"])
     password = _vault_password(what, environment)
     try:
-        salt, told, hidden = (binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n"))
+        salt, digest, hidden = (binascii.unhexlify(part) for part in binascii.unhexlify("".join(lines)).split(b"\n"))
     except ValueError:
         raise BadFile([f"{what}: the vault text is damaged"], hint="ansible-vault encrypt_string makes it anew") from None
     keys = hashlib.pbkdf2_hmac("sha256", password, salt, _ROUNDS, 80)
-    if not hmac.compare_digest(hmac.digest(keys[32:64], hidden, "sha256"), told):
+    if not hmac.compare_digest(hmac.digest(keys[32:64], hidden, "sha256"), digest):
         raise BadFile(
             [f"{what}: the vault does not open"], hint=f"{VAULT_PASSWORD} names another password file than the one it was made with"
         )
@@ -123,7 +123,7 @@ def unvault(text: str, what: str, environment: Mapping[str, str] = os.environ) -
 
 
 def _vault_password(what: str, environment: Mapping[str, str]) -> bytes:
-    """As Ansible takes it: the file's text, or what it prints when it may be executed."""
+    """As Ansible reads it: the file's text, or its output if it is executable."""
     named = environment.get(VAULT_PASSWORD)
     if not named:
         raise Missing(f"{what} is in a vault, and {VAULT_PASSWORD} is not set", hint=f"export {VAULT_PASSWORD}=FILE")

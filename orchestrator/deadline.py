@@ -1,4 +1,4 @@
-"""How long a verb may take: a limit from outside, stretched where the devices themselves are known to need longer."""
+"""How long a verb may take: a limit set by the caller, extended for devices that are known to need longer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from optics.plain import seconds_text
 OUTER: ContextVar[asyncio.Timeout | None] = ContextVar("outer", default=None)
 """The limit of the caller that runs the verb; it is extended together with the verb's own."""
 SLACK = 2.0
-"""Devices get this many times what their data sheets promise: they wait for themselves, with limits of their own."""
+"""Devices get this many times what their data sheets promise: drivers wait with limits of their own."""
 
 
 class Limit:
-    """The deadline of a verb. firm: the operator named it, so it is kept, and work that cannot be done in it is not begun."""
+    """The deadline of a verb. firm: the operator gave it, so it is kept, and work that cannot finish within it is not begun."""
 
     def __init__(self, timer: asyncio.Timeout, verb: str, timeout_s: float, *, firm: bool) -> None:
         self._timer, self._verb, self.timeout_s, self._firm = timer, verb, timeout_s, firm
@@ -32,14 +32,14 @@ class Limit:
         return f"{self._verb}: not finished after {self.timeout_s:g} s"
 
     def grant(self, seconds: float) -> None:
-        """Give `seconds` (s) from now to what puts things right again, whatever limit there is."""
+        """Allow `seconds` (s) from now for recovery, whatever the limit."""
         end = asyncio.get_running_loop().time() + seconds
         for timer in (self._timer, OUTER.get()):
             if timer is not None and not timer.expired() and (when := timer.when()) is not None and when < end:
                 timer.reschedule(end)
 
     def need(self, seconds: float, what: str) -> None:
-        """Make room for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less left; nothing was begun."""
+        """Extend for work known to take `seconds` (s). Raises: TimedOut - a firm limit has less left; nothing was begun."""
         when = self._timer.when()
         if when is None:
             return
@@ -62,7 +62,7 @@ class Limit:
 
 @asynccontextmanager
 async def deadline(timeout_s: float, verb: str, *, firm: bool = True) -> AsyncIterator[Limit]:
-    """Bound the body. Raises: TimedOut - naming the verb; the body was cancelled and has ended."""
+    """Bound the body. Raises: TimedOut - names the verb; the body was cancelled and has ended."""
     limit: Limit | None = None
     try:
         async with asyncio.timeout(timeout_s) as timer:

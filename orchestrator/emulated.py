@@ -1,4 +1,4 @@
-"""The emulated lab as a separate process: start it, query it, stop it, by its command line and its control socket alone."""
+"""The emulated lab as a separate process: start it, query it, stop it, only by its command line and its control socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG_TAIL = 15
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A lab that is up. `seconds`: how long it took, 0 if it was up already."""
+    """A running lab. `seconds`: how long the start took, 0 if it was running already."""
 
     state_dir: Path
     pid: int
@@ -75,10 +75,10 @@ def state_dir(inventory: Path) -> Path:
 
 
 def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object) -> dict[str, Any]:
-    """Ask the running lab one question on its control socket.
+    """Send the running lab one request on its control socket.
 
-    Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user. TimedOut, Garbled - it does not
-    answer properly. Missing - it has no such thing, or what was asked of it cannot be. TestbedError - it failed at it.
+    Raises: Unreachable - it does not run. Untrusted - its directory belongs to another user. TimedOut, Garbled - no proper answer.
+    Missing - it has no such thing, or cannot do what was asked. TestbedError - the request failed.
     """
     folder = state_dir(inventory)
     deadline = time.monotonic() + timeout_s
@@ -87,13 +87,13 @@ def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object)
         try:
             _connect(link, folder)
             link.sendall(json.dumps({"op": op, **arguments}).encode() + b"\n")
-            heard = b""
-            while b"\n" not in heard:
+            received = b""
+            while b"\n" not in received:
                 link.settimeout(max(0.01, deadline - time.monotonic()))
                 piece = link.recv(65536)
                 if not piece:
                     break
-                heard += piece
+                received += piece
         except TimeoutError as error:
             raise TimedOut(
                 f"emulated lab: no answer to {op!r} within {timeout_s:.0f} s", hint=f"see {folder / 'lab.log'}"
@@ -101,10 +101,10 @@ def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object)
         except OSError as error:
             raise Unreachable(f"the emulated lab is not running ({folder / 'control.sock'})", hint="testbed lab start") from error
     try:
-        answer = json.loads(heard)
+        answer = json.loads(received)
         fine = answer["ok"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Garbled(f"emulated lab: asked {op!r}, answered {heard[:200]!r}") from error
+        raise Garbled(f"emulated lab: asked {op!r}, answered {received[:200]!r}") from error
     if not fine:
         kind = Missing if answer.get("bad_request") else TestbedError
         raise kind(f"emulated lab: {op}: {answer.get('error', 'refused')}")
@@ -112,7 +112,7 @@ def ask(inventory: Path, op: str, timeout_s: float = ASK_S, **arguments: object)
 
 
 def cables(status: Mapping[str, Any]) -> dict[str, str]:
-    """What kind of cable each name is, from a lab's answer to `status`: `fibre`, `trunk`, or `cable of the packet switch NAME`."""
+    """Each name's kind of cable, from a lab's answer to `status`: `fibre`, `trunk`, or `cable of the packet switch NAME`."""
     found = {cable["name"]: kind for kind in ("fibre", "trunk") for cable in status[f"{kind}s"]}
     switches = {name: f"cable of the packet switch {s['name']}" for s in status["segments"] for name in s["cables"]}
     return found | switches
@@ -125,7 +125,7 @@ def running() -> list[tuple[int, Path]]:
 
 
 def processes() -> Iterator[tuple[int, int, list[str]]]:
-    """Every process of this machine that may be seen: its number, its parent's, and the words of its command line."""
+    """Every visible process of this machine: its number, its parent's, and the words of its command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -137,7 +137,7 @@ def processes() -> Iterator[tuple[int, int, list[str]]]:
 
 
 def inventory_of(words: Sequence[str]) -> Path | None:
-    """The inventory of an emulated lab's process, by its command line; None: it is no such process."""
+    """The inventory of an emulated lab's process, by its command line; None: another program's process."""
     at = next((i for i, word in enumerate(words[:6]) if word == "-m"), None)
     if at is None or words[at + 1 : at + 2] != ["emulators"]:
         return None
@@ -159,7 +159,7 @@ def is_running(inventory: Path) -> bool:
 
 
 def why_not_started(inventory: Path) -> str:
-    """Why the last attempt to start the lab failed, in its own words; empty if it did not. Raises: BadFile."""
+    """Why the last attempt to start the lab failed, in its own message; empty if it did not. Raises: BadFile."""
     try:
         return (state_dir(inventory) / "lab.failed").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -173,10 +173,10 @@ def about(status: Mapping[str, Any]) -> str:
 
 
 def start(inventory: Path, timeout_s: float = START_S) -> Started:
-    """Start the lab and wait until it is ready; it puts itself into the background and outlives this process.
+    """Start the lab and wait until it is ready; it runs in the background and outlives this process.
 
     Raises: Missing - the inventory is not an emulated one, or this machine lacks something. BadFile - the inventory is wrong.
-    Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's own words.
+    Locked - a port is taken. TimedOut - not ready within `timeout_s` (s); it is stopped again. TestbedError - the lab's message.
     """
     inventory = inventory.resolve()
     if not inventory.exists() and (wrong := absent(inventory)) is not None:
@@ -221,9 +221,9 @@ def start(inventory: Path, timeout_s: float = START_S) -> Started:
 
 
 def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
-    """Stop the lab and wait until its process is gone; False if it did not run.
+    """Stop the lab and wait until its process has ended; False if it did not run.
 
-    Raises: TestbedError - it is still there after SIGKILL.
+    Raises: TestbedError - it still runs after SIGKILL.
     """
     folder = state_dir(inventory)
     pid = _pid_from_file(folder)
@@ -234,7 +234,7 @@ def stop(inventory: Path, timeout_s: float = STOP_S) -> bool:
         if not pid:
             return False
     except TestbedError:
-        pass  # it hangs, or refuses: the signal below does not ask
+        pass  # it hangs, or refuses: the signal below ends it
     if not lab.gone(timeout_s) and not lab.end(5.0, signal.SIGKILL):
         raise TestbedError(f"emulated lab: process {pid} does not end", hint=f"see {folder / 'lab.log'}")
     return True
@@ -258,7 +258,7 @@ def _pid(inventory: Path) -> int:
 
 
 def _pid_from_file(folder: Path) -> int:
-    """The lab's process by its pid file, 0 if that process is gone or is another one."""
+    """The lab's process by its pid file, 0 if that process has ended or is another one."""
     try:
         pid = int((folder / "lab.pid").read_text(encoding="ascii"))
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -272,7 +272,7 @@ def _tail(log: Path) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL:]
     except OSError:
         lines = []
-    return "\n".join(f"  {line}" for line in lines) or "  (it said nothing)"
+    return "\n".join(f"  {line}" for line in lines) or "  (no output)"
 
 
 def _find(content: object, key: str) -> str:
@@ -287,8 +287,8 @@ def _find(content: object, key: str) -> str:
 def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
     """The inventory directory of the lab of `driver`; the same one as last time if it had as many hosts. 0 hosts: the device alone.
 
-    A lab that runs with another number of hosts is stopped first. Raises: Missing - the driver has no emulator, or its device
-    cannot serve so many hosts, in the generator's words.
+    A running lab with another number of hosts is stopped first. Raises: Missing - the driver has no emulator, or its device
+    cannot serve so many hosts; with the generator's message.
     """
     folder = state_dir / "labs" / driver
     asked = {"driver": driver, "hosts": hosts}
@@ -311,7 +311,7 @@ def family_lab(state_dir: Path, driver: str, hosts: int | None) -> Path:
 
 
 def made(state_dir: Path, driver: str) -> Path:
-    """The inventory directory of the lab of `driver` as it was made. Raises: Missing - it never was."""
+    """The existing inventory directory of the lab of `driver`. Raises: Missing - it was never generated."""
     folder = state_dir / "labs" / driver
     if not is_emulated(folder):
         raise Missing(f"there is no lab of {driver}", hint=f"testbed lab start --driver {driver}")

@@ -17,16 +17,16 @@ import optical_testbed
 from orchestrator.settings import Settings
 
 LOWLY = 10
-"""Niceness of what must not disturb: a tenth of the share of an ordinary process (sched(7)), and never nothing, as 19 would be."""
+"""Niceness of background work: a tenth of the share of an ordinary process (sched(7)), and never starved, as 19 would be."""
 
 
 def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool = False) -> subprocess.Popen[bytes]:
-    """Start `testbed WORDS` on the same lab and store, in a session of its own; what it says on stderr goes to the file `said`.
+    """Start `testbed WORDS` on the same lab and store, in a session of its own; its stderr goes to the file `said`.
 
     lowly: at a low priority from its first instruction on. The caller waits for it, or leaves it running: `Daemon.detach`.
     """
     said.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # -P: -m would look for modules in the current directory first, which may be anybody's.
+    # -P: -m would search modules in the current directory first, which may belong to another user.
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--no-color"]
     command += ["--inventory", str(settings.inventory), "--as", settings.owner or settings.user]
     if lowly and (nice := shutil.which("nice")) is not None:
@@ -45,7 +45,7 @@ def spawn(settings: Settings, words: Sequence[str], said: Path, *, lowly: bool =
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A process that outlives the command that started it: its id, and the mark that tells this life of the id from the next.
+    """A process that outlives the command that started it: its id, and a mark that distinguishes it from later users of the id.
 
     mark: of `process_mark`; empty where there was no such process.
     """
@@ -86,17 +86,17 @@ class Daemon:
 
 
 def process_mark(pid: int) -> str:
-    """Tell one life of a process id from the next: this boot and the process's start, empty if there is no such process."""
+    """Identify a process beyond its id: this boot and the process's start time, empty if there is no such process."""
     boot, stat = boot_id(), _stat(pid)
     if not boot or not stat:
         return ""
     fields = stat[stat.rfind(")") + 2 :].split()
-    # proc(5): field 22 is the start time; field 3, the state, is the first after the name. A zombie does nothing any more.
+    # proc(5): field 22 is the start time; field 3, the state, is the first after the name. A zombie counts as ended.
     return "" if fields[0] == "Z" else f"{boot}/{fields[19]}"
 
 
 def process_alive(pid: int, mark: str) -> bool:
-    """Whether the process that had `mark` still lives; one that only its owner may see (proc mounted with hidepid) is taken to."""
+    """Whether the process with `mark` is alive; one that only its owner may see (proc mounted with hidepid) is assumed to be."""
     now = process_mark(pid)
     if now:
         return now == mark

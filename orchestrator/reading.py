@@ -22,13 +22,13 @@ MAX_GRAPH_BYTES = 256 << 20
 """The largest task graph (bytes); FlexFlow writes tens of megabytes for its largest models."""
 
 ALLOWED_S: ContextVar[float | None] = ContextVar("allowed_s", default=None)
-"""How long (s) reading may take: what the operator allows the whole command."""
+"""How long (s) reading may take: the operator's limit for the whole command."""
 
 _KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
 
 def bytes_of(path: Path, most: int = MAX_BYTES) -> bytes:
-    """What a regular file of at most `most` bytes holds. Raises: OSError - in words that need no number with them."""
+    """The content of a regular file of at most `most` bytes. Raises: OSError - with a complete message of its own."""
     # O_NONBLOCK: opening a FIFO that has no writer would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
@@ -61,11 +61,11 @@ def text_of(path: Path, most: int = MAX_BYTES) -> str:
 def attentive(what: str) -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and the command's --timeout end the body, which awaits nothing.
 
-    An event loop would learn of them only after the body. What the process was told to ignore stays ignored.
+    An event loop would notice them only after the body. Signals that the process ignores stay ignored.
     Raises: KeyboardInterrupt. TimedOut.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are for the main thread alone
+        yield  # only the main thread can handle signals
         return
     allowed_s = ALLOWED_S.get()
 

@@ -72,7 +72,7 @@ class PartTime:
 
 @dataclass(frozen=True, slots=True)
 class DeviceDiff:
-    """What changes on one device, settings as `ingress->egress` labels. `foreign` are not ours and stay.
+    """What changes on one device, settings as `ingress->egress` labels. `foreign` belong to others and stay.
 
     Times are those of this lab; times `time_scale` they are those of a real device of its kind (1: it is one).
     """
@@ -87,7 +87,7 @@ class DeviceDiff:
     dark_port_s_expected: float | None = None
     """Of a device that moves one fibre at a time: seconds that lit ports are dark, summed over ports; None for others."""
     ahead_s_expected: float | None = None
-    """How long such a device works before anything goes dark, where no host sees it."""
+    """How long such a device works before anything goes dark, unseen by hosts."""
 
 
 class _Counts(JsonReport):
@@ -117,10 +117,10 @@ class _Counts(JsonReport):
 class JobStatus(JsonReport):
     """One job. `state`: none, starting, running, paused, stopped, finished, failed. `exit_codes`: by rank, once it has ended.
 
-    iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), beside what
+    iteration_ms: median of the latest iterations. busbw_mbps: nccl-tests' bus bandwidth, megabytes per second (1e6), next to what
     the plan's links should give. The expected ones are the plan's. time_scale: of times here to those of the designed workload.
-    busy: share of their time that the processors of rank 0's host were at work. resumed_from: the iteration whose checkpoint it
-    went on from; 0: it started anew.
+    busy: fraction of the time that the processors of rank 0's host were busy. resumed_from: the iteration whose checkpoint it
+    resumed from; 0: it started from scratch.
     """
 
     name: str
@@ -150,11 +150,11 @@ class JobStatus(JsonReport):
 
 
 SLOW, BUSY = 0.10, 0.75
-"""An iteration so much longer than predicted, with processors so busy on average, waited for them and not for links alone."""
+"""An iteration this much longer than predicted, with processors this busy on average, was not limited by links alone."""
 
 
 def held_up(off: float | None, busy: float | None) -> str:
-    """What else than the links made iterations longer than predicted, by the share `off`; empty: nothing that is seen."""
+    """What other than the links made iterations longer than predicted, by the share `off`; empty: nothing measured."""
     if off is None or off <= SLOW or busy is None or busy < BUSY:
         return ""
     return f"the hosts' processors were busy {busy:.0%} of the time: they, and not the links, may have set the pace"
@@ -180,9 +180,9 @@ class CircuitRow:
 
 @dataclass(frozen=True, slots=True)
 class RelabelReport(JsonReport):
-    """Which hosts take which hosts' places (`labels`: host of the plan file -> host on the lab), and what that saves.
+    """Which hosts take the places of which (`labels`: host of the plan file -> host on the lab), and what that saves.
 
-    moves: settings made and removed; moves_as_written: without relabelling, None where that is not possible at all.
+    moves: settings made and removed; moves_as_written: without relabelling, None if that is impossible.
     """
 
     labels: Mapping[str, str]
@@ -224,7 +224,7 @@ class PlanReport(_Counts):
     segments: tuple[str, ...] = ()
     """Packet switches that carry links of the plan, each as it prints."""
     job_change: str = ""
-    """What becomes of the job that runs, in words; empty if none does."""
+    """The consequence for the running job, in words; empty if none runs."""
 
     derived = ("kept", "removed", "made", "foreign", "nothing_to_do")
 
@@ -235,7 +235,7 @@ class PlanReport(_Counts):
 
 @dataclass(frozen=True, slots=True)
 class CircuitPower:
-    """Power (dBm) where a circuit leaves its last device, how far off the target (dB), and the attenuation set on its way (dB)."""
+    """Power (dBm) where a circuit leaves its last device, deviation from the target (dB), and attenuation set on its path (dB)."""
 
     circuit: str
     out_dbm: float | None
@@ -262,7 +262,7 @@ class EqualiseReport:
 
 @dataclass(frozen=True, slots=True)
 class PrewireReport(_Counts):
-    """What `prewire` did. diff: what slow devices made and took out in the dark; waiting: what they can only do with the change.
+    """What `prewire` did. diff: what slow devices made and removed in the dark; waiting: what they can do only with the change.
 
     flips: settings that `up` then still changes on other devices.
     """
@@ -291,8 +291,8 @@ class PrewireReport(_Counts):
 
 @dataclass(frozen=True, slots=True)
 class Awaiting:
-    """A change that waits to be confirmed. back: the plan it goes back to, empty for none; due: wall s, for people; left_s: below
-    zero once it is overdue. watched: a process of this machine takes it back then; if none does, the next command will.
+    """A change that waits to be confirmed. back: the plan to restore otherwise, empty for none; due: wall s, for people; left_s:
+    below zero once it is overdue. watched: a process of this machine rolls it back then; if none does, the next command will.
     """
 
     run: str
@@ -304,13 +304,13 @@ class Awaiting:
 
     @property
     def to(self) -> str:
-        """Where to it goes back, in words."""
+        """The state to restore, in words."""
         return self.back or "no plan"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmReport(JsonReport):
-    """What `confirm` made stand: run `of`. hosts: those that keep its routes; already: it had been confirmed before."""
+    """What `confirm` made permanent: run `of`. hosts: those that keep its routes; already: it had been confirmed before."""
 
     run: str
     of: str
@@ -323,7 +323,7 @@ class ConfirmReport(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class WatchReport(JsonReport):
-    """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed, superseded. tries: to take it back."""
+    """How waiting for run `of` to be confirmed ended: confirmed, reverted, hands-needed, superseded. tries: of the rollback."""
 
     of: str
     state: str
@@ -356,18 +356,18 @@ class UpReport(_Counts):
     journal: str = ""
     notes: tuple[str, ...] = ()
     undo: str = ""
-    """The command that takes this change back."""
+    """The command that rolls this change back."""
     dark_time_scale: float = 1.0
     equalise: EqualiseReport | None = None
     relabel: RelabelReport | None = None
     confirm: Awaiting | None = None
-    """Set while the change stands only for a time, unless `confirm` makes it stand."""
+    """Set while the change is only temporary, until `confirm` makes it permanent."""
     verb: str = "up"
-    """`up`, or the verb that brought back what was: `rollback`, `restore`."""
+    """`up`, or the verb that restored a state: `rollback`, `restore`."""
     of: str = ""
-    """The run that was taken back or restored."""
+    """The run that was rolled back or restored."""
     segments: tuple[str, ...] = ()
-    """As a `PlanReport` has them."""
+    """As in `PlanReport`."""
 
     derived = ("kept", "removed", "made", "foreign", "total_s")
 
@@ -378,7 +378,7 @@ class UpReport(_Counts):
 
 @dataclass(frozen=True, slots=True)
 class DownReport(_Counts):
-    """What `down` took away; `left`: things it should have restored and could not, one line each."""
+    """What `down` removed; `left`: things it should have restored and could not, one line each."""
 
     run: str
     lab: str
@@ -395,13 +395,13 @@ class DownReport(_Counts):
     verb: str = "down"
     """`down`, or `rollback` to a lab without a plan."""
     of: str = ""
-    """The run that was taken back."""
+    """The run that was rolled back."""
 
     derived = ("kept", "removed", "made", "foreign")
 
 
 def path_text(path: Path | str) -> str:
-    """A path as the operator would type it: relative to here if below here, `~` for the home directory."""
+    """A path as the operator would type it: relative to the working directory if below it, `~` for the home directory."""
     full = Path(path).expanduser().absolute()
     if full.is_relative_to(Path.cwd()):
         return str(full.relative_to(Path.cwd()))

@@ -1,4 +1,4 @@
-"""One lab, opened: the inventory read, a driver per device, warm SSH to the hosts. Devices and hosts are asked at the same time."""
+"""One lab, opened: the inventory read, a driver per device, open SSH channels to the hosts. All are asked at the same time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_lab(inventory: Path) -> Lab:
 
 
 def _traits(lab: Lab) -> Mapping[DeviceName, Traits]:
-    """What the drivers say of their devices; `open_session` complains of drivers that are not there, all at once."""
+    """The drivers' traits of their devices; `open_session` reports unknown drivers, all at once."""
     found = {}
     for name, config in lab.devices.items():
         try:
@@ -55,7 +55,7 @@ def _traits(lab: Lab) -> Mapping[DeviceName, Traits]:
 
 
 def _options(lab: Lab) -> Mapping[DeviceName, Collection[str]]:
-    """The options each device's driver takes; none for a driver that is not there."""
+    """The options each device's driver takes; none for an unknown driver."""
     found: dict[DeviceName, Collection[str]] = {}
     for name, config in lab.devices.items():
         try:
@@ -79,7 +79,7 @@ def load_plan(path: Path, lab: Lab) -> tuple[Plan, str]:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What devices and hosts answered. One that did not answer has its error instead of its state."""
+    """What devices and hosts answered. For one that did not answer there is its error instead of its state."""
 
     settings: Mapping[DeviceName, frozenset[Setting]]
     hellos: Mapping[HostName, Hello]
@@ -104,7 +104,7 @@ class Observation:
         raise Unreachable(words, hint=hint)
 
     def needing(self, names: Collection[str]) -> list[str]:
-        """Who does not answer and is not needed, in words. Raises: as `complete`, of those in `names`."""
+        """Devices and hosts that do not answer and are not needed, in words. Raises: as `complete`, of those in `names`."""
         replace(self, errors={n: e for n, e in self.errors.items() if n in names}).complete()
         return [f"{n} does not answer and is not needed: {str(e).splitlines()[0]}" for n, e in self.errors.items()]
 
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def traits(self) -> Mapping[DeviceName, Traits]:
-        """What the drivers say of their devices, an inventory's own numbers in place of theirs."""
+        """The devices' traits by their drivers, overridden by the inventory's own numbers."""
         return {name: device.traits for name, device in self.devices.items()}
 
     def patience_s(self, names: Iterable[DeviceName]) -> float:
@@ -140,7 +140,7 @@ class Session:
         return max(found, default=0.0)
 
     async def observe(self, *, hosts: bool = True) -> Observation:
-        """Read every device whole and, unless told otherwise, greet every host; all at once."""
+        """Read every device completely and, unless `hosts` is false, greet every host; all at once."""
         settings: dict[DeviceName, frozenset[Setting]] = {}
         errors: dict[str, TestbedError] = {}
 
@@ -170,7 +170,7 @@ async def _nobody() -> Mapping[HostName, Hello | TestbedError]:
 
 
 def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
-    """The driver of a device; where its password is not there, one that answers every question with that. Raises: BadFile."""
+    """The driver of a device; without its password, a stand-in that raises that error for every request. Raises: BadFile."""
     try:
         return open_device(with_secret(lab, lab.devices[name]))
     except Missing as error:
@@ -179,9 +179,9 @@ def opened(lab: Lab, name: DeviceName) -> CircuitSwitch:
 
 @asynccontextmanager
 async def open_session(lab: Lab, inventory: Path, run_dir: Path) -> AsyncIterator[Session]:
-    """Open the lab; nothing is sent until the first question. `run_dir`: where Ansible's own output goes.
+    """Open the lab; nothing is sent until the first request. `run_dir`: where Ansible's own output goes.
 
-    A device whose password is not there answers every question with that error. Raises: BadFile - all problems of devices.yml.
+    A device without its password raises that error for every request. Raises: BadFile - all problems of devices.yml.
     """
     devices: dict[DeviceName, CircuitSwitch] = {}
     problems: list[str] = []
@@ -240,7 +240,7 @@ def _text(path: Path) -> str | OSError:
 
 @dataclass
 class Unopened:
-    """A device that could not be opened: each of its methods raises why."""
+    """A device that could not be opened: each of its methods raises the reason."""
 
     name: DeviceName
     traits: Traits

@@ -1,4 +1,4 @@
-"""Where everything lives and what the operator chose: flag, TESTBED_* variable, testbed.toml, user's file, machine's, default."""
+"""Where everything is kept and what the operator chose: flag, TESTBED_* variable, testbed.toml, user's file, machine's, default."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PROJECT_FILE = "testbed.toml"
 _KEYS = {
     "inventory": "directory with hosts.yml, devices.yml and fibres.yml",
     "timeout": "longest time a command may take (90s, 2m, 500ms, or seconds)",
-    "wait": "longest time to wait for others who hold what a command needs (10m); not at all unless said",
+    "wait": "longest time to wait for others who hold what a command needs (10m); by default not at all",
     "data_dir": "directory of the run store",
     "store": "directory of a run store that several users of this machine share",
     "state_dir": "directory of journals and logs",
-    "lock_dir": "directory of the notes which store keeps which lab, shared by a group of this machine's users",
-    "trust": "users whose settings files and inventories are believed like one's own (ann, bob); not in testbed.toml",
-    "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself unless said otherwise",
+    "lock_dir": "directory of the records of which store keeps which lab, shared by a group of this machine's users",
+    "trust": "users whose settings files and inventories are trusted like one's own (ann, bob); not in testbed.toml",
+    "owner": "whose part of the lab to work on (letters, digits, - _ .); yourself by default",
     "safe_plan": "plan that the button of `testbed ui` brings up",
-    "telemetry.sample_hz": "how often a second hosts look at their ports while the lab is changed, 10 to 1000; 0: not at all",
+    "telemetry.sample_hz": "how many times a second hosts sample their ports while the lab is changed, 10 to 1000; 0: not at all",
     "telemetry.influx.url": "where copies of the journals go: none, auto (a private influxd) or the URL of an InfluxDB",
     "telemetry.influx.db": "database there (or db/retention policy); in InfluxDB 2 and 3 the bucket",
     "telemetry.influx.org": "organisation in InfluxDB 2",
     "telemetry.influx.api": "auto, v1 or v2",
     "telemetry.influx.gzip": "yes or no",
-    "telemetry.influx.retention": "how long InfluxDB keeps points (30d), where the database is made by us",
+    "telemetry.influx.retention": "how long InfluxDB keeps points (30d), if testbed creates the database",
 }
 _PLACES = ("inventory", "data_dir", "store", "state_dir", "lock_dir", "safe_plan")
 _PREFIX = "telemetry."
@@ -90,7 +90,7 @@ class Settings:
         return self.state_dir / "runs"
 
     def lock_path(self, lab: str) -> Path:
-        """The file that says which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
+        """The file that records which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
         return self.lock_dir / f"{lab}.lock"
 
 
@@ -126,7 +126,7 @@ def load(
     """Collect the settings.
 
     Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Untrusted - a settings file,
-    the inventory or a directory of ours belongs to somebody who is not trusted.
+    the inventory or one of this program's directories belongs to a user who is not trusted.
     """
     from platformdirs import PlatformDirs
 
@@ -287,7 +287,7 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """The keys of nested tables with dots between; a table where a value belongs stays one, to be refused by name."""
+    """The keys of nested tables with dots between; a table in place of a value stays one, to be refused by name."""
     found: list[tuple[str, object]] = []
     for key, value in table.items():
         name = prefix + key
@@ -304,7 +304,7 @@ def _inventory(chosen: str | None, cwd: Path) -> Path:
 
 
 def _lock_dir(state: Path) -> Path:
-    """The machine's own, where root runs this or shared it with a group; whoever is outside that group is told so there."""
+    """The machine-wide lock directory, if root runs this or shared it with a group; users outside that group get an error there."""
     if os.geteuid() == 0:
         return SHARED if os.access(SHARED.parent, os.W_OK) else state / "locks"
     with suppress(OSError):
@@ -314,7 +314,7 @@ def _lock_dir(state: Path) -> Path:
 
 
 def _user() -> str:
-    """Who runs this, by the kernel's word: what the environment says (USER) may be somebody else's after `su` or `sudo`."""
+    """The user who runs this, from the kernel: the environment's USER may be another user's after `su` or `sudo`."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

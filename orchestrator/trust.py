@@ -1,7 +1,7 @@
-"""Whose files are believed: one's own, root's, those of this program's owner, and of users whom the operator trusts by name.
+"""Whose files are trusted: the user's own, root's, those of this program's owner, and of users whom the operator names.
 
 What a command reads from a directory decides where passwords go and what runs on hosts, so a file that another user of this machine
-has put there is refused, as git does (safe.directory).
+put there is refused, as git does (safe.directory).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from optics.errors import Untrusted
 from orchestrator.reading import read_whole
 
 SHARED = Path("/run/testbed-locks")
-"""Where all users of a machine who may change its labs lock; in a directory where only root makes anything."""
+"""Where all users of a machine who may change its labs lock; in a directory where only root creates files."""
 
 TOLD_BY = ("hosts.yml", "devices.yml", "fibres.yml", "emulator.yml", "known_hosts", "group_vars", "host_vars")
-"""What an inventory's directory is read for; Ansible takes the last two from the directory of hosts.yml."""
+"""The files read from an inventory's directory; Ansible takes the last two from the directory of hosts.yml."""
 MOST_FILES = 5000
 MOST_BYTES = 1 << 20
 
 
 def believed(names: Iterable[str] = ()) -> frozenset[int]:
-    """The user ids whose files are believed; `names`: of users, or numbers. Raises: ValueError - there is no such user.
+    """The user ids whose files are trusted; `names`: of users, or numbers. Raises: ValueError - there is no such user.
 
-    Who owns this program decides what it does anyway, and so does who became root by sudo to run it.
+    The program's owner decides what it does anyway, and so does the user who became root by sudo to run it.
     """
     found = {0, os.geteuid(), Path(__file__).stat().st_uid}
     if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal():
@@ -56,7 +56,7 @@ def group_name(gid: int) -> str:
 
 
 def require_own(path: Path, uids: Collection[int]) -> None:
-    """Raises: Untrusted - `path`, or the link it is, belongs to another user. OSError - it is not there."""
+    """Raises: Untrusted - `path`, or the link it is, belongs to another user. OSError - it does not exist."""
     for found in (path.lstat(), path.stat()):
         if found.st_uid not in uids:
             raise _belongs(path, found.st_uid)
@@ -74,16 +74,16 @@ def read_own(path: Path, uids: Collection[int]) -> str:
     Raises: Untrusted - another user owns it or its directory, or may write there. OSError, UnicodeDecodeError.
     """
     require_own(path, uids)
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a blocking open would wait on a FIFO
     with os.fdopen(fd):
-        found = os.fstat(fd)  # of what was opened: a name may point elsewhere a moment later
+        found = os.fstat(fd)  # of the open file: a name may point elsewhere a moment later
         text = read_whole(fd, MOST_BYTES).decode()
         if found.st_uid not in uids:
             raise _belongs(path, found.st_uid)
         require_own(path.parent, uids)
         for loose in (path, path.parent):
             if _world_writable(loose):
-                raise Untrusted(f"{loose}: everybody may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
+                raise Untrusted(f"{loose}: every user may write it, and so decide what testbed does", hint=f"chmod o-w {loose}")
         return text
 
 
@@ -103,7 +103,7 @@ def loose(folder: Path) -> list[Path]:
 
 
 def _inventory(folder: Path) -> Iterator[Path]:
-    """The directory and all in it that is read, links included. Raises: Untrusted - more than anybody keeps there."""
+    """The directory and all in it that is read, links included. Raises: Untrusted - too many files to check."""
     yield folder
     count = 0
     for top in (folder / name for name in TOLD_BY):
@@ -113,7 +113,7 @@ def _inventory(folder: Path) -> Iterator[Path]:
             yield from (Path(where, name) for name in (*folders, *files) if Path(where, name).exists())
             count += len(folders) + len(files)
             if count > MOST_FILES:
-                raise Untrusted(f"{top}: more than {MOST_FILES} files, too many to look whose they are", hint=f"tidy up {top}")
+                raise Untrusted(f"{top}: more than {MOST_FILES} files, too many to check their owners", hint=f"tidy up {top}")
 
 
 def _world_writable(path: Path) -> bool:
@@ -124,7 +124,7 @@ def _world_writable(path: Path) -> bool:
 def _belongs(path: Path, uid: int) -> Untrusted:
     who = user_name(uid)
     return Untrusted(
-        f"{path}: belongs to {who}, and what stands there would decide what testbed does",
+        f"{path}: belongs to {who}, and its content would decide what testbed does",
         hint=f"if you trust {who}: export TESTBED_TRUST={who if ' ' not in who else uid}, or `trust` in your config.toml "
         "(docs/how-to/keep-it-safe.md); otherwise work in a directory of your own",
     )

@@ -48,10 +48,10 @@ def _named(word: str, lab: Lab, ports: set[HostPort], trunks: set[str]) -> bool:
     device, _, label = word.partition(":")
     at = Port(device, label)
     there = {p for p, f in lab.fibres.items() if word in (f.name, f.device) or at in (f.enters, f.leaves)}
-    ways = {t.name for t in lab.trunks if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)}
+    named_trunks = {t.name for t in lab.trunks if word in (t.name, t.start.device, t.end.device) or at in (t.start, t.end)}
     ports |= there
-    trunks |= ways
-    return bool(there or ways)
+    trunks |= named_trunks
+    return bool(there or named_trunks)
 
 
 def _unknown(word: str, lab: Lab) -> str:
@@ -135,7 +135,7 @@ def _in_the_way(link: WantedLink, wanted: Sequence[WantedLink], lab: Lab, taken:
 def _nearest(
     wanted: Sequence[WantedLink], hit: Sequence[int], lab: Lab, live: Collection[Link], taken: Collection[HostPort]
 ) -> str:
-    """The least further change that would do: another link that moves too, or one that goes."""
+    """The smallest further change that would suffice: another link that moves too, or one that is removed."""
     hosts = {host for index in hit for host in wanted[index].hosts}
     near = [index for index, link in enumerate(wanted) if index not in hit and hosts & set(link.hosts)]
     for index in near:
@@ -145,7 +145,7 @@ def _nearest(
         if _fits([link for at, link in enumerate(_freed(wanted, hit, None)) if at != index], lab, live, taken):
             return f"it would fit without {wanted[index]}: take that link out of the plan"
     lost = ", ".join(str(wanted[index]) for index in hit)
-    return f"take {lost} out of the plan; testbed guard leads its traffic round meanwhile"
+    return f"take {lost} out of the plan; testbed guard reroutes its traffic meanwhile"
 
 
 def _fits(wanted: Iterable[WantedLink], lab: Lab, live: Collection[Link], taken: Collection[HostPort]) -> bool:

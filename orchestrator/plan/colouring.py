@@ -3,7 +3,7 @@
 `Search` is exact: depth first, always at the link with the fewest devices left. `repair` is fast on large, tight plans, where the
 search thrashes: it colours what it can, swaps colours along alternating trails (Kempe chains) and recolours what is left.
 
-The same as an integer program (scipy's `milp`, HiGHS) was measured and not taken: on random plans of 64 to 128 hosts most were
+The same as an integer program (scipy's `milp`, HiGHS) was measured and rejected: on random plans of 64 to 128 hosts most were
 solved in 0.02 to 0.07 s, but one took 10 s, and keeping live links as the objective 5 to 19 s; the code here took 0.05 to 2 s.
 Importing scipy.optimize alone takes 0.6 s, more than a plan of 12 hosts (0.01 s).
 """
@@ -36,7 +36,7 @@ class Need:
 class Room:
     """Free transmitters and receivers of each host at each device. A duplex link needs both of one port.
 
-    plane: for each device the first of those that count as one with it; without it each device counts by itself.
+    plane: for each device the first of those that count as one with it; without it each device counts separately.
     """
 
     def __init__(self, lab: Lab, avoid: Collection[HostPort] = (), plane: Mapping[DeviceName, DeviceName] | None = None) -> None:
@@ -167,7 +167,7 @@ class Search:
         return values
 
     def _take(self, place: int, device: DeviceName) -> bool:
-        """Colour the link; False if that leaves another without a device (the colour is then still to be undone)."""
+        """Colour the link; False if that leaves another without a device (the caller must then undo it)."""
         self.chosen[place] = device
         self.uses[device] += 1
         for host, role in self.needs[place].roles:
@@ -236,7 +236,7 @@ class _Repair:
         return ((first, second) for first in devices for second in devices if first != second)
 
     def chain(self, place: int, first: DeviceName, second: DeviceName) -> bool:
-        """Colour the link `first`; swap `first` and `second` along the links this crowds out. False: all is as it was."""
+        """Colour the link `first`; swap `first` and `second` along the links that conflict. False: nothing changed."""
         before: list[tuple[int, DeviceName | None]] = [(place, None)]
         self.set(place, first)
         swapped = {place}

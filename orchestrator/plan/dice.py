@@ -1,4 +1,4 @@
-"""Numbers that look random and are the same in every run. Pure."""
+"""Pseudo-random numbers that are the same in every run. Pure."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def facts(host: HostName, lab: Lab) -> Mapping[str, object]:
 
 def difference(one: HostName, other: HostName, lab: Lab) -> str:
     """Why two hosts cannot take each other's place, empty if they can: `GPUs 8, gpu07 has 4`."""
-    mine, theirs = facts(one, lab), facts(other, lab)
-    return "; ".join(f"{what} {mine[what]}, {other} has {theirs[what]}" for what in mine if mine[what] != theirs[what])
+    first, second = facts(one, lab), facts(other, lab)
+    return "; ".join(f"{what} {first[what]}, {other} has {second[what]}" for what in first if first[what] != second[what])
 
 
 def alike(hosts: Iterable[HostName], lab: Lab) -> tuple[tuple[HostName, ...], ...]:

@@ -14,7 +14,7 @@ from orchestrator.plan.links import Links
 
 
 class JobReader:
-    """Reads a plan's job against its links. notes: what works, but not as well as it might."""
+    """Reads a plan's job against its links. notes: what works, but not optimally."""
 
     def __init__(self, links: Links, notes: Problems) -> None:
         self.lab, self.links, self.problems, self.notes = links.lab, links, links.problems, notes

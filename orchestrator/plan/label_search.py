@@ -5,7 +5,7 @@ robot each move takes minutes. The best assignment is a quadratic assignment pro
 branch and bound. Beyond, labellings are grown from a first pair of hosts along links that stay, guided by similar neighbourhoods,
 and improved by exchanging labels; effort is counted, not timed, so that the answer is the same everywhere.
 
-scipy's `quadratic_assignment` was measured and not taken: of a ring, two rings and a torus of 128 hosts under other names it kept
+scipy's `quadratic_assignment` was measured and rejected: of a ring, two rings and a torus of 128 hosts under other names it kept
 99 of 128, 161 of 256 and 7 of 256 links (faq), 74, 115 and 115 in 14 to 18 s (2opt); the search here finds all of them in 0.2 s.
 """
 
@@ -74,7 +74,7 @@ class _Search:
         self.dice = Dice()
 
     def whole(self, some: Labels) -> dict[HostName, HostName]:
-        """A label for every host; those that are given and fit their groups as given."""
+        """A label for every host; given ones are kept if they fit their groups."""
         taken: dict[HostName, HostName] = {}
         for old, new in some.items():
             if old in self.group and self.group[old] == self.group.get(new) and new not in taken.values():
@@ -97,18 +97,18 @@ class _Search:
         return self._known[key]
 
     def at(self, host: HostName, place: HostName, by: Labels) -> int:
-        """How many links of `host` to labelled hosts would stay if it were at `place`."""
+        """How many links of `host` to labelled hosts would stay if it had the label `place`."""
         return sum(self.pair(ends, place, by[other]) for other, ends in self.beside[host] if other in by)
 
     def kept(self, by: Labels) -> int:
         return sum(self.at(host, by[host], by) for host in by) // 2
 
-    # all labellings, if they are few
+    # all labellings, if there are few
 
     def exact(self, first: dict[HostName, HostName]) -> dict[HostName, HostName]:
-        """Depth first, hosts with many placed neighbours first; a branch that cannot beat the best is left."""
+        """Depth first, hosts with many placed neighbours first; a branch that cannot beat the best is abandoned."""
         order = self._order()
-        ahead = [0] * (len(order) + 1)  # links that are decided from here on
+        ahead = [0] * (len(order) + 1)  # links decided from this position on
         for at in range(len(order) - 1, -1, -1):
             before = {*order[:at]}
             ahead[at] = ahead[at + 1] + sum(len(ends) for other, ends in self.beside[order[at]] if other in before)
@@ -147,10 +147,10 @@ class _Search:
             left.remove(following)
         return order
 
-    # good labellings, if they are many
+    # good labellings, if there are many
 
     def climb(self, first: dict[HostName, HostName]) -> dict[HostName, HostName]:
-        """Grow labellings, take the best few uphill, shake the best one until the effort is spent."""
+        """Grow labellings, improve the best few by exchanges, perturb the best one until the effort is spent."""
         grown = sorted(self._grown(), key=lambda by: -self.kept(by))[:3]
         self.effort = EXCHANGES
         best = max((self.uphill(by) for by in (first, *grown)), key=self.kept)
@@ -162,47 +162,47 @@ class _Search:
         return best if most > self.kept(first) else first
 
     def _grown(self) -> Iterable[dict[HostName, HostName]]:
-        looks, there = self._looks(self.beside_hosts()), self._looks(self.lit)
+        fingerprints, there = self._fingerprints(self.beside_hosts()), self._fingerprints(self.lit)
         movable = [host for host in self.hosts if host in self.group and self.beside[host]]
         if not movable:
             return
-        rare = Counter(looks[host] for host in movable)
-        seed = min(movable, key=lambda host: (rare[looks[host]], -len(self.beside[host])))
-        places = sorted(self.groups[self.group[seed]], key=lambda place: there.get(place) != looks[seed])
+        rare = Counter(fingerprints[host] for host in movable)
+        seed = min(movable, key=lambda host: (rare[fingerprints[host]], -len(self.beside[host])))
+        places = sorted(self.groups[self.group[seed]], key=lambda place: there.get(place) != fingerprints[seed])
         for place in places[:SEEDS]:
-            yield self.grow(seed, place, looks, there)
+            yield self.grow(seed, place, fingerprints, there)
 
     def beside_hosts(self) -> dict[HostName, list[HostName]]:
         return {host: [other for other, _ in near] for host, near in self.beside.items()}
 
     @staticmethod
-    def _looks(near: Mapping[HostName, Sequence[HostName]]) -> dict[HostName, str]:
+    def _fingerprints(near: Mapping[HostName, Sequence[HostName]]) -> dict[HostName, str]:
         """A fingerprint of each host's neighbourhood within three hops; equal neighbourhoods have equal fingerprints."""
-        look = dict.fromkeys(near, "")
+        fingerprint = dict.fromkeys(near, "")
         for _ in range(3):
-            around = {host: repr(sorted(look.get(other, "") for other in others)) for host, others in near.items()}
-            look = {host: sha256(text.encode()).hexdigest() for host, text in around.items()}
-        return look
+            around = {host: repr(sorted(fingerprint.get(other, "") for other in others)) for host, others in near.items()}
+            fingerprint = {host: sha256(text.encode()).hexdigest() for host, text in around.items()}
+        return fingerprint
 
     def grow(
-        self, seed: HostName, place: HostName, looks: Mapping[HostName, str], there: Mapping[HostName, str]
+        self, seed: HostName, place: HostName, fingerprints: Mapping[HostName, str], there: Mapping[HostName, str]
     ) -> dict[HostName, HostName]:
         """Put `seed` at `place`, then always the host with the most staying links to hosts already placed."""
         by = {host: host for host in self.hosts if host not in self.group}
         taken: set[HostName] = set(by.values())
         heap: list[tuple[int, bool, int, HostName, HostName]] = [(0, False, 0, seed, place)]
         for host in list(by):
-            self._offer(host, by, taken, heap, looks, there)
+            self._offer(host, by, taken, heap, fingerprints, there)
         while heap:
             gain, _, _, host, at = heappop(heap)
             if host in by or at in taken:
                 continue
             if (now := self.at(host, at, by)) != -gain and host != seed:
-                heappush(heap, (-now, looks[host] != there.get(at), len(by), host, at))
+                heappush(heap, (-now, fingerprints[host] != there.get(at), len(by), host, at))
                 continue
             by[host] = at
             taken.add(at)
-            self._offer(host, by, taken, heap, looks, there)
+            self._offer(host, by, taken, heap, fingerprints, there)
         return self.whole(by)
 
     def _offer(
@@ -211,7 +211,7 @@ class _Search:
         by: Labels,
         taken: Collection[HostName],
         heap: list[tuple[int, bool, int, HostName, HostName]],
-        looks: Mapping[HostName, str],
+        fingerprints: Mapping[HostName, str],
         there: Mapping[HostName, str],
     ) -> None:
         for other, _ in self.beside[host]:
@@ -219,10 +219,10 @@ class _Search:
                 continue
             for place in self.lit.get(by[host], ()):
                 if place not in taken and self.group.get(place) == self.group[other] and (gain := self.at(other, place, by)):
-                    heappush(heap, (-gain, looks[other] != there.get(place), len(by), other, place))
+                    heappush(heap, (-gain, fingerprints[other] != there.get(place), len(by), other, place))
 
     def uphill(self, by: dict[HostName, HostName]) -> dict[HostName, HostName]:
-        """Exchange two labels as long as that keeps more."""
+        """Exchange two labels as long as that keeps more links."""
         by = dict(by)
         better = True
         while better and self.effort > 0:
@@ -247,10 +247,10 @@ class _Search:
         by[one], by[other] = by[other], by[one]
         after = self.at(one, by[one], by) + self.at(other, by[other], by)
         by[one], by[other] = by[other], by[one]
-        return after - before  # a link between the two is counted twice, before as after
+        return after - before  # a link between the two is counted twice, before and after
 
     def shake(self, by: dict[HostName, HostName]) -> dict[HostName, HostName]:
-        """Exchange the labels of a few hosts that lose links, at random and the same in every run."""
+        """Exchange the labels of a few hosts that lose links, pseudo-randomly and the same in every run."""
         by = dict(by)
         for group in self.groups:
             wanting = [host for host in group if self.at(host, by[host], by) < self._links(host)] or list(group)
@@ -264,21 +264,21 @@ class _Search:
 def _file(found: dict[tuple[HostName, HostName], list[Ends]], a: LinkEnd, b: LinkEnd, kind: LinkKind) -> None:
     """Sort a link under its pair of hosts, the smaller name first."""
     ports = [end.number if isinstance(end, HostPort) else None for end in (a, b)]
-    hosts, way = (host_of(a), host_of(b)), 1 if kind is LinkKind.SIMPLEX else 0
+    hosts, direction = (host_of(a), host_of(b)), 1 if kind is LinkKind.SIMPLEX else 0
     if hosts[0] > hosts[1]:
-        hosts, ports, way = hosts[::-1], ports[::-1], -way
-    found.setdefault(hosts, []).append((ports[0], ports[1], way))
+        hosts, ports, direction = hosts[::-1], ports[::-1], -direction
+    found.setdefault(hosts, []).append((ports[0], ports[1], direction))
 
 
 def _turned(ends: Iterable[Ends]) -> tuple[Ends, ...]:
-    return tuple((b, a, -way) for a, b, way in ends)
+    return tuple((b, a, -direction) for a, b, direction in ends)
 
 
 def _matched(ends: tuple[Ends, ...], there: tuple[Ends, ...]) -> int:
     """How many wanted links match a live one each, links that name ports first."""
     left, count = list(there), 0
-    for a, b, way in sorted(ends, key=lambda end: (end[0] is None) + (end[1] is None)):
-        found = next((x for x in left if x[2] == way and a in (None, x[0]) and b in (None, x[1])), None)
+    for a, b, direction in sorted(ends, key=lambda end: (end[0] is None) + (end[1] is None)):
+        found = next((x for x in left if x[2] == direction and a in (None, x[0]) and b in (None, x[1])), None)
         if found is not None:
             left.remove(found)
             count += 1

@@ -131,14 +131,14 @@ class Links:
         return port
 
     def light(self, a: HostPort, b: HostPort, path: Path, duplex: bool, max_loss_db: float) -> None:
-        """Light can go from port to port, and the loss is within the plan's limit."""
+        """Light can pass from port to port, and the loss is within the plan's limit."""
         try:
-            ways = [circuit(a, b, self.lab)] + ([circuit(b, a, self.lab)] if duplex else [])
+            circuits = [circuit(a, b, self.lab)] + ([circuit(b, a, self.lab)] if duplex else [])
         except Infeasible as error:
             add = f" ({error.hint})" if error.hint else ""
             self.problems.add(path, str(error).partition(": ")[2] + add)
             return
-        worst = max(ways, key=lambda way: way.loss_db)
+        worst = max(circuits, key=lambda found: found.loss_db)
         if worst.loss_db > max_loss_db:
             at_a, at_b = self.lab.fibres[a], self.lab.fibres[b]
             passes = [f"{x.ingress.device} {self.lab.insertion_loss_db(x.ingress.device):.1f}" for x in worst.path]

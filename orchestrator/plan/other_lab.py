@@ -1,4 +1,4 @@
-"""Recognises a plan that was written for another lab, and says so in one sentence."""
+"""Recognises a plan written for another lab, and reports it in one sentence."""
 
 from __future__ import annotations
 

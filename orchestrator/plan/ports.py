@@ -1,8 +1,8 @@
 """Chooses ports for links between bare hosts: an exact, bounded edge colouring whose colours are devices.
 
 A link needs a device at which both its hosts have a free port. Which of a host's ports at that device it takes does not matter
-for the others, so the search is over devices; ports follow. Links that are already live keep their ports where that is possible.
-Where that finds nothing and trunks join devices, devices joined by trunks count as one; `routing` then shares the trunks out.
+for the others, so the search is over devices; ports follow. Links that are already live keep their ports if possible.
+If that finds nothing and trunks join devices, devices joined by trunks count as one; `routing` then assigns the trunks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from optics.plan import WantedLink, host_of
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.colouring import Need, Room, Search, repair
 
-FIRST_LOOK = 2_000  # steps of the exact search before the repair heuristic gets its turn; 12 hosts take about 30
+FIRST_STEPS = 2_000  # steps of the exact search before the repair heuristic gets its turn; 12 hosts take about 30
 SEARCH_STEPS = 20_000  # steps of each exact search after it
 RESTARTS = 4
 KEEPING_EFFORT = 4_000  # links coloured again and again, at most, to keep more live links: 160 tries on 12 hosts, 0.5 s
@@ -102,8 +102,8 @@ class _Problem:
                 if ({candidate.a, candidate.b} - {link.a, link.b}) & self.named:
                     continue  # another link of the plan names that port
                 turned = Link(candidate.b, candidate.a, candidate.kind)
-                ways = (candidate, turned) if candidate.kind is LinkKind.DUPLEX else (candidate,)
-                match = next((way for way in ways if _fits(link, way)), None)
+                turns = (candidate, turned) if candidate.kind is LinkKind.DUPLEX else (candidate,)
+                match = next((turn for turn in turns if _fits(link, turn)), None)
                 if match is not None:
                     pins[index] = match
                     free.remove(candidate)
@@ -218,7 +218,7 @@ class _Problem:
         for turn in range(-1, 0 if quick else RESTARTS):
             room, _ = self.room(pins)
             assert room is not None  # else there would be a contradiction
-            search = Search(needs, room, prefer, max(turn, 0), FIRST_LOOK if turn < 0 else SEARCH_STEPS)
+            search = Search(needs, room, prefer, max(turn, 0), FIRST_STEPS if turn < 0 else SEARCH_STEPS)
             found = search.run()
             if found is None and search.gave_up and turn < 0:
                 room, _ = self.room(pins)

@@ -32,16 +32,16 @@ def relabelled(
     Raises: Infeasible, Interlock - as `target`, if no labelling helps.
     """
     owned = list(owned)
-    ours = per_device(owned)
-    mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
+    own = per_device(owned)
+    held_own = {d: among(held, own.get(d, ())) for d, held in observed.items()}
     inside = {host for link in plan.links for host in link.hosts} | set(plan.job.ranks if plan.job else ())
-    busy = {port.host for port in foreign_ports(observed, ours, lab)} - inside
+    busy = {port.host for port in foreign_ports(observed, own, lab)} - inside
     groups = [[host for host in group if host not in busy] for group in plan.interchangeable]
     known = labels_between(text, current_text) if current_text else None
     if known is not None and not _within(known, groups):
         known = None
     optical = [link for link in plan.links if not lab.electrical(link)]
-    found = labels(optical, groups, live_links(mine, lab), known)
+    found = labels(optical, groups, live_links(held_own, lab), known)
     tried: dict[tuple[tuple[HostName, HostName], ...], int | Infeasible | Interlock] = {}
     plans: dict[tuple[tuple[HostName, HostName], ...], tuple[Plan, str]] = {}
     for by in (known or {}, {}, found):

@@ -34,10 +34,10 @@ from orchestrator.results import CircuitRow, DeviceDiff
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a plan leads to. old_links: owned links that are lit now between known host ports, and the plan's segments, which always
+    """The result of a plan. old_links: owned links that are lit now between known host ports, and the plan's segments, which always
     carry traffic; kept_links: those that stay.
 
-    early: the part of `change` that slow devices can do before anything goes dark, unseen by any host (`lookahead.ahead`); late:
+    early: the part of `change` that slow devices can do before anything goes dark, unseen by hosts (`lookahead.ahead`); late:
     the rest of it.
     """
 
@@ -90,25 +90,25 @@ def target(plan: Plan, lab: Lab, observed: Held, owned: Iterable[Setting]) -> Ta
     Raises: Infeasible - the lab cannot carry the plan, or a circuit would exceed the allowed loss. Interlock - foreign circuits
     are in the way.
     """
-    ours = per_device(owned)
+    own = per_device(owned)
     # Foreign links are neither kept for bare hosts nor removed: their ports are taken.
-    mine = {d: among(held, ours.get(d, ())) for d, held in observed.items()}
-    links = choose(plan.links, lab, light.live_links(mine, lab), light.foreign_ports(observed, ours, lab), plan.avoid)
-    ways = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - mine[d] for d, held in observed.items()})
-    if dim := light.over_budget(ways, plan.acceptance.max_loss_db):
-        words = "; ".join(f"{way} would lose {way.loss_db:.1f} dB" for way in dim[:5])
+    held_own = {d: among(held, own.get(d, ())) for d, held in observed.items()}
+    links = choose(plan.links, lab, light.live_links(held_own, lab), light.foreign_ports(observed, own, lab), plan.avoid)
+    circuits = light.circuits(links, bare(lab, plan.avoid), observed, {d: held - held_own[d] for d, held in observed.items()})
+    if dim := light.over_budget(circuits, plan.acceptance.max_loss_db):
+        words = "; ".join(f"{circuit} would lose {circuit.loss_db:.1f} dB" for circuit in dim[:5])
         raise Infeasible(
             f"{len(dim)} circuits exceed acceptance.max_loss_db {plan.acceptance.max_loss_db:g}: {words}",
             hint="use other ports, clean the fibres, or raise acceptance.max_loss_db in the plan",
         )
-    wanted = light.settings(ways)
-    unplugged = spare(observed, wanted, ours, lab)
-    change = transition(observed, {d: held | unplugged.get(d, frozenset()) for d, held in {**unplugged, **wanted}.items()}, ours)
+    wanted = light.settings(circuits)
+    unplugged = spare(observed, wanted, own, lab)
+    change = transition(observed, {d: held | unplugged.get(d, frozenset()) for d, held in {**unplugged, **wanted}.items()}, own)
     early = ahead(change, observed, lab)
     change = in_order(change, early, observed, lab)
     old = light.live_links({d: held - change.foreign[d] for d, held in observed.items()}, lab)
     old += tuple(link for link in links if lab.electrical(link))
-    return Target(links, ways, wanted, change, old, early)
+    return Target(links, circuits, wanted, change, old, early)
 
 
 def diff(
@@ -116,7 +116,7 @@ def diff(
 ) -> tuple[DeviceDiff, ...]:
     """The change for a report, device by device. Expected dark time (ms): how long the device needs for its moves.
 
-    early: the part that is done ahead, while no light depends on it.
+    early: the part that is done ahead, before any light depends on it.
     """
     early = early or {}
     change = without(change, early)
@@ -145,7 +145,7 @@ def _shorts(held: Iterable[Setting]) -> tuple[str, ...]:
 def switching_s(change: Change, traits: Traits) -> float:
     """How long (s, of this lab) the device needs for `change` by its data sheet: its settling time for each command.
 
-    A robot does one move at a time; a mirror switch turns all mirrors together.
+    A robot makes one move at a time; a mirror switch moves all mirrors together.
     """
     moves = len(change.remove) + len(change.add)
     return traits.settle_s * (ceil(moves / traits.at_once) if traits.at_once else 1)
@@ -177,8 +177,8 @@ def circuit_rows(goal: Target, lab: Lab) -> tuple[CircuitRow, ...]:
     foreign = frozenset[Setting]().union(*change.foreign.values())
     was, will = ({(t.transmitter, t.receiver, t.path) for t in LightMap(held, lab).traces()} for held in (before, after))
     rows = []
-    for state, ways in (("keep", was & will), ("break", was - will), ("make", will - was)):
-        for transmitter, receiver, path in ways:
+    for state, paths in (("keep", was & will), ("break", was - will), ("make", will - was)):
+        for transmitter, receiver, path in paths:
             if receiver is not None:
                 shown = "foreign" if state == "keep" and foreign.intersection(path) else state
                 loss = loss_db(transmitter, receiver, path, lab)

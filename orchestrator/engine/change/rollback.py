@@ -100,7 +100,8 @@ class Rollback:
     async def carry_out(self) -> Undone:
         """Do what can be done. Raises: Locked - another run took the lab, so nothing more may be changed."""
         context, recorder = self.context, self.context.recorder
-        slow = max((switching_s(Change(d, add=s), context.session.devices[d].traits) for d, s in self.to.owned.items()), default=0)
+        devices = context.session.devices
+        slow = max((switching_s(Change(d, add=s), devices[d].traits) for d, s in self.to.owned.items()), default=0.0)
         if context.limit is not None:
             context.limit.grant(SLACK_S + RETURN_S + self.link_s + TRIES * 2 * slow)
         with recorder.phase("rollback hosts") as phase:

@@ -1,6 +1,6 @@
 """Designs a plan for a workload on a lab: a topology by one of the planner's methods, the job that uses it, and a prediction.
 
-The prediction follows the routes the hosts will really have: ports as they would be assigned on an empty lab, next hops as
+The prediction follows the routes that the hosts will really have: ports as they would be assigned on an empty lab, next hops as
 `next_hops` chooses them. Nothing here touches a lab.
 """
 
@@ -112,7 +112,7 @@ def offered(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> PlannerLab:
     """
     devices = {host: {p.number: lab.fibres[p].device for p in lab.fibres if p.host == host} for host in hosts}
     fewest = min(hosts, key=lambda host: len(devices[host]))
-    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)  # what rates and scales are by
+    ports = len(devices[fewest]) or (1 if wanted.method in electrical.KINDS else 0)  # the reference for rates and scales
     if wanted.ports is not None and not 1 <= wanted.ports <= ports:
         raise Infeasible(f"{wanted.ports} ports per host are wanted, {fewest} has {ports} with a fibre", hint=f"--ports {ports}")
     alike = all(found == devices[hosts[0]] for found in devices.values())
@@ -184,7 +184,7 @@ def _designed(read: Read, lab: Lab, hosts: tuple[HostName, ...], wanted: Wanted,
 
 
 def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) -> tuple[Read, tuple[str, ...], bool]:
-    """The demand of the best parallelism that the search found, what it did, in words, and whether it was stopped."""
+    """The demand of the best parallelism found, a description of the search, and whether it was stopped."""
     from planner.alternating import alternate
     from planner.strategies import parts
 
@@ -201,7 +201,7 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         watch=watch,
     )
     spread_so = "; ".join(f"{part.name}: {name}" for part, name in zip(ways, found.strategy, strict=True))
-    told = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
+    rounds = ", ".join(f"{r.before_s * 1e3:.4g} -> {r.after_s * 1e3:.4g} ms ({r.taken} of {r.tried} taken)" for r in found.rounds)
     last = found.rounds[-1].tried
     if found.stopped:
         end = "stopped there"
@@ -209,7 +209,7 @@ def _searched(read: Read, lab: PlannerLab, wanted: Wanted, watch: Watch | None) 
         end = f"{wanted.patience} in a row brought nothing better"
     else:
         end = f"all {last} were tried" if last else "there is only one strategy"
-    said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {told}; {end}")
+    said = (f"strategy: {spread_so}", f"strategies and topologies in turn: {rounds}; {end}")
     return replace(read, demand=found.demand), said, found.stopped
 
 
@@ -264,7 +264,7 @@ def _on_hosts(found: Found, read: Read, lab: Lab, hosts: tuple[HostName, ...], o
 
 
 def _ideal_s(given: Demand, lab: PlannerLab, bytes_per_s: float) -> float:
-    """Time (s) of an iteration with every port of every rank full: the same for all methods, so that they get the same scale."""
+    """Time (s) of an iteration with every port of every rank full: the same for all methods, so that all get the same scale."""
     sent = given.mp.sum(axis=1)
     for group in given.groups:
         sent[list(group.members)] += 2 * (len(group.members) - 1) / len(group.members) * group.bytes

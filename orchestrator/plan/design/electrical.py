@@ -21,7 +21,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Segment], bool]]] = {
     "oversubscribed": ("racks whose uplinks carry less than their hosts send", lambda segment: not segment.full),
     "electrical": ("the packet switches named", lambda segment: True),
 }
-"""The methods over packet switches: what each needs, in words, and whether a segment fits."""
+"""The methods over packet switches: what each needs, in words, and whether a segment qualifies."""
 
 
 def find(lab: Lab, hosts: Sequence[HostName], wanted: Wanted) -> list[Found]:
@@ -92,12 +92,12 @@ def _make(wanted: Wanted) -> str:
 
 
 def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
-    """What a segment offers these hosts."""
-    mine = [host for host in hosts if host in segment.ports]
-    words = f"{segment.name} joins {len(mine)} hosts at {segment.link_mbps:g} Mb/s each"
+    """A segment's rates for these hosts, in words."""
+    joined = [host for host in hosts if host in segment.ports]
+    words = f"{segment.name} joins {len(joined)} hosts at {segment.link_mbps:g} Mb/s each"
     if not segment.racks:
         return words
-    racks = [rack for rack in segment.racks if set(rack.hosts) & set(mine)]
+    racks = [rack for rack in segment.racks if set(rack.hosts) & set(joined)]
     worst = min(rack.uplink_mbps / len(rack.hosts) for rack in racks)
     return f"{words}, in {len(racks)} racks whose uplinks carry {worst:g} Mb/s or more a host"
 
@@ -105,7 +105,7 @@ def _words(segment: Segment, hosts: Sequence[HostName]) -> str:
 def parts(path: Sequence[Hop], lab: Lab, link_mbps: float) -> Way:
     """What limits traffic on a path: an optical hop is one link; over a switch both ports, and the uplinks between racks.
 
-    link_mbps: the rate of a link, which the speeds are by.
+    link_mbps: the rate of a link, which the speeds are relative to.
     """
     found: list[Hashable] = []
     for hop in path:

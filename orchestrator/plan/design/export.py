@@ -82,7 +82,7 @@ def after(found: Design) -> NDArray[np.float64]:
     matrix = np.zeros((found.shape.n, found.shape.n))
     for link, size in found.home.loads.items():
         hop = link.name if isinstance(link, Shared) else link
-        if isinstance(hop, Hop):  # the rest limits hops and is none
+        if isinstance(hop, Hop):  # the others are limits, not hops
             matrix[rank[hop.out.host], rank[hop.into.host]] += size
     return matrix
 

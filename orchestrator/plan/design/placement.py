@@ -36,9 +36,9 @@ def taken(plans: Mapping[str, Plan]) -> dict[HostName, str]:
 def chosen_hosts(
     lab: Lab, count: int, named: Sequence[HostName], whose: Mapping[HostName, str] | None = None
 ) -> tuple[HostName, ...]:
-    """The hosts of ranks 0, 1, ...: those named, else the first of the lab that no other plan has (`whose`).
+    """The hosts of ranks 0, 1, ...: those named, else the first of the lab that no other plan uses (`whose`).
 
-    Raises: Infeasible - one is not there, is another plan's, or is named twice; there are too few or too many.
+    Raises: Infeasible - one does not exist, is used by another plan, or is named twice; there are too few or too many.
     """
     whose = whose or {}
     free = sorted(lab.hosts.keys() - whose.keys(), key=natural)
@@ -87,9 +87,9 @@ def shared(lab: Lab, hosts: Collection[HostName], segments: Iterable[str], plans
     found = []
     for name in segments:
         segment = lab.segments[name]
-        mine = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
-        for file, plan in plans.items() if not segment.full and len(mine) > 1 else ():
-            theirs = {segment.rack(host) for host in segment.ports.keys() & hosts_of(plan)} if name in plan.segments else set()
-            if len(theirs) > 1 and mine & theirs:
+        racks = {segment.rack(host) for host in segment.ports.keys() & set(hosts)}
+        for file, plan in plans.items() if not segment.full and len(racks) > 1 else ():
+            used = {segment.rack(host) for host in segment.ports.keys() & hosts_of(plan)} if name in plan.segments else set()
+            if len(used) > 1 and racks & used:
                 found.append((file, name))
     return found

@@ -24,7 +24,7 @@ class FabricRow:
 
 @dataclass(frozen=True, slots=True)
 class Fabrics(JsonReport):
-    """Fabrics for the same hosts; `mark` says who verified the prices."""
+    """Fabrics for the same hosts; `mark` names who verified the prices."""
 
     mark: str
     currency: str

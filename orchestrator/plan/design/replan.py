@@ -30,7 +30,7 @@ from planner.shape import Ring, Shape
 class Rewiring(JsonReport):
     """The cost and gain of a change of topology. Times in s; break_even_s counts from the change, None if it gains nothing.
 
-    stalled_bytes: what waits while circuits are dark. iterations: until the time saved is the time lost.
+    stalled_bytes: traffic that waits while circuits are dark. iterations: until the time saved equals the time lost.
     """
 
     plan: str
@@ -56,7 +56,7 @@ class Degraded:
 
 
 def traffic_of(plan: Plan) -> Traffic:
-    """The traffic of a designed plan. Raises: Missing - its job does not say what it moves, or not over rings of optical links."""
+    """The traffic of a designed plan. Raises: Missing - its job has no traffic model, or not over rings of optical links."""
     if plan.job is None or plan.job.traffic is None:
         raise Missing(
             f"{plan.name} does not say what its job moves",
@@ -128,7 +128,7 @@ def _reversed(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def planner_lab(plan: Plan, lab: Lab) -> PlannerLab:
-    """What the plan's hosts offer, at the rate of payload."""
+    """The ports and rates of the plan's hosts, at the rate of payload."""
     assert plan.job is not None
     return offered(lab, plan.job.ranks, Wanted("replan"))
 
@@ -159,8 +159,12 @@ def rewiring(wanted: Plan, up: Plan, change: PlanReport, lab: Lab, link_up_s: fl
         raise Infeasible("no device says how long it switches", hint="give it a settling time: traits: {settle_s: 0.05}")
     traffic = traffic_of(wanted)
     after = reckon(wanted, assign_ports(wanted.links, lab), lab)
-    theirs = {g.id: g.rings for g in up.job.traffic.groups} if up.job is not None and up.job.traffic is not None else {}
-    fit = {g.id: theirs[g.id] for g in traffic.groups if g.id in theirs and set(theirs[g.id][0]) == set(g.rings[0])}
+    current_rings = {g.id: g.rings for g in up.job.traffic.groups} if up.job is not None and up.job.traffic is not None else {}
+    fit = {
+        g.id: current_rings[g.id]
+        for g in traffic.groups
+        if g.id in current_rings and set(current_rings[g.id][0]) == set(g.rings[0])
+    }
     live = assign_ports(up.links, lab)
     before = min((reckon(wanted, live, lab, orders) for orders in ({}, fit)), key=lambda found: found.iteration_s)
     moves = change.made + change.removed
@@ -200,8 +204,8 @@ def degraded(
             raise Infeasible(f"{host} is not a rank of {plan.name}", hint=f"its ranks: {', '.join(plan.job.ranks)}")
     left = Counter(shape.links)
     for a, b in links:
-        for way in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
-            left[way] -= 1
+        for ends in ((rank[a], rank[b]), (rank[b], rank[a]))[: 2 if shape.duplex else 1]:
+            left[ends] -= 1
         if left[rank[a], rank[b]] < 0:
             beside = ", ".join(plan.job.ranks[there] for there in np.flatnonzero(shape.adjacency[rank[a]]))
             raise Infeasible(f"{plan.name} has no such link from {a} to {b}", hint=f"{a} has links to {beside}")
