@@ -1,4 +1,4 @@
-"""Where everything lives and what the operator chose: flag, TESTBED_* variable, testbed.toml, user's file, machine's, default."""
+"""Settings and directories. Precedence: flag, TESTBED_* variable, testbed.toml, the user's file, the machine's, default."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PREFIX = "telemetry."
 
 @dataclass(frozen=True, slots=True)
 class InfluxSettings:
-    """Which InfluxDB gets copies of the journals. `retention_s` 0: for ever. The token is in TESTBED_INFLUX_TOKEN only."""
+    """The InfluxDB that gets copies of the journals. `retention_s` 0: unlimited. The token is in TESTBED_INFLUX_TOKEN only."""
 
     url: str = "none"
     db: str = "testbed"
@@ -56,7 +56,7 @@ class InfluxSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a command runs with. `origins` says for each key where its value came from. `timeout_s` in seconds."""
+    """The settings of a command. `origins` has the origin of each value, by key. `timeout_s` in seconds."""
 
     inventory: Path
     timeout_s: float
@@ -67,9 +67,9 @@ class Settings:
     lock_dir: Path
     user: str
     owner: str = ""
-    """Whose plan, circuits and jobs the command works on: the user's own unless `--as` or the setting names another owner."""
+    """The owner whose plan, circuits and jobs the command works on: the user, unless `--as` or the setting names another."""
     store: Path | None = None
-    """Where the store is that several users share; None: this user has one of his own, in `data_dir`."""
+    """The directory of a store shared by several users; None: this user has a private one, in `data_dir`."""
     wait_s: float = 0.0
     influx: InfluxSettings = InfluxSettings()
     sample_hz: float = 10.0
@@ -90,7 +90,7 @@ class Settings:
         return self.state_dir / "runs"
 
     def lock_path(self, lab: str) -> Path:
-        """The file that says which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
+        """The file that records which store keeps a lab, by the key of `orchestrator.store.store.lab_key`."""
         return self.lock_dir / f"{lab}.lock"
 
 
@@ -110,7 +110,7 @@ def duration(text: str) -> float:
 
 
 def frequency(text: str) -> float:
-    """Read how many samples a second are wanted. Raises: ValueError - not 0, and not from 0.1 to 1000."""
+    """Parse a sampling rate (Hz). Raises: ValueError - not 0, and not from 0.1 to 1000."""
     try:
         found = float(text)
     except ValueError:
@@ -287,7 +287,7 @@ def _from_file(path: Path, problems: list[str], uids: Collection[int]) -> dict[s
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """The keys of nested tables with dots between; a table where a value belongs stays one, to be refused by name."""
+    """The keys of nested tables with dots between; a table in place of a value stays one, to be refused by name."""
     found: list[tuple[str, object]] = []
     for key, value in table.items():
         name = prefix + key
@@ -304,7 +304,7 @@ def _inventory(chosen: str | None, cwd: Path) -> Path:
 
 
 def _lock_dir(state: Path) -> Path:
-    """The machine's own, where root runs this or shared it with a group; whoever is outside that group is told so there."""
+    """The machine's own, if root runs this or shared it with a group; using it from outside that group is an error."""
     if os.geteuid() == 0:
         return SHARED if os.access(SHARED.parent, os.W_OK) else state / "locks"
     with suppress(OSError):
@@ -314,7 +314,7 @@ def _lock_dir(state: Path) -> Path:
 
 
 def _user() -> str:
-    """Who runs this, by the kernel's word: what the environment says (USER) may be somebody else's after `su` or `sudo`."""
+    """The user of this process as the kernel reports it: USER in the environment may be another one after `su` or `sudo`."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -322,5 +322,5 @@ def _user() -> str:
 
 
 def campaigns(settings: Settings) -> Path:
-    """Where `testbed compare` keeps its campaigns, a directory each."""
+    """The directory of the campaigns of `testbed compare`, a directory each."""
     return settings.state_dir / "campaigns"

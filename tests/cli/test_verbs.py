@@ -158,7 +158,7 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("job",), ""),
         (("job", "logs", "--lines", "none"), "--lines"),
         (("show", "0099"), "no run '0099'; there are none yet"),
-        (("down",), "no terminal to ask on"),
+        (("down",), "there is no terminal"),
         (("schema", "moon"), "moon"),
     ],
 )
