@@ -126,7 +126,7 @@ def load(
     """Collect the settings.
 
     Raises: BadFile - a settings file does not parse, has an unknown key or a wrong value; all at once. Untrusted - a settings file,
-    the inventory or a directory of ours belongs to somebody who is not trusted.
+    the inventory or a directory of this program belongs to a user who is not trusted.
     """
     from platformdirs import PlatformDirs
 

@@ -70,5 +70,5 @@ def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: st
     if not report.left:
         return Result(report.to_json(), text)
     words = "manual repair is needed: 1 item" if len(report.left) == 1 else f"manual repair is needed: {len(report.left)} items"
-    hint = f"after the repair: {retry or f'testbed resume {report.run}'}"
+    hint = f"once it is repaired: {retry or f'testbed resume {report.run}'}"
     return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)

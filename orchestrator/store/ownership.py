@@ -91,7 +91,7 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
         store.own(ours, run, wanted)
         for setting in wanted:
             whose = owners.get(route(setting))
-            lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of no owner in this store'}")
+            lines.append(f"{plain(setting)}, {f'of {whose}' if whose else 'of no owner this store knows'}")
             add_audit(db, lab, who, time.time(), "adopted", plain(setting), f"{lines[-1]}; by run {run}: --adopt {' '.join(words)}")
         for name in sorted({whose.owner for whose in owners.values()} - {who.owner}):
             theirs = slice_key(lab, name)
