@@ -1,4 +1,4 @@
-"""Write the dashboards: `python -m dashboards` (and `--check`: only say whether the committed files are what it would write)."""
+"""Write the dashboards: `python -m dashboards` (and `--check`: only report whether the committed files are up to date)."""
 
 from __future__ import annotations
 

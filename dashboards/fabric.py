@@ -38,7 +38,7 @@ def lines(
 
 
 def mean(field: str, measurement: str, where: str, *tags: str, fill: str = "none") -> Influx:
-    """A field's mean per interval, one series per set of `tags`. fill: what stands where there was nothing."""
+    """A field's mean per interval, one series per set of `tags`. fill: the value of empty intervals."""
     grouped = "".join(f', "{tag}"' for tag in tags)
     alias = " ".join(f"$tag_{tag}" for tag in tags) or "$col"
     return Influx(

@@ -1,4 +1,4 @@
-"""What the dashboards ask InfluxDB: the portable subset of InfluxQL, and how a query stands in a panel.
+"""The queries of the dashboards: the portable subset of InfluxQL, and the form of a query in a panel.
 
 Portable means: the same text works on InfluxDB 1.6 to 3 (selectors, aggregates, derivative, difference, elapsed, moving average,
 arithmetic, fill, sub-queries; no INTO, SLIMIT, SHOW SERIES, cardinality). The lint of tests/dashboards holds every query to it.

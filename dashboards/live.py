@@ -26,7 +26,7 @@ from dashboards.look import (
 from orchestrator.telemetry.palette import PHASE_COLOURS
 
 PARTS = ("ack", "dark", "link", "route", "first_packet")
-"""The phases of a reconfiguration that follow each other, all of milliseconds; command runs beside ack and dark, power beside link.
+"""The phases of a reconfiguration that follow each other, all of milliseconds; command overlaps ack and dark, power overlaps link.
 What the job waits for is seconds, and has a panel of its own."""
 
 
@@ -77,7 +77,7 @@ PAUSES = [
         ("longest", "The longest of all", 'max("pause_ms")'),
     )
 ]
-"""What a reconfiguration costs the job: title, description, unit, query."""
+"""The cost of a reconfiguration for the job: title, description, unit, query."""
 
 
 def bars(x: str, orientation: kinds.VizOrientation = kinds.VizOrientation.HORIZONTAL) -> barchart.Panel:
@@ -91,7 +91,7 @@ def curves() -> timeseries.Panel:
 
 
 def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
-    """Where the time of the last reconfigurations went."""
+    """The time of each part of the last reconfigurations."""
     columns = ", ".join(f'"{part}_ms" AS "{part}"' for part in PARTS)
     panel = dress(
         bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.NEVER),
@@ -109,7 +109,7 @@ def breakdown(w: int, h: int, last: int = 12) -> barchart.Panel:
 
 
 def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
-    """How long the job stood still in the last reconfigurations."""
+    """The pauses of the job in the last reconfigurations."""
     return dress(
         bars("reconfig_id").show_value(kinds.VisibilityMode.AUTO).color_scheme(one_colour(PHASE_COLOURS["pause"])),
         "How long the job paused",
@@ -221,7 +221,7 @@ TOPOLOGY = {
     "loss_db": "secondarystat",
     "state": "detail__state",
 }
-"""Fields of `circuit` and what a node graph calls them."""
+"""Fields of `circuit` and their names in a node graph."""
 
 
 def build() -> board.Dashboard:

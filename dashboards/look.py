@@ -1,4 +1,4 @@
-"""How every panel looks: where it stands, its unit, what it says when there is nothing to show, its colours and links."""
+"""The common properties of panels: position, unit, text without data, colours and links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dress(
     interval: str = "",
     transform: Iterable[tuple[str, Mapping[str, Any]]] = (),
 ) -> P:
-    """Give a panel what every one has. `what`: what it shows, from which measurement, what is bad. `w` of 24 columns."""
+    """Add the properties common to all panels. `what`: its content, its measurement, bad values. `w` of 24 columns."""
     panel.title(title).description(what).unit(unit).no_value(nothing).span(w).height(h).datasource(SOURCE)
     for query in queries:
         panel.with_target(query)
@@ -74,7 +74,7 @@ def one_colour(value: str) -> board.FieldColor:
 
 
 def last_value(calc: str = "lastNotNull") -> common_b.ReduceDataOptions:
-    """What a stat panel prints of its series."""
+    """The values that a stat panel prints of its series."""
     return common_b.ReduceDataOptions().calcs([calc]).values(False)
 
 

@@ -201,7 +201,7 @@ def build() -> board.Dashboard:
             "per family chosen above.",
             "dark",
             influx.phase_of_devices(DEVICES),
-            24,  # one per family side by side: what stood beside it would be covered
+            24,  # one per family next to each other: a panel next to it would be covered
             9,
         )
         .repeat("family")

@@ -1,4 +1,4 @@
-"""One invocation of the command line: the options every verb has, how results and errors leave, how the engine is run."""
+"""One invocation of the command line: common options, output of results and errors, running the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 API = "testbed/v1"
 GRACE_S = 15.0
-"""The engine keeps its own deadline; this much later (s) the command line stops it from outside."""
+"""The engine keeps its own deadline; this much later (s) the command line stops it."""
 _LAB_VERBS = (
     "compare|confirm|design|devices|doctor|down|driver|exec|guard|job|lab|lock|plan|prewire|restore|resume|rollback|shell|status|"
     "tagout|ui|unlock|up|verify|watch"
@@ -46,7 +46,7 @@ _COMMAND = re.compile(rf"\btestbed (?=(?:{_LAB_VERBS})\b)((?:(?!\btestbed )[^;`\
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a verb returns: `data` for `--json`, `text` for people; `code` and `exit_code` when it is not a plain success."""
+    """The result of a verb: `data` for `--json`, `text` for people; `code` and `exit_code` unless it is a plain success."""
 
     data: Mapping[str, Json]
     text: str = ""
@@ -56,32 +56,32 @@ class Result:
     hint: str = ""
     ok: bool = True
     verbatim: bool = False
-    """Whether lines of `text` that are longer than the terminal is wide must not be broken: a file, somebody's log."""
+    """Whether lines of `text` that are longer than the terminal is wide must not be broken: a file, a log."""
 
 
 def _one_stream() -> bool:
     """Whether stdout and stderr are the same file or pipe."""
     try:
         return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
-    except (OSError, ValueError):  # closed, or no file at all
+    except (OSError, ValueError):  # closed, or not a file
         return False
 
 
 def silent_words(names: Sequence[str]) -> str:
-    """Who does not answer: `1 does not answer: ocs1`."""
+    """The list of those that do not answer: `1 does not answer: ocs1`."""
     return f"{len(names)} {'does' if len(names) == 1 else 'do'} not answer: {', '.join(names[:8])}"
 
 
 def unanswered(data: Mapping[str, Json], text: str, silent: Mapping[str, str], hint: str) -> Result | None:
-    """The result of a verb that asked everybody, where somebody did not answer; `silent`: each one's name and error code."""
+    """The result of a verb that queried devices and hosts, some of which did not answer; `silent`: their names and error codes."""
     lacking = [name for name, code in silent.items() if code == Missing.code]
     if not silent:
         return None
     words = f"no password for {', '.join(lacking)}" if lacking else ""
     if len(lacking) == len(silent):
         return Result(data, text, Missing.code, Missing.exit_code, words, "testbed doctor", ok=False)
-    told = silent_words([name for name in silent if name not in lacking])
-    words = f"{told}; {words}" if words else told
+    unreachable = silent_words([name for name in silent if name not in lacking])
+    words = f"{unreachable}; {words}" if words else unreachable
     return Result(data, text, Unreachable.code, Unreachable.exit_code, words, hint, ok=False)
 
 
@@ -94,7 +94,7 @@ class Usage(TestbedError):
 
 @dataclass
 class Call:
-    """The options every verb has, wherever on the line they stood."""
+    """The options common to all verbs, wherever they were on the line."""
 
     verb: str = ""
     inventory: str | None = None
@@ -120,7 +120,7 @@ class Call:
 
     @property
     def colour(self) -> bool:
-        """Whether stdout gets colours: a terminal, and nobody said no (https://no-color.org)."""
+        """Whether stdout gets colours: it is a terminal, and NO_COLOR is not set (https://no-color.org)."""
         return sys.stdout.isatty() and not self.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     @property
@@ -145,7 +145,7 @@ class Call:
         return progress
 
     def here(self, text: str) -> str:
-        """The text with its commands made for the lab and owner that this command line chose, where it chose them by options.
+        """The text, its commands extended by the lab and owner that this command line chose by options.
 
         What an environment variable or a settings file chose, the next command finds there as well.
         """
@@ -159,22 +159,22 @@ class Call:
         return _COMMAND.sub(chosen, text)
 
     def note(self, text: str) -> None:
-        """Tell the operator something on stderr, unless a program is listening."""
+        """Print a message for the operator on stderr, unless the output is for a program."""
         if not self.json:
             print(coloured(text), file=sys.stderr, flush=True)
 
     def confirm(self, question: str) -> None:
-        """Ask before something that cannot be taken back. Raises: Usage - no terminal to ask on, and no `--yes`."""
+        """Ask before an action that cannot be undone. Raises: Usage - no terminal to ask on, and no `--yes`."""
         if self.yes:
             return
         if self.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise Usage(f"{self.verb} asks before it acts and there is no terminal to ask on", hint="add --yes")
+            raise Usage(f"{self.verb} asks for confirmation, but there is no terminal", hint="add --yes")
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise KeyboardInterrupt
 
     def work(self, verb: Callable[Concatenate[Command, P], Coroutine[Any, Any, T]], *words: P.args, **options: P.kwargs) -> T:
-        """Run one function of the engine on the chosen inventory with store, progress and deadline."""
+        """Run a function of the engine on the chosen inventory with store, progress and deadline."""
         return self._work(lambda command: verb(command, *words, **options))
 
     def work_on_lab(
@@ -201,7 +201,7 @@ class Call:
                 copy_journals(settings)  # again: a long command may have outlived an idle sink
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`. The first Ctrl-C or SIGTERM asks it to finish or take back the step in hand, a second one stops at once."""
+        """Await `work`. The first Ctrl-C or SIGTERM makes it finish or revert the current step, a second one stops immediately."""
         import asyncio
         import signal
 
@@ -229,7 +229,7 @@ class Call:
 
 
 def copy_journals(settings: Settings) -> None:
-    """See to it that journals are copied to InfluxDB, where one is wanted; never waits for it and never fails."""
+    """Make sure that journals are copied to InfluxDB, if configured; never waits for it and never fails."""
     if settings.influx.url != "none":
         from orchestrator.telemetry.sink import ensure
 
@@ -268,7 +268,7 @@ class _Engine:
             return getattr(import_module("orchestrator.engine.verbs"), name)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in ("orchestrator", "drivers", "optics"):
-                raise  # a fault of this program, nothing that could be installed
+                raise  # a bug of this program, not a package that could be installed
             raise Missing(
                 f"the Python package {error.name} is not installed", hint=f"{sys.executable} -m pip install {error.name}"
             ) from error
@@ -312,11 +312,11 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 
 
 HELP_COLUMNS = 76
-"""Of an example in a help text, which is set in by four more and fits a terminal of 80 columns."""
+"""Of an example in a help text, which is indented by four more and fits a terminal of 80 columns."""
 
 
 def _example(line: str) -> str:
-    """A command and what it is for, below each other where they do not fit beside each other."""
+    """A command and its purpose, on two lines if they do not fit on one."""
     command, _, purpose = re.sub(r"\s{3,}", "\0", line, count=1).partition("\0")
     return f"  {line}" if len(line) <= HELP_COLUMNS or not purpose else f"  {command}\n      {purpose}"
 
@@ -324,7 +324,7 @@ def _example(line: str) -> str:
 def verb(app: typer.Typer, name: str, short: str, *, examples: str, more: str = "") -> Callable[[Callable[..., Result]], Any]:
     """Register a verb: a function of a `Call` and its own options, to which the common options are added.
 
-    Without a name it is what the group `app` itself does when no verb of it is named.
+    Without a name it is the default action of the group `app`.
     The help text shows the examples first, one command a line.
     """
     lines = "\n".join(_example(line) for line in examples.strip().splitlines())

@@ -27,7 +27,7 @@ class Leave(StrEnum):
 
 
 class _Lab:
-    """The verbs that a comparison runs, as an operator would."""
+    """The verbs that a comparison runs, as an operator would run them."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

@@ -120,14 +120,14 @@ def _found(call: Call, lab: Lab, wanted: Wanted, workload: Path) -> Design:
     if not wanted.search:
         return design(read, lab, wanted)
     if not read.workload.layers:
-        raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="leave --search out")
+        raise Usage(f"{call.verb}: --search distributes a model's layers; {workload} lists none", hint="omit --search")
     return watched(call, lambda watch: design(read, lab, wanted, watch))
 
 
 def watched(call: Call, find: Callable[[Watch], Design]) -> Design:
     """Show the progress of a search. The first Ctrl-C (or SIGTERM) ends it with the best so far, a second one the command.
 
-    A signal that comes when all were tried ends nothing: the design is complete then, and says so.
+    A signal after the last strategy has no effect: the design is then complete, and reported as such.
     """
     import signal
 
@@ -174,12 +174,12 @@ def _check(call: Call, wanted: Wanted) -> None:
     if both := [host for host in wanted.hosts if host in wanted.taken]:
         raise Usage(
             f"{call.verb}: --hosts {both[0]} contradicts --beside {wanted.taken[both[0]]}, which uses that host",
-            hint="leave --hosts out, or name hosts that are free",
+            hint="omit --hosts, or name hosts that are free",
         )
     if wanted.method in KINDS:
         for option, given in (("--ports", wanted.ports is not None), ("--simplex", wanted.simplex)):
             if given:
-                raise Usage(f"{call.verb}: {option} applies to optical methods only", hint=f"leave {option} out")
+                raise Usage(f"{call.verb}: {option} applies to optical methods only", hint=f"omit {option}")
     elif wanted.segments:
         raise Usage(f"{call.verb}: --segment applies to {', '.join(KINDS)} only", hint="testbed design electrical --segment NAME")
     if wanted.search and wanted.method != "topoopt":
@@ -189,7 +189,7 @@ def _check(call: Call, wanted: Wanted) -> None:
 
 
 def _other(path: Path, lab: Lab) -> Plan:
-    """A plan of --beside. Raises: Usage - there is no such file; BadFile - it is no plan of this lab."""
+    """A plan of --beside. Raises: Usage - there is no such file; BadFile - it is not a plan of this lab."""
     from orchestrator.session import load_plan
 
     if not path.exists():
@@ -201,7 +201,7 @@ app = typer.Typer(name="design", help="Design a topology for a job.", no_args_is
 
 
 def _document(found: Design, lab: Lab, others: Mapping[str, Plan], name: str, out: Path | None) -> dict[str, Any]:
-    """The plan as `--out` has it, which is written unless `up` would refuse it. Raises: Usage - it cannot be; BadFile - refused."""
+    """The plan, written to `--out` unless `up` would refuse it. Raises: Usage - it cannot be written; BadFile - refused."""
     import json
 
     from orchestrator.plan.design.document import document
@@ -255,7 +255,7 @@ def _result(
 
 
 def _with_files(result: Result, found: Design, lab: Lab, plan: Mapping[str, Any], svg: Path | None, export: Path | None) -> Result:
-    """Write what --svg and --export ask for, and add it to the result. Raises: Usage - it cannot be written."""
+    """Write the files of --svg and --export, and add them to the result. Raises: Usage - it cannot be written."""
     data, lines = dict(result.data), []
     if svg is not None:
         from orchestrator.plan.design.export import picture

@@ -64,7 +64,7 @@ def predicted(call: Call, run: str) -> Result:
 
 
 def _plan(call: Call, path: Path | None) -> tuple[Path, Plan]:
-    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is no plan of this lab."""
+    """The file of --topology, and its plan. Raises: Usage - there is none; BadFile - it is not a plan of this lab."""
     from orchestrator.session import load_lab, load_plan
 
     if path is None or not path.exists():

@@ -16,7 +16,7 @@ from planner.predict import Prediction
 
 
 def data(found: Design) -> dict[str, Any]:
-    """What `--json` adds to the plan."""
+    """The data that `--json` adds to the plan."""
     return {
         "why": list(found.found.why),
         "scale": found.scale,
@@ -164,7 +164,7 @@ def replan(found: Degraded) -> str:
         lines.append(f"  note       {options.why_not}")
     even = options.break_even_iterations
     if options.rewire is None:
-        word = "Reroute: there is nothing to rewire to"
+        word = "Reroute: no rewired topology is possible"
     elif options.reroute is None:
         word = "Rewire: there is no other route"
     else:

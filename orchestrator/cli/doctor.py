@@ -1,4 +1,4 @@
-"""`testbed doctor`: check this machine and the lab, and say how to fix what fails."""
+"""`testbed doctor`: check this machine and the lab, and show how to fix failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = typer.Typer()
 @verb(
     app,
     "doctor",
-    "Check everything the lab needs; say what fails and how to fix it.",
+    "Check everything the lab needs; show failures and how to fix them.",
     examples="""
 testbed doctor
 testbed doctor --inventory inventory/example-lab

@@ -156,7 +156,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
     emulated = labproc.is_emulated(settings.inventory)
     require_running_lab(settings.inventory)
     if not emulated and not hardware:
-        raise Interlock(f"{name} is a real device", hint="add --hardware; it is only read until you agree to more")
+        raise Interlock(f"{name} is a real device", hint="add --hardware; it is only read until you confirm more")
     truth = Truth(labproc.state_dir(settings.inventory) / "control.sock", name) if emulated else None
     subject = Subject(config, truth)
 
@@ -164,7 +164,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
         if emulated and not subject.foreign:
             return
         call.note(f"next: {words}" + ("; and faults of all kinds" if emulated else ""))
-        call.confirm("Go on?")
+        call.confirm("Continue?")
 
     async def checked(store: Store) -> Report:
         async with holding(lab, Command(Silent(), store, settings), Scope(devices=frozenset({name})), f"driver conform {name}"):
@@ -175,7 +175,7 @@ def _on_device(call: Call, driver: str, name: str, hardware: bool, only: Sequenc
 
 
 def _config(lab: Lab, name: str, driver: str) -> DeviceConfig:
-    """The device as the inventory has it, with its password. Raises: BadFile, Usage."""
+    """The device of the inventory, with its password. Raises: BadFile, Usage."""
     config = kit.device_config(lab, name)
     if config.driver != driver:
         raise Usage(

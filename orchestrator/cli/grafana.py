@@ -53,7 +53,7 @@ def provision(
     from orchestrator.telemetry.provisioning import write
 
     written = write(out)
-    text = "\n".join([*(f"  {path}" for path in written), "Next: docs/how-to/grafana.md says where to put each."])
+    text = "\n".join([*(f"  {path}" for path in written), "Next: docs/how-to/grafana.md shows where to put each."])
     return Result({"files": [str(path) for path in written]}, text)
 
 

@@ -1,4 +1,4 @@
-"""What came with the installation: `testbed examples`, `schema` and `version`."""
+"""Files and versions of the installation: `testbed examples`, `schema` and `version`."""
 
 from __future__ import annotations
 

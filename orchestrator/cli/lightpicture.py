@@ -14,7 +14,7 @@ BAR = 24
 NOTABLE_DB = 1.0
 """A circuit that loses this much more than expected is marked: a dirty connector costs about as much."""
 _PLOT, _ROW, _TOP = 420, 22, 64
-_LEAST_LABEL, _LETTER = 120, 7.2  # px; a sans-serif letter of 12 px is hardly wider
+_LEAST_LABEL, _LETTER = 120, 7.2  # px; about the width of a sans-serif letter of 12 px
 _LOST, _FINE, _MORE, _AXIS = "#b3261e", "#2f6f9f", "#d98200", "#666666"
 
 
@@ -68,7 +68,7 @@ def history(changes: Sequence[LossChange], colour: bool) -> list[str]:
 
 
 def said(c: LossChange) -> str:
-    """What a change of loss amounts to."""
+    """The assessment of a change of loss, in words."""
     if c.certain:
         return f"beyond repeatability (+-{c.repeatability_db:g} dB) and the meters (+-{c.meter_db:g} dB)"
     if c.beyond:

@@ -24,10 +24,10 @@ EXIT_CODES = {
     1: "unexpected: a fault of this program",
     2: "wrong usage, or this machine lacks something",
     3: "bad plan or inventory",
-    4: "locked by somebody else",
+    4: "locked by another owner",
     5: "device or host unreachable",
     6: "failed and rolled back: everything is as before",
-    7: "failed half way, or not verified: hands needed",
+    7: "failed half way, or not verified: manual repair is needed",
     8: "differences exist (only with --exit-code)",
     9: "refused by an interlock (foreign circuit, tag-out, power limit)",
     130: "interrupted",
@@ -51,7 +51,7 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad plan or inventory, 4 locked,
-5 unreachable, 6 rolled back, 7 hands needed, 8 differences, 9 interlock,
+5 unreachable, 6 rolled back, 7 manual repair needed, 8 differences, 9 interlock,
 130 interrupted.
 """
 
@@ -237,7 +237,7 @@ def _fitted(text: str, stream: TextIO) -> str:
 
 
 def _drop_output() -> None:
-    """Discard what is still to be printed, so that the end of the process does not try again."""
+    """Discard pending output, so that the end of the process does not try again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -258,7 +258,7 @@ def _unwritable(error: OSError) -> int:
 def main() -> None:
     """Entry point of the `testbed` script."""
     os.umask(0o077)  # files are readable by the operator only: journals, Ansible's records, saved plans, transcripts
-    gc.set_threshold(50_000, 20, 20)  # in a short-lived process collections during the imports cost more than they free
+    gc.set_threshold(50_000, 20, 20)  # in a short-lived process, collections during the imports cost more than they free
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.inventory.hosts import Host
     from orchestrator.results import Json
 
-Name = Annotated[str, typer.Argument(metavar="HOST", help="Which host.", autocompletion=hosts)]
+Name = Annotated[str, typer.Argument(metavar="HOST", help="The host.", autocompletion=hosts)]
 
 
 def _host(call: Call, name: str) -> Host:

@@ -103,7 +103,7 @@ def up(
 
 
 def _pause(phases: Iterable[PhaseTime]) -> str:
-    """How long nothing was trained because the job was stopped and another launched; empty where none was."""
+    """The pause of training while the job was stopped and another launched; empty if there was none."""
     stopped = next((p for p in phases if p.name == "job" and p.detail.startswith("stopped ")), None)
     resumed = next((p for p in phases if p.name == "resume"), None)
     if stopped is None or resumed is None:
@@ -130,7 +130,7 @@ def plan(report: PlanReport, colour: bool) -> str:
     if report.nothing_to_do and report.segments:
         return page([*lines, f"Plan: {report.plan} on {report.lab}: no light moves ({counted(report.kept, 'circuit')} kept)"])
     if report.nothing_to_do:
-        return page([*lines, f"Nothing to do: {report.plan} is what {report.lab} holds ({counted(report.kept, 'circuit')})"])
+        return page([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({counted(report.kept, 'circuit')})"])
     dark = ""
     if report.dark_ms_expected is not None:
         dark = f"; dark {scaled_ms_text(report.dark_ms_expected, report.dark_time_scale)} expected"
@@ -138,7 +138,7 @@ def plan(report: PlanReport, colour: bool) -> str:
 
 
 def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> str:
-    """What was pre-wired, and what `up` still has to do. said: as for `up`."""
+    """The pre-wired circuits, and those left for `up`. said: as for `up`."""
     lines = [*_phases(report.phases, said), *_diff(report.diff, colour), *(note for note in report.notes if note not in said)]
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
@@ -155,14 +155,17 @@ def prewire(report: PrewireReport, colour: bool, said: Container[str] = ()) -> s
 
 
 def down(report: DownReport, colour: bool, here: Callable[[str], str] = str, said: Container[str] = ()) -> str:
-    """What was removed and what remains. here, said: as for `up`."""
+    """The removed and the remaining circuits. here, said: as for `up`."""
     lines = [*_phases(report.phases, said), *(here(note) for note in report.notes if note not in said)]
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: no plan of yours is up on {report.lab}"])
     if report.job_stopped:
         lines.append(f"  job        {report.job_stopped} stopped")
     if report.left:
-        lines += [paint("Left for hands:", "red", colour), *(f"  {i}. {here(what)}" for i, what in enumerate(report.left, 1))]
+        lines += [
+            paint("Manual repair is needed:", "red", colour),
+            *(f"  {i}. {here(what)}" for i, what in enumerate(report.left, 1)),
+        ]
     foreign = f", {report.foreign} foreign left alone" if report.foreign else ""
     hosts = f"{report.hosts_restored}/{report.hosts_total} hosts restored"
     word = "Rolled back to no plan" if report.verb == "rollback" else "Down"
@@ -223,7 +226,7 @@ def status(report: StatusReport, colour: bool, here: Callable[[str], str] = str)
 
 
 def awaiting(report: Awaiting) -> str:
-    """What happens to an unconfirmed change, and the command that decides it."""
+    """The fate of an unconfirmed change, and the command that decides it."""
     if report.left_s <= 0:
         now = f"your next change first rolls back to {report.to}; to do it now: testbed rollback {report.run}"
         return f"overdue since {when(report.due)}: {now}"

@@ -102,7 +102,7 @@ def _chosen(
 ) -> tuple[Campaign, str]:
     """The chosen runs, and a note on those left out because they are of other labs.
 
-    Raises: Usage - there are none; BadFile - a campaign's file is none.
+    Raises: Usage - there are none; BadFile - a campaign's file is not one.
     """
     from orchestrator.views.report.gather import CHANGES, campaign_file, gather, read_campaign
 
@@ -150,7 +150,7 @@ def _newest(call: Call, store: Store) -> tuple[RunRecord, str]:
 
 
 def _of_one_lab(call: Call, found: list[RunRecord]) -> tuple[list[RunRecord], str]:
-    """The runs, newest first, of one lab: the inventory's, or the newest run's where it has none; and which others there are."""
+    """The runs, newest first, of one lab: the inventory's, or the newest run's if it has none; and the other labs."""
     from collections import Counter
 
     from optics import TestbedError

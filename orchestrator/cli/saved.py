@@ -43,7 +43,7 @@ def keep(out: Path, topology: Path, report: PlanReport) -> None:
 
 
 def load(file: Path, cache: Path) -> Saved:
-    """Read a saved plan. Raises: BadFile - it is none."""
+    """Read a saved plan. Raises: BadFile - it is not one."""
     try:
         body = read_json(text_of(file, MAX_SAVED_BYTES), str(file)).value
         if body["schema"] != FORMAT:

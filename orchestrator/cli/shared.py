@@ -1,4 +1,4 @@
-"""What several verbs share: declarations of options, durations, files they write, results of changes."""
+"""Shared by several verbs: declarations of options, durations, output files, results of changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def own_slice(call: Call) -> str:
 
 
 def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: str = "") -> Result:
-    """The result of a verb that changed the lab. retry: the command to give once what was left for manual repair is repaired."""
+    """The result of a verb that changed the lab. retry: the command to run after the manual repair."""
     from orchestrator.cli import render
     from orchestrator.results import PrewireReport, UpReport
 
@@ -69,6 +69,6 @@ def changed(report: UpReport | DownReport | PrewireReport, call: Call, retry: st
     text = render.down(report, call.colour, call.here, call.said)
     if not report.left:
         return Result(report.to_json(), text)
-    words = "1 thing is left for hands" if len(report.left) == 1 else f"{len(report.left)} things are left for hands"
-    hint = f"when they are mended: {retry or f'testbed resume {report.run}'}"
+    words = "manual repair is needed: 1 item" if len(report.left) == 1 else f"manual repair is needed: {len(report.left)} items"
+    hint = f"once it is repaired: {retry or f'testbed resume {report.run}'}"
     return Result(report.to_json(), text, "E-HANDS-NEEDED", 7, words, hint, ok=False)

@@ -115,7 +115,7 @@ def status(call: Call) -> Result:
     marks = [tail.stored(path, target.key, target.name) for path in kept]
     behind = sum(tail.Tail(path, mark).behind() for path, mark in zip(kept, marks, strict=True))
     refused = sum(mark.refused for mark in marks)
-    running, state = sink.look(settings.state_dir, target)
+    running, state = sink.status(settings.state_dir, target)
     sent = sum(mark.points for mark in marks)
     lines += [
         f"influx    {server}",

@@ -1,4 +1,4 @@
-"""Colours of this program, kept apart from colour codes in text of devices, hosts and other users, which are printed as text."""
+"""Colours of this program, as opposed to colour codes in text of devices, hosts and other users, which are printed as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from optics.plain import printable
 
-_KEY = os.urandom(8).hex()  # of this process: what others wrote cannot contain it
+_KEY = os.urandom(8).hex()  # random per process: foreign text cannot contain it
 _MARKS = re.compile(rf"(\x1b\[{_KEY};\d+m)")
 
 

@@ -72,7 +72,7 @@ def _listener(address: str, port: int) -> socket.socket:
         said = f"cannot listen on {address}:{port}: {error.strerror or error}"
         if error.errno != errno.EADDRINUSE:
             raise Usage(said, hint="testbed ui --listen 127.0.0.1 --port 0") from None
-        raise Usage(f"{said}; another page may be served there", hint="testbed ui --port 0") from None
+        raise Usage(f"{said}; another page may be using it", hint="testbed ui --port 0") from None
     return listener
 
 

@@ -91,7 +91,7 @@ def watch(
 
 
 class _View:
-    """A way of showing changes. `last`: what is printed at the end."""
+    """A display of changes. `last`: the text printed at the end."""
 
     last = ""
 
@@ -231,7 +231,7 @@ def _view(call: Call, watcher: Watcher, jsonl: bool) -> _View:
 
 
 def _reader_check() -> Callable[[], bool]:
-    """A function that tells whether stdout still has a reader, which printing would not show while nothing happens."""
+    """A function that returns whether stdout still has a reader, which printing would not show while nothing happens."""
     poll = select.poll()
     with suppress(OSError, ValueError):  # no stdout at all
         poll.register(sys.stdout.fileno(), 0)
@@ -257,7 +257,7 @@ async def _watch(watcher: Watcher, view: _View, length_s: float, passive: bool) 
         while True:
             if not has_reader():
                 raise BrokenPipeError
-            watcher.look()
+            watcher.refresh()
             view.show(bool(changes(watcher.picture)))
             if time.monotonic() >= end:
                 return

@@ -113,7 +113,7 @@ def _hosts(picture: Picture, most: int, width: int, *, unicode: bool) -> Table:
     Ports without a fibre and outside the plan are left out.
     """
     lab = picture.lab
-    leaving = {str(w.sender): w for w in picture.ways.values()}
+    leaving = {str(w.sender): w for w in picture.circuits.values()}
     used = {port.number for port in lab.fibres} | {int(port.rpartition(":p")[2]) for port in picture.switched}
     ports = sorted({n for h in lab.hosts.values() for n in h.ports} & used)
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, header_style="bright_black", pad_edge=False)

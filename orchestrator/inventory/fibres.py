@@ -21,8 +21,8 @@ CONNECTOR_DB = 0.3  # one mated LC pair, typical; a duplex patch cord has two in
 class Fibre:
     """A duplex cable from a host port to a device: light enters the device at `enters` and leaves it for the host at `leaves`.
 
-    loss_db: of the cable and its connectors, one way. slot: the spectrum its host transmits in, tx_dbm: its transmit power (dBm);
-    None where the inventory does not say. Fibres whose slots do not overlap may enter at one port: a passive coupler joins them.
+    loss_db: of cable and connectors, per direction. slot: the spectrum its host transmits in, tx_dbm: its transmit power (dBm);
+    None if the inventory has no value. Fibres whose slots do not overlap may enter at one port: a passive coupler joins them.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Fibre:
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """A one-way fibre: light that leaves a device at `start` enters a device, perhaps the same, at `end`."""
+    """A one-way fibre: light that leaves a device at `start` enters a device, possibly the same one, at `end`."""
 
     name: str
     start: Port

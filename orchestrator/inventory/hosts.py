@@ -1,4 +1,4 @@
-"""The hosts of a lab, read from the Ansible inventory: ports, addresses, and how they are reached."""
+"""The hosts of a lab, read from the Ansible inventory: ports, addresses, and connection parameters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SshTarget:
 class Host:
     """A GPU server. `host_id` (0..250) numbers it in every fabric address; `lanes`: parallel equal-cost paths it can distinguish.
 
-    link_mbps: line rate of a port, each way (Mb/s); used by predictions only.
+    link_mbps: line rate of a port, per direction (Mb/s); used by predictions only.
     job_user: the user that jobs run as. job_env: variables that plans may set beyond those `orchestrator.plan.job_env` allows.
     """
 
@@ -76,7 +76,7 @@ class Host:
 
 
 def read_hosts(document: Document, problems: Problems) -> tuple[dict[HostName, Host], frozenset[HostName] | None]:
-    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file is too broken to know them."""
+    """The valid hosts on the fabric, and the names of all, invalid ones included; None if the file is too malformed."""
     hosts: dict[HostName, Host] = {}
     names = []
     entries = read_inventory(document, problems)

@@ -17,16 +17,16 @@ from orchestrator.inventory.positions import Document, Path, Problems, read_yaml
 from orchestrator.inventory.schema import check
 from orchestrator.inventory.segments import Segment
 
-SLOW_MOVE_S = 1.0  # moves that take longer are avoided or made ahead, while no light depends on them
+SLOW_MOVE_S = 1.0  # longer moves are avoided or made in advance, while no light depends on them
 VAULT_HEADER = "$ANSIBLE_VAULT;"
 UNKNOWN = Traits(settle_s=0.05)  # without a driver's numbers: the typical beam-steering switch of `optics.Traits`
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where a device's password is kept: in an environment variable, in a file, or as the vault text that `name` then is.
+    """The place of a device's password: an environment variable, a file, or vault text, which `name` then holds.
 
-    The lab only says where it is; `orchestrator.credentials` reads it.
+    The lab has only the reference; `orchestrator.credentials` reads the password.
     """
 
     kind: Literal["env", "file", "vault"]
@@ -35,7 +35,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Lab:
-    """Everything the inventory says. Hosts and devices are in the order of their files, fibres in that of hosts and ports."""
+    """The whole inventory. Hosts and devices are in the order of their files, fibres in that of hosts and ports."""
 
     name: str
     hosts: Mapping[HostName, Host]
@@ -44,7 +44,7 @@ class Lab:
     secrets: Mapping[DeviceName, Secret] = field(default_factory=dict)
     trunks: tuple[Trunk, ...] = ()
     traits: Mapping[DeviceName, Traits] = field(default_factory=dict)
-    """The drivers' numbers for their devices; the caller adds them (`with_traits`), because this package knows no drivers."""
+    """The drivers' numbers for their devices; the caller adds them (`with_traits`), because this package may not import drivers."""
     input_limits: Mapping[DeviceName, Mapping[str, Dbm]] = field(default_factory=dict)
     """Maximum input power (dBm) of each port by label; the empty label is for all other ports of the device."""
     segments: Mapping[str, Segment] = field(default_factory=dict)
@@ -132,12 +132,12 @@ class Lab:
         return traits.at_once == 1 and traits.settle_s * self.time_scale(device) >= SLOW_MOVE_S
 
     def max_input_dbm(self, port: Port) -> Dbm | None:
-        """Maximum input power (dBm) of the port, None where the inventory sets no limit."""
+        """Maximum input power (dBm) of the port, None if the inventory sets no limit."""
         limits = self.input_limits.get(port.device, {})
         return limits.get(port.label, limits.get(""))
 
     def time_scale(self, device: DeviceName) -> float:
-        """How many times faster than a real device it runs; 1 for hardware."""
+        """The factor by which it runs faster than a real device; 1 for hardware."""
         return self.devices[device].time_scale
 
 

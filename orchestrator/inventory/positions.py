@@ -22,7 +22,7 @@ MAX_DEPTH = 64  # valid files nest no deeper than 8; the limit keeps a hostile o
 MAX_NODES = 500_000  # a plan with as many fixed routes as one may have; the largest real inventory here has about 10 000 nodes
 MAX_NUMBER = 64  # characters of a number in YAML: one in base 60 takes quadratic time to read
 MAX_LINES = 100  # errors reported for one file
-_OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is asked for its better words
+_OWN_WORDS = 1 << 16  # characters of a file that is not YAML, up to which PyYAML's own slow parser is used for its better messages
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Document:
     keys: dict[Path, Spot] = field(repr=False)
 
     def spot(self, path: Path, *, key: bool = False) -> Spot:
-        """Where the value (or, with `key`, the key) at `path` starts; the nearest enclosing value if it is not there."""
+        """The start of the value (or, with `key`, the key) at `path`; the nearest enclosing value if it is absent."""
         if key and path in self.keys:
             return self.keys[path]
         while path and path not in self.values:
@@ -92,7 +92,7 @@ _LITERALS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 def read_json(text: str, name: str) -> Document:
     """Parse JSON (RFC 8259, duplicate keys and numbers out of range refused).
 
-    Raises: BadFile - not JSON, at the first place where that shows; or every duplicate key.
+    Raises: BadFile - not JSON, at the first invalid place; or every duplicate key.
     """
     reader = _JsonReader(text, name)
     value = reader.document()
@@ -283,7 +283,7 @@ def read_yaml(text: str, name: str) -> Document:
 
 
 def _within_limits(text: str, name: str) -> None:
-    """Refuse what is too deep or too large before nodes are made of it: libyaml's composer calls itself and has no limit.
+    """Refuse a file that is too deep or too large before nodes are made of it: libyaml's composer is recursive, without limit.
 
     Raises: BadFile. yaml.YAMLError - the text is not YAML; the text before that place is neither too deep nor too large.
     """
@@ -300,7 +300,7 @@ def _within_limits(text: str, name: str) -> None:
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:
-    """Compose with libyaml where PyYAML has it, ten times as fast; what it refuses is left to PyYAML's own parser and its words."""
+    """Compose with libyaml if PyYAML has it, ten times as fast; a text it refuses goes to PyYAML's own parser, for its messages."""
     try:
         _within_limits(text, name)
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

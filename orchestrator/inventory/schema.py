@@ -1,4 +1,4 @@
-"""Checks parsed files against pydantic models; errors are in plain words, with the user's line and column."""
+"""Check parsed files against pydantic models; errors are in plain English, with line and column of the user's file."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ OPTION = r"^[a-z][a-z0-9_]{0,62}$"
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,126}$"
 ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
 LAUNCHERS = r"TESTBED_.*|LD_.*|PYTHON.*|PATH|HOME|USER|LOGNAME|SHELL|(BASH_)?ENV|RANK|WORLD_SIZE|LOCAL_RANK|MASTER_(ADDR|PORT)"
-"""Variables of a job that only the launcher and the hosts set: which program runs, as which user, and where each rank runs."""
+"""Variables of a job that only the launcher and the hosts set: its program, its user, and the place of each rank."""
 LINE = r"^[^\x00\r\n]{0,4096}$"
 PATTERNS = {
     NAME: "a name of letters, digits, '.', '_' and '-', at most 63",
@@ -183,7 +183,7 @@ def _words(detail: ErrorDetails, inner: Path, model: type[BaseModel]) -> tuple[s
 
 
 def show(value: Any) -> str:
-    """A value as a reader would write it, shortened."""
+    """A value as in the file, shortened."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "nothing"}[value]
     if isinstance(value, str):

@@ -14,7 +14,7 @@ from orchestrator.inventory.positions import Path, Problems
 
 @dataclass(frozen=True, slots=True)
 class Rack:
-    """Hosts at one leaf switch. All that they exchange with other racks shares `uplink_mbps` (Mb/s), each way."""
+    """Hosts at one leaf switch. Their traffic with other racks shares `uplink_mbps` (Mb/s), per direction."""
 
     hosts: tuple[HostName, ...]
     uplink_mbps: float
@@ -27,9 +27,9 @@ def cable_of(segment: str, host: HostName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One port of each of some hosts; every port reaches every other. link_mbps: of a port, each way (Mb/s).
+    """One port of each of some hosts; every port reaches every other. link_mbps: of a port, per direction (Mb/s).
 
-    racks: leaf switches, if anything but the ports limits traffic; every host is in one of them then.
+    racks: leaf switches, if traffic is limited by more than the ports; every host is then in one of them.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Segment:
         return next((number for number, rack in enumerate(self.racks) if host in rack.hosts), 0)
 
     def limits(self, a: HostName, b: HostName) -> Iterator[tuple[str, float]]:
-        """What limits traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
+        """The limits of traffic from `a` to `b`: the two ports and the uplinks between racks, by name with their rates (Mb/s)."""
         yield f"{self.ports[a]} out", self.link_mbps
         if self.racks and (ways := (self.rack(a), self.rack(b)))[0] != ways[1]:
             for number, way in zip(ways, ("up", "down"), strict=True):

@@ -1,4 +1,4 @@
-"""Who did what to locks, tag-outs and the ownership of circuits, and why: written with the deed, in the same transaction."""
+"""The audit of locks, tag-outs and the ownership of circuits: written in the same transaction as the change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.store.database import Database
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who asks: on whose behalf, as which user, from which process."""
+    """The caller: owner, user and process."""
 
     owner: str
     user: str
@@ -27,7 +27,7 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One line of the audit: who did what to which lock, tag-out or circuit, and why. at: wall seconds."""
+    """One record of the audit: who did what to which lock, tag-out or circuit, and why. at: wall seconds."""
 
     at: float
     user: str
@@ -48,7 +48,7 @@ def add_audit(db: sqlite3.Connection, lab: str, who: Who, at: float, what: str, 
 
 
 def audit(store: Database, lab: str, limit: int = 50) -> list[AuditRecord]:
-    """What was done on a lab, newest first."""
+    """The records of a lab, newest first."""
     rows = store.read(
         "SELECT at,user,owner,host,pid,what,subject,why FROM audit WHERE lab=? ORDER BY seq DESC LIMIT ?", (lab, limit)
     )

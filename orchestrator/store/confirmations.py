@@ -22,20 +22,20 @@ from orchestrator.store.scope import Scope
 from orchestrator.store.store import Store
 
 LEAST_S, MOST_S = 1.0, 12 * 3600.0
-"""What may be asked for (s); a committer counts down for a day at most."""
+"""Permitted deadlines (s); an agent counts down for a day at most."""
 
 
 class Settled(Exception):
-    """The change no longer waits: another command reverted or confirmed it."""
+    """The change is no longer pending: another command reverted or confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A change that waits, or waited, to be confirmed. state: pending, confirmed, reverted, hands-needed or superseded.
+    """A change that is or was waiting for confirmation. state: pending, confirmed, reverted, hands-needed or superseded.
 
-    undo: the run whose before is the way back; it differs from `run` where that resumed another. leaving: hosts of the plan before,
+    undo: the run whose snapshot is restored; it differs from `run` if that resumed another. leaving: hosts of the plan before,
     which keep their routes until it is confirmed. boot, due_ns: the deadline by the clock of the boot it was set in; due: in wall
-    s. pid, process: who watches.
+    s. pid, process: the watching process.
     """
 
     run: str
@@ -60,7 +60,7 @@ class Awaited:
     def left_s(self) -> float:
         """Seconds until the deadline, not above zero once it has passed.
 
-        By the boot clock, which cannot be set; by the wall clock where this machine has restarted since.
+        By the boot clock, which cannot be set; by the wall clock if this machine has restarted since.
         """
         if self.boot == boot_id():
             return (self.due_ns - boot_clock_ns()) / 1e9
@@ -68,12 +68,12 @@ class Awaited:
 
     @property
     def reason(self) -> str:
-        """Why the hosts are reserved, for whom it concerns; by it they are freed again."""
+        """The reason of the hosts' reservation, shown to others; it also identifies the reservation to release."""
         return f"waits to be confirmed: {self.plan}, run {self.run}"
 
     @property
     def watched(self) -> bool:
-        """Whether the process that would take it back lives."""
+        """Whether the process that would revert it is alive."""
         return bool(self.pid) and self.host == socket.gethostname() and process_alive(self.pid, self.process)
 
     def report(self) -> Awaiting:
@@ -87,19 +87,19 @@ class Awaited:
 
 
 class Confirmations:
-    """What waits to be confirmed of one slice of a lab, as `who` sees and changes it."""
+    """The pending confirmation of one slice of a lab, as seen and changed by `who`."""
 
     def __init__(self, store: Store, slice_: str, who: Who) -> None:
         self.store, self.slice = store, slice_
         self.locks = Locks(store, lab_of(slice_), who)
 
     def pending(self) -> Awaited | None:
-        """The change that waits; there is one at most."""
+        """The pending change; there is at most one."""
         found = self.last()
         return found if found is not None and found.state == "pending" else None
 
     def last(self) -> Awaited | None:
-        """The change that waits, or waited last."""
+        """The pending change, or the last one that was pending."""
         rows = self.store.read("SELECT * FROM awaited WHERE slice=? ORDER BY rowid DESC LIMIT 1", (self.slice,))
         return _awaited(rows[0]) if rows else None
 
@@ -109,7 +109,7 @@ class Confirmations:
         return _awaited(rows[0]) if rows else None
 
     def begin(self, made: Awaited, scope: Scope) -> None:
-        """Keep a change that waits from now on, and `scope` for its owner; one that it goes on with waits no more."""
+        """Record a pending change, and reserve `scope` for its owner; a change that it continues is no longer pending."""
         before = self.pending()
         if before is not None:
             self._release(before)
@@ -124,7 +124,7 @@ class Confirmations:
         self.locks.take("reservation", scope, made.reason)
 
     def watch(self, found: Awaited, pid: int) -> Awaited:
-        """Note which process watches."""
+        """Record the watching process."""
         found = replace(found, pid=pid, process=process_mark(pid), host=socket.gethostname())
         self.store.write("UPDATE awaited SET pid=?, process=?, host=? WHERE run=?", (pid, found.process, found.host, found.run))
         return found
@@ -140,12 +140,12 @@ class Confirmations:
             if lock.kind == "reservation" and lock.reason == found.reason:
                 self.locks.release(lock.id)
 
-    # --- who may do what
+    # --- permissions
 
     def may(self, verb: str, options: Mapping[str, object]) -> None:
-        """Look, under the lock, whether a verb may begin.
+        """Check, under the lock, whether a verb may begin.
 
-        Raises: Interlock - a change waits to be confirmed, and what comes now would bury its way back. Settled - see there.
+        Raises: Interlock - a change waits to be confirmed, and the verb would make its rollback impossible. Settled - see there.
         """
         found = self.pending()
         if "unconfirmed" in options:
@@ -154,13 +154,13 @@ class Confirmations:
             return
         if found is None or verb in ("down", "rollback", "confirm") or options.get("resumes") == found.run:
             return
-        raise Interlock(f"{found}", hint=f"keep it: testbed confirm; or go back now: testbed rollback {found.run}")
+        raise Interlock(f"{found}", hint=f"keep it: testbed confirm; or roll back now: testbed rollback {found.run}")
 
     @contextmanager
     def ending(self, verb: str, run: Run, options: Mapping[str, object]) -> Iterator[None]:
-        """Wrap a verb that reverts the change: once that has begun, the change no longer waits.
+        """Wrap a verb that reverts the change: once that has begun, the change is no longer pending.
 
-        The way back after the deadline is the exception: it is begun again until it came to an end.
+        The rollback after the deadline is the exception: it is repeated until it has finished.
         """
         if verb not in ("down", "rollback"):
             yield

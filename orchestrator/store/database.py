@@ -22,9 +22,9 @@ Fence: TypeAlias = Callable[[sqlite3.Connection], None]
 class Database:
     """Opens or creates the file at `path`. Safe to use from several threads and processes.
 
-    durable: force every commit to the disk (a power cut then loses nothing that was begun); off only for tests.
+    durable: force every commit to the disk, so that a power cut loses nothing; off only for tests.
     shared: the members of a group use it together (`file.shared_file`).
-    Raises: StoreFailed - it cannot be written, is damaged or no store, or was written by another version. UnsafeStore - others
+    Raises: StoreFailed - it cannot be written, is damaged or not a store, or was written by another version. UnsafeStore - others
     may write it.
     """
 
@@ -60,9 +60,9 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and on disk when the body ends. A nested one is part of the outer one.
+        """A transaction, on disk when the body ends. A nested one is part of the outer one.
 
-        Raises: StoreFailed - it cannot be written; nothing of it is.
+        Raises: StoreFailed - it cannot be written; nothing was.
         """
         with self._lock:
             if self._db.in_transaction:
@@ -95,7 +95,7 @@ class Database:
             db.execute(query, values)
 
     def check_fence(self, db: sqlite3.Connection, run: str) -> None:
-        """Raises: whatever the fence of `run` raises; nothing where it has none."""
+        """Raises: as the fence of `run`; nothing if it has none."""
         if (fence := self.fences.get(run)) is not None:
             fence(db)
 
@@ -116,8 +116,8 @@ class Database:
                 age, hint = (
                     "an older",
                     (
-                        f"take down what is up with that version; then, or without it, begin anew: mv {self.path} {self.path}.old; "
-                        "what is still up is foreign then, and `up --adopt` makes it yours again (docs/how-to/share-a-lab.md)"
+                        f"run `down` with that version; then, or without it, start a new store: mv {self.path} {self.path}.old; "
+                        "circuits still up are then foreign, and `up --adopt` makes them yours again (docs/how-to/share-a-lab.md)"
                     ),
                 )
             raise StoreFailed(f"{self.path}: was written by {age} testbed (schema {version}, this one uses {SCHEMA})", hint=hint)

@@ -1,4 +1,4 @@
-"""The store's file and who may write it: its owner alone, or, where that was declared, the members of one group."""
+"""The store's file and who may write it: its owner alone, or, if declared, the members of one group."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from orchestrator.trust import believed, group_name, user_name
 
 
 class UnsafeStore(TestbedError):
-    """Another user could write the store and so decide what this program does to the lab."""
+    """Another user could write the store and so control the lab through this program."""
 
     code = "E-UNSAFE-STORE"
     exit_code = 2
 
 
 def private_file(path: Path) -> None:
-    """Make the file, readable by its owner only.
+    """Create the file, readable by its owner only.
 
-    Raises: UnsafeStore - others may write it or its directory, or own that. Missing - we may not.
-    StoreFailed - there is no room for it.
+    Raises: UnsafeStore - others may write it or its directory, or own the directory. Missing - no permission.
+    StoreFailed - the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        why = f"{path.parent}: the store's directory cannot be made: {error.strerror}"
-        raise file_fault(path, error) or Missing(why, hint="set data_dir to one that can be") from error
+        why = f"{path.parent}: the store's directory cannot be created: {error.strerror}"
+        raise file_fault(path, error) or Missing(why, hint="set data_dir to another directory") from error
     folder = path.parent.stat()
     share = f"or declare it shared: set `store` instead of `data_dir` to {path.parent} (docs/how-to/share-a-lab.md)"
     if folder.st_uid not in believed():
         raise UnsafeStore(
-            f"{path.parent}: belongs to {user_name(folder.st_uid)}, who may replace the store",
+            f"{path.parent}: belongs to {user_name(folder.st_uid)}, who can replace the store",
             hint=f"set `data_dir` to a directory of your own, {share}",
         )
     if folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX:
         raise UnsafeStore(
-            f"{path.parent}: others may write there, and so replace the store", hint=f"chmod go-w {path.parent}, {share}"
+            f"{path.parent}: others can write there, and so replace the store", hint=f"chmod go-w {path.parent}, {share}"
         )
     fd = _open(path, 0o600, f"it belongs to {_owner(path)}; to use it together {share}")
     try:
@@ -53,22 +53,22 @@ def private_file(path: Path) -> None:
 
 
 def shared_file(path: Path) -> None:
-    """Make the file in a directory that a group shares, and that hands its group on to what is made in it (setgid).
+    """Create the file in a directory that a group shares, and that passes its group on to new files (setgid).
 
-    The write-ahead log and its index get the rights of the file itself (sqlite3.c, findCreateFileMode).
-    Raises: UnsafeStore - others than that group may write it. Missing - we may not.
+    The write-ahead log and its index get the permissions of the file itself (sqlite3.c, findCreateFileMode).
+    Raises: UnsafeStore - others than that group may write it. Missing - no permission.
     """
     folder = path.parent
     make = f"sudo install -d -m 2770 -g GROUP {folder}, with GROUP the group of the lab's users"
     if not folder.is_dir():
-        raise Missing(f"{folder}: the shared store's directory is not there", hint=make)
+        raise Missing(f"{folder}: the shared store's directory does not exist", hint=make)
     found = folder.stat()
     group = group_name(found.st_gid)
     if found.st_mode & 0o002:
-        raise UnsafeStore(f"{folder}: everybody may write the shared store, not its group alone", hint=f"chmod 2770 {folder}")
+        raise UnsafeStore(f"{folder}: every user can write the shared store, not only its group", hint=f"chmod 2770 {folder}")
     if not found.st_mode & stat.S_ISGID or found.st_mode & 0o070 != 0o070 or found.st_mode & stat.S_ISVTX:
         raise UnsafeStore(
-            f"{folder}: group {group} cannot share what is made there (mode {stat.S_IMODE(found.st_mode):04o}, wanted 2770)",
+            f"{folder}: group {group} cannot share files created there (mode {stat.S_IMODE(found.st_mode):04o}, wanted 2770)",
             hint=f"chmod 2770 {folder}",
         )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -83,7 +83,7 @@ def shared_file(path: Path) -> None:
             os.fchmod(fd, 0o660)
         elif there.st_mode & 0o007 or there.st_mode & 0o060 != 0o060 or there.st_gid != found.st_gid:
             raise UnsafeStore(
-                f"{path}: is not its group's alone (mode {stat.S_IMODE(there.st_mode):04o}, group {group_name(there.st_gid)})",
+                f"{path}: is not its group's only (mode {stat.S_IMODE(there.st_mode):04o}, group {group_name(there.st_gid)})",
                 hint=f"sudo chgrp {group} {path}*; sudo chmod 660 {path}*",
             )
     finally:

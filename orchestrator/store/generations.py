@@ -7,7 +7,7 @@ from orchestrator.store.records import Belonging
 
 
 def next_generation(store: Database, lab: str, owner: str = "", run: str = "") -> int:
-    """Return a number for a set of host routes that this lab never had before, from 1; record it as the owner's."""
+    """Return a new number for a set of host routes, unique on this lab, from 1; record it as the owner's."""
     with store.transaction() as db:
         number = next_number(db, "generations", lab)
         db.execute("INSERT INTO generation_owners VALUES(?,?,?,?)", (lab, number, owner, run))
@@ -25,5 +25,5 @@ def generation_owners(store: Database, lab: str) -> dict[int, Belonging]:
 
 
 def hand_over(store: Database, lab: str, owner: str, to: str) -> None:
-    """Give an owner's generations to another owner, who may then change the hosts that run them."""
+    """Transfer an owner's generations to another owner, who may then change the hosts that run them."""
     store.write("UPDATE generation_owners SET owner=? WHERE lab=? AND owner=?", (to, lab, owner))

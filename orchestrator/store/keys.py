@@ -10,13 +10,13 @@ from orchestrator.settings import Settings
 
 
 def lab_key(name: str, addresses: Iterable[str]) -> str:
-    """Name a lab by its devices' addresses, so that two copies of one inventory are one lab and two labs of one name are two."""
+    """The key of a lab, from its devices' addresses: two copies of an inventory are one lab, two labs of one name are two."""
     safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name) or "lab"
     return f"{safe}-{hashlib.sha256(chr(10).join(sorted(addresses)).encode()).hexdigest()[:8]}"
 
 
 def slice_key(lab: str, owner: str) -> str:
-    """Name an owner's part of a lab: the plan that is up, circuits that are ours, and jobs are kept by it."""
+    """The key of an owner's part of a lab: the current plan, the owned circuits and the jobs are stored under it."""
     return f"{lab}/{owner}"
 
 
@@ -26,10 +26,10 @@ def lab_of(key: str) -> str:
 
 
 def key_of(lab: Lab) -> str:
-    """The name under which this lab stands in the store and the lock directory."""
+    """The key of this lab in the store and the lock directory."""
     return lab_key(lab.name, (d.address for d in lab.devices.values()))
 
 
 def slice_of(lab: Lab, settings: Settings) -> str:
-    """The name under which the chosen owner's plan, circuits and jobs on this lab stand in the store."""
+    """The key of the chosen owner's plan, circuits and jobs on this lab in the store."""
     return slice_key(key_of(lab), settings.owner or settings.user)

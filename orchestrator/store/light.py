@@ -1,4 +1,4 @@
-"""Optical power that was measured on circuits, kept over runs."""
+"""Measured optical power of circuits, kept across runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.store.records import LightPoint
 
 
 def add_light(store: Database, lab: str, run: str, points: Iterable[LightPoint]) -> None:
-    """Keep what was measured of circuits; `at` of each point is kept as it is."""
+    """Store measurements of circuits; `at` of each point is stored unchanged."""
     with store.transaction() as db:
         db.executemany(
             "INSERT INTO light VALUES(?,?,?,?,?,?,?,?)",
@@ -18,6 +18,6 @@ def add_light(store: Database, lab: str, run: str, points: Iterable[LightPoint])
 
 
 def light_history(store: Database, lab: str) -> list[LightPoint]:
-    """Everything measured of the lab's circuits, oldest first."""
+    """All measurements of the lab's circuits, oldest first."""
     rows = store.read("SELECT circuit, path, at, run, in_dbm, out_dbm, loss_db FROM light WHERE lab=? ORDER BY at", (lab,))
     return [LightPoint(**dict(row)) for row in rows]

@@ -1,4 +1,4 @@
-"""Locks and who waits for whom: what becomes of a queue of locks as time passes and processes end. Pure."""
+"""Locks and their queue: how it changes as time passes and processes end. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIVE: tuple[State, ...] = ("active", "waiting")
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """One lock. A run's dies with its process, a reservation lives until it expires or is unlocked.
+    """One lock. A run's ends with its process, a reservation when it expires or is unlocked.
 
-    id: the word that unlocks and steals it, never used again. process: marks the life of `pid` (`lablock.process_mark`).
+    id: identifies it for unlocking and stealing, never reused. process: identifies `pid` (`lablock.process_mark`).
     seq: place in the queue. for_s: how long (s) a reservation lasts once it is active. after: the lock it waits for, whatever it
-    covers. asked, since, expires, ended: wall seconds; `since`: active, or asked for while it waits. token: of its run, 0 before.
+    covers. asked, since, expires, ended: wall seconds; `since`: active, or requested while it waits. token: of its run, 0 before.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Lock:
     lab: str = field(default="", repr=False)
 
     def meets(self, other: Lock) -> bool:
-        """Whether both cannot be active at once: they share something, and are of two owners or both change the lab."""
+        """Whether both cannot be active at the same time: they overlap, and have different owners or both change the lab."""
         apart = self.owner == other.owner and "reservation" in (self.kind, other.kind)
         return not apart and self.scope.overlaps(other.scope)
 
@@ -60,13 +60,13 @@ class Lock:
 
 
 def clock(at: float) -> str:
-    """Local time of day, with the date where it is not today's."""
+    """Local time of day, with the date unless it is today."""
     near = abs(at - time.time()) < 43_200
     return time.strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
-    """Who keeps `wish` from being active: active locks it meets, and those that came before it and wait for the same.
+    """The locks that keep `wish` from being active: conflicting active ones, and earlier requests that conflict with it.
 
     A waiting request is overtaken only by runs of the owner whose reservation it waits for anyway.
     """
@@ -83,9 +83,9 @@ def blockers(wish: Lock, live: Sequence[Lock]) -> list[Lock]:
 
 
 def settle(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tuple[list[Lock], list[Lock]]:
-    """The locks as they are at `now`, and those that changed: first whose processes are gone, expired, then who comes next.
+    """The locks at `now`, and those that changed: first those whose processes are gone, expired ones, then the next in the queue.
 
-    Asking seldom or often gives the same: what expired in between is ended at its own time, and who waited began at that time.
+    The result does not depend on how often it is called: a lock ends at its own expiry, and its successor begins then.
     """
     locks = sorted(live, key=lambda lock: lock.seq)
     changed: dict[str, Lock] = {}
@@ -107,7 +107,7 @@ def settle(live: Iterable[Lock], now: float, gone: Callable[[Lock], bool]) -> tu
         at = min(lock.expires for lock in ends if lock.expires is not None)
         for lock in ends:
             if lock.expires == at:
-                put(replace(lock, state="expired", ended=at, why="its time was over"))
+                put(replace(lock, state="expired", ended=at, why="it had expired"))
         for lock in _next(standing(), at):
             put(lock)
     for lock in [lock for lock in locks if lock.id in dead and lock.state == "active"]:

@@ -1,4 +1,4 @@
-"""Locks of a lab: who holds what, who waits, who stole what. Every query first applies what has expired or died since.
+"""Locks of a lab: held, waiting, stolen. Every query first applies expiries and ended processes.
 
 A lock is in the same file as the journal, so that a step is begun only while the run's lock is held: one transaction for both.
 """
@@ -29,16 +29,16 @@ from orchestrator.store.scope import Scope, scope_of_data
 from orchestrator.store.store import Store
 
 POLL_S = 0.1
-"""A run that waits looks this often (s) whether it may go on."""
+"""Interval (s) at which a waiting run checks whether it may continue."""
 
 
 class Locks:
-    """The locks of one lab, as `who` sees and changes them."""
+    """The locks of one lab, as seen and changed by `who`."""
 
     def __init__(self, store: Database, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
 
-    # -- asking --------------------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------------------
 
     def take(
         self,
@@ -50,7 +50,7 @@ class Locks:
         queue: bool = False,
         after: str = "",
     ) -> Lock:
-        """Ask for a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
+        """Request a lock; it is active, or with `queue` or `after` (a lock to follow) perhaps waiting.
 
         Raises: Locked - another lock or an earlier request covers part of it, and neither `queue` nor `after` is given.
         Missing - no lock `after`.
@@ -100,7 +100,7 @@ class Locks:
                 raise lost(_get(db, lock), "")
             if ours.scope.covers(scope):
                 return
-            # A request that waits for the lab waits for this lock anyway; yielding to it would be waiting while holding.
+            # A request that waits for the lab waits for this lock anyway; yielding to it would be a deadlock.
             wish = replace(ours, scope=scope)
             if ahead := [other for other in blockers(wish, live) if other.state == "active"]:
                 raise locked(ahead, wish)
@@ -109,18 +109,18 @@ class Locks:
             self._note(db, now, "extended", lock, f"by {scope}")
 
     def bind(self, lock: str, run: str, token: int) -> None:
-        """Note which run holds the lock, and its fencing token."""
+        """Record the run that holds the lock, and its fencing token."""
         with self.store.transaction() as db:
             db.execute("UPDATE locks SET run=?, token=? WHERE id=?", (run, token, lock))
 
     # -- ending --------------------------------------------------------------------------------------------------------------
 
     def release(self, lock: str, why: str = "") -> Lock | None:
-        """Release an own lock; None if it was neither held nor waited for any more."""
+        """Release the caller's own lock; None if it was no longer held or waiting."""
         return self._end(lock, "released", why)
 
     def steal(self, lock: str, reason: str) -> Lock | None:
-        """End any owner's lock; its run stops at its next journalled step. None if it had ended by itself."""
+        """End any owner's lock; its run stops at its next journalled step. None if it had already ended."""
         return self._end(lock, "stolen", reason)
 
     def _end(self, lock: str, state: State, why: str) -> Lock | None:
@@ -131,7 +131,7 @@ class Locks:
             if ours is None:
                 return None
             self._write(db, replace(ours, state=state, ended=now, ended_by=self.who.user, why=why))
-            if state == "stolen":  # its run begins nothing more: it is left half done, though its process may live
+            if state == "stolen":  # its run begins no further step: it stays half done, though its process may be alive
                 lost = "UPDATE runs SET status='interrupted', ended=?, message=? WHERE id=? AND status='running'"
                 db.execute(lost, (now, f"its lock {lock} was stolen by {self.who.user}", ours.run))
             words = f"held by {ours}" + (f"; because: {why}" if why else "") if state == "stolen" else why
@@ -139,10 +139,10 @@ class Locks:
             self._settled(db, now)
         return ours
 
-    # -- looking -------------------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------------
 
     def listed(self) -> list[Lock]:
-        """Who holds and who waits now, in the order of the queue."""
+        """The locks held and waiting now, in the order of the queue."""
         with self.store.transaction() as db:
             return self._settled(db, time.time())
 
@@ -153,22 +153,22 @@ class Locks:
             return _get(db, lock, self.lab)
 
     def ahead(self, lock: str) -> list[Lock]:
-        """Whom a waiting lock waits for."""
+        """The locks that a waiting lock waits for."""
         live = self.listed()
         wish = next((one for one in live if one.id == lock and one.state == "waiting"), None)
         if wish is None:
             return []
         return [one for one in live if one.id == wish.after] or blockers(wish, live)
 
-    # -- inside --------------------------------------------------------------------------------------------------------------
+    # -- internal --------------------------------------------------------------------------------------------------------------
 
     def _settled(self, db: sqlite3.Connection, now: float) -> list[Lock]:
-        """Apply expiry and death to all locks of the lab; changes are written and audited in the same transaction."""
-        if moved := moved_s(db, self.lab, now):  # a reservation is for so many hours, whatever the clock shows
+        """Apply expiries and ended processes to all locks of the lab; changes are written and audited in the same transaction."""
+        if moved := moved_s(db, self.lab, now):  # a reservation lasts a number of hours, whatever the clock shows
             later = "asked=asked+?1, since=since+?1, expires=expires+?1"
             found = db.execute(f"UPDATE locks SET {later} WHERE lab=?2 AND state IN ('active','waiting')", (moved, self.lab))
             if found.rowcount:
-                self._note(db, now, "clock set", "", f"by {moved:+.0f} s; what is held and waited for keeps its length")
+                self._note(db, now, "clock set", "", f"by {moved:+.0f} s; held and waiting locks keep their duration")
         rows = db.execute("SELECT * FROM locks WHERE lab=? AND state IN ('active','waiting') ORDER BY seq", (self.lab,))
         live, changed = settle([_lock(row) for row in rows], now, _gone)
         for lock in changed:
@@ -195,20 +195,20 @@ def still_held(db: sqlite3.Connection, lock: str, run: str) -> None:
 
 
 def lost(lock: Lock | None, run: str) -> Locked:
-    """The error of a holder whose lock is gone."""
+    """The error of a run whose lock is gone."""
     what = f"run {run}" if run else "this command"
     if lock is None:
-        return Locked(f"{what} does not hold the lab any more", hint="testbed lock; testbed status")
+        return Locked(f"{what} no longer holds the lab", hint="testbed lock; testbed status")
     how = f"{lock.state} by {lock.ended_by}" if lock.ended_by else lock.state
     at = f" at {clock(lock.ended)}" if lock.ended is not None else ""
     return Locked(
-        f"{what} does not hold the lab any more: its lock {lock.id} was {how}{at}" + (f": {lock.why}" if lock.why else ""),
+        f"{what} no longer holds the lab: its lock {lock.id} was {how}{at}" + (f": {lock.why}" if lock.why else ""),
         hint="it stopped before its next step; testbed status says what is done and what is not",
     )
 
 
 def locked(ahead: Sequence[Lock], wish: Lock) -> Locked:
-    """The error where the caller does not wait: who holds which part, since when, why, until when."""
+    """The error if the caller does not wait: who holds which part, since when, why, until when."""
     lines = []
     for lock in ahead:
         verb = "is locked by" if lock.kind == "run" else "is reserved by"
@@ -231,12 +231,12 @@ class HeldLock:
         return self.lock.id
 
     def bind(self, run: Run) -> None:
-        """Note the run that works under the lock: its steps begin only while the lock is held."""
+        """Register the run that works under the lock: its steps begin only while the lock is held."""
         self.locks.bind(self.lock.id, run.id, run.token)
         run.fence(lambda db: still_held(db, self.lock.id, run.id))
 
     def extend(self, scope: Scope) -> bool:
-        """Hold `scope` too; False if we did already. Raises: Locked."""
+        """Also hold `scope`; False if it was held already. Raises: Locked."""
         if self.lock.scope.covers(scope):
             return False
         self.locks.extend(self.lock.id, scope)
@@ -248,7 +248,7 @@ class HeldLock:
 async def hold(
     locks: Locks, scope: Scope, reason: str, *, wait_s: float = 0.0, told: Callable[[str], None] = lambda words: None
 ) -> AsyncIterator[HeldLock]:
-    """Hold a run's lock meanwhile. wait_s: how long (s) to wait in the queue; `told` hears whom we wait for, when that changes.
+    """Hold a run's lock while the body runs. wait_s: longest wait (s) in the queue; `told` is called with the locks waited for.
 
     Raises: Locked - another lock still covers part of it after `wait_s`.
     """
@@ -270,12 +270,12 @@ async def hold(
             lock = found
         yield HeldLock(locks, lock)
     finally:
-        with suppress(StoreFailed):  # it ends with this process then
+        with suppress(StoreFailed):  # it then ends with this process
             locks.release(lock.id)
 
 
 def _gone(lock: Lock) -> bool:
-    """Whether the process that held it is known to have ended; of another machine's nothing is known."""
+    """Whether the process that held it is known to have ended; unknown for processes of other machines."""
     return lock.host == socket.gethostname() and not process_alive(lock.pid, lock.process)
 
 
@@ -303,7 +303,7 @@ def _insert(db: sqlite3.Connection, lock: Lock) -> None:
 
 
 def who(settings: Settings) -> Who:
-    """Who runs this command, and on whose behalf."""
+    """The caller of this command, and the owner it acts for."""
     return Who(settings.owner, settings.user)
 
 
@@ -312,5 +312,5 @@ def locks_of(lab: Lab, settings: Settings, store: Store) -> Locks:
 
 
 def next_token(store: Store, lab: str) -> int:
-    """The token that a run of this store would get now."""
+    """The token that a new run of this store would get."""
     return max(store.last_token(lab) + 1, int(time.time()))

@@ -1,4 +1,4 @@
-"""One store per lab on this machine: locks and circuits are kept in a store, and two stores would not see each other's."""
+"""One store per lab on this machine: locks and circuits are kept in a store, and two stores would not see each other's entries."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from optics.errors import Locked, Missing, Untrusted
 from orchestrator.trust import SHARED, group_name, user_name
 
 GROUP = "testbed"
-"""Root hands `SHARED` to this group, where there is one (docs/decisions/0023-who-may-lock-a-lab.md)."""
+"""Root assigns `SHARED` to this group, if it exists (docs/decisions/0023-who-may-lock-a-lab.md)."""
 _JOIN = "only members of its group may lock there (docs/how-to/share-a-lab.md); or set lock_dir to a directory of your own"
 GIVE_UP_S = 2.0
-"""The note is held exclusively for the moment of a write only."""
+"""The file is locked exclusively only while it is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
-    """Which store keeps the lab, and who noted it. store: its file, `identity` the same however the path is written."""
+    """The store that keeps the lab, and the user who recorded it. store: its file; `identity` is the same for any spelling."""
 
     store: str
     identity: str
@@ -37,10 +37,10 @@ class Keeper:
 
 
 class StoreClaim:
-    """Holds the note at `path` for one command. The kernel frees it when the process dies, however it dies; the file stays.
+    """Locks the file at `path` for one command. The kernel releases it when the process ends, for any reason; the file stays.
 
     As a context manager: raises Locked - another store is in use for this lab now. Untrusted - others than root, this user and one
-    group could have put something there. Missing - we may not write there.
+    group could have written there. Missing - no permission to write there.
     """
 
     def __init__(self, path: Path, store: Path, *, user: str) -> None:
@@ -50,13 +50,13 @@ class StoreClaim:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Share the note with other commands on this store; write it first where no command holds it."""
+        """Share the file with other commands on this store; write it first if no command holds it."""
         fd = _open(self.path)
         give_up = time.monotonic() + GIVE_UP_S
         try:
             while not self._shared(fd):
                 if time.monotonic() >= give_up:
-                    raise Locked(f"{self.path}: is held and says not by whom", hint="try again in a moment")
+                    raise Locked(f"{self.path}: is locked but names no owner", hint="try again in a moment")
                 time.sleep(0.005)
         except BaseException:
             os.close(fd)
@@ -64,12 +64,12 @@ class StoreClaim:
         self._fd = fd
 
     def _shared(self, fd: int) -> bool:
-        """Whether we share the note now. Raises: Locked - it names another store."""
+        """Whether the file is shared now. Raises: Locked - it names another store."""
         try:
             if _lock(fd, fcntl.LOCK_EX):  # no holder
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, json.dumps(asdict(self.keeper)).encode(), 0)
-            # Turning the one lock into the other is not atomic (flock(2)): who came in between has written his own.
+            # Converting one kind of lock to the other is not atomic (flock(2)): another may have written in between.
             if not _lock(fd, fcntl.LOCK_SH):
                 return False
         except OSError as error:
@@ -80,14 +80,14 @@ class StoreClaim:
             return False
         if keeper.identity != self.keeper.identity:
             raise Locked(
-                f"{keeper.user} (pid {keeper.pid}) changes this lab now with another store, {keeper.store}; two stores do not know "
+                f"{keeper.user} (pid {keeper.pid}) is changing this lab with another store, {keeper.store}; two stores do not see "
                 "each other's locks and circuits",
                 hint="share one: set `store` to its directory (docs/how-to/share-a-lab.md)",
             )
         return True
 
     def release(self) -> None:
-        """Let go of the note; safe to call twice."""
+        """Release the file; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -101,9 +101,9 @@ class StoreClaim:
 
 
 def who_locks(folder: Path) -> str:
-    """Who may lock in this directory, in words. Raises: as `StoreClaim`."""
+    """The users who may lock in this directory, in words. Raises: as `StoreClaim`."""
     if not folder.exists():
-        return "nothing was locked here yet"
+        return "no lock has been taken here yet"
     fd = _folder(folder)
     try:
         found = os.fstat(fd)
@@ -123,9 +123,9 @@ def _lock(fd: int, kind: int) -> bool:
 
 
 def _open(path: Path) -> int:
-    """Open the note for writing, made if it is not there, in a directory where only root, we and perhaps one group may write.
+    """Open the file for writing, created if missing, in a directory where only root, this user and perhaps one group may write.
 
-    Everything is opened relative to the directory that was looked at, and no link is followed.
+    Everything is opened relative to the directory that was checked, and no link is followed.
     """
     folder = _folder(path.parent)
     try:
@@ -134,20 +134,20 @@ def _open(path: Path) -> int:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or (found.st_uid not in (0, os.geteuid()) and not shared):
             os.close(fd)
-            raise Untrusted(f"{path}: is no lock file of this program's making", hint=f"see what it is, then: rm {path}")
+            raise Untrusted(f"{path}: is not a lock file of this program", hint=f"check its content, then: rm {path}")
         if found.st_uid == os.geteuid():
             os.fchmod(fd, 0o660 if shared else 0o600)
         return fd
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise Untrusted(f"{path}: is no lock file of this program's making", hint=f"see what it is, then: rm {path}") from None
+            raise Untrusted(f"{path}: is not a lock file of this program", hint=f"check its content, then: rm {path}") from None
         raise _closed(path, error) from error
     finally:
         os.close(folder)
 
 
 def _made(name: str, folder: int, tries: int) -> int:
-    """Open the file. tries: a member of the group may have made it this moment and not given it to the group yet."""
+    """Open the file. tries: a member of the group may have just created it and not assigned it to the group yet."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
@@ -159,7 +159,7 @@ def _made(name: str, folder: int, tries: int) -> int:
 
 
 def _folder(path: Path) -> int:
-    """Open the directory, made if it is not there: for our own use, or, at the machine's usual place, for the group `GROUP`."""
+    """Open the directory, created if missing: private, or, at the machine's default place, for the group `GROUP`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -171,7 +171,7 @@ def _folder(path: Path) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
             raise Untrusted(
-                f"{path}: is no directory", hint=f"see what it is, then: rm {path}; or set lock_dir to another"
+                f"{path}: is not a directory", hint=f"check its content, then: rm {path}; or set lock_dir to another"
             ) from None
         raise _closed(path, error) from error
     found = os.fstat(fd)
@@ -184,9 +184,9 @@ def _folder(path: Path) -> int:
     if found.st_uid not in (0, os.geteuid()):
         why = f"belongs to {user_name(found.st_uid)}"
     elif found.st_mode & stat.S_IWOTH:
-        why = "everybody may write there"
+        why = "every user can write there"
     elif found.st_mode & stat.S_IWGRP and not found.st_mode & stat.S_ISGID:
-        why = "its group may write there, and was not declared to share it (mode 2770)"
+        why = "its group can write there, but the directory is not declared as shared (mode 2770)"
     if why:
         os.close(fd)
         raise Untrusted(f"{path}: {why}, so its locks cannot be relied on", hint=f"sudo rm -r {path}, or set lock_dir to another")

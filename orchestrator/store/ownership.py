@@ -1,4 +1,4 @@
-"""Who owns which circuits and hosts: those of other owners are listed and left alone, unless circuits are adopted by name."""
+"""Ownership of circuits and hosts: those of other owners are listed and not touched, unless circuits are adopted by name."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ OWNER = "owner:"
 
 
 def plain(setting: Setting) -> str:
-    """A setting as an operator names it: without its attenuation."""
+    """A setting as operators name it: without its attenuation."""
     if isinstance(setting, SpectralRoute):
         setting = SpectralRoute(setting.ingress, setting.egress, setting.slot)
     return str(setting)
 
 
 def turned(setting: Setting) -> Setting | None:
-    """The circuit that goes the other way over the same two ports: a duplex switch may have made both as one connection."""
+    """The reverse circuit over the same two ports: a duplex switch may have made both as one connection."""
     return CrossConnect(setting.egress, setting.ingress) if isinstance(setting, CrossConnect) else None
 
 
 def adopted(
     words: Sequence[str], seen: Held, owned: Iterable[Setting], owners: Mapping[Setting, Belonging], *, again: bool = False
 ) -> frozenset[Setting]:
-    """The circuits that are there, are not ours, and that `words` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
+    """The existing foreign circuits that `words` name: `ocs1:4->17`, or all of an owner's, `owner:alice`.
 
-    A spectral route is named with its slot, or without where only one goes that way. again: these may be ours already, because a
-    run that went before adopted them. Raises: Missing - nothing there has such a name; all such are named. Interlock - of a pair
-    that goes both ways between two ports only one is named: a switch may be unable to end one and keep the other lit.
+    A spectral route is named with its slot, or without if there is only one between its ports. again: these may be owned already,
+    because an earlier run adopted them. Raises: Missing - no circuit has such a name; all such names are listed. Interlock - only
+    one of the two directions between two ports is named: a switch may be unable to end one and keep the other lit.
     """
     ours = routes(owned)
     there = sorted((s for held in seen.values() for s in held), key=str)
@@ -54,7 +54,7 @@ def adopted(
         else:
             chosen = [s for s in there if plain(s) == word] or [s for s in there if plain(s).partition("@")[0] == word]
             names = [plain(s) for s in there if route(s) not in ours]
-            why = f"{word} is not there; circuits that are not ours: {', '.join(names[:6]) or 'none'}"
+            why = f"{word} does not exist; foreign circuits: {', '.join(names[:6]) or 'none'}"
             if len(chosen) > 1:
                 chosen, why = [], f"{word} could be {' or '.join(map(plain, chosen))}"
         if not chosen and not again:
@@ -69,7 +69,7 @@ def adopted(
     if halves:
         raise Interlock(
             "\n".join(
-                f"--adopt {one}: may be one connection with {back}, which nobody could keep without it" for one, back in halves
+                f"--adopt {one}: may be one connection with {back}, which could not be kept without it" for one, back in halves
             ),
             hint=" ".join(f'add --adopt "{back}"' for _, back in halves),
         )
@@ -77,9 +77,9 @@ def adopted(
 
 
 def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting], words: Sequence[str]) -> list[str]:
-    """Make circuits ours in the store, audited, all of them or none; return what was adopted, in words.
+    """Take over circuits in the store, audited, all of them or none; return the adopted ones, in words.
 
-    An owner who has no circuits left has no plan up any more, and the routes of that plan may be replaced.
+    An owner without circuits no longer has a plan up, and the routes of that plan may be replaced.
     """
     wanted = sorted(settings, key=str)
     if not wanted:
@@ -100,7 +100,7 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
             store.clear_current(theirs)
             hand_over(store, lab, name, who.owner)
             plan = f"plan {current.plan_name}"
-            lines.append(f"the {plan} of {name}, who has no circuits left")
+            lines.append(f"the {plan} of {name}, who has no more circuits")
             add_audit(db, lab, who, time.time(), "adopted", plan, f"of {name}, run {current.run}; by run {run}")
     return lines
 
@@ -108,9 +108,9 @@ def adopt(store: Store, lab: str, who: Who, run: str, settings: Iterable[Setting
 def taken_hosts(
     hosts: Iterable[HostName], active: Mapping[HostName, int | None], generations: Mapping[int, Belonging], ours: Container[str]
 ) -> list[str]:
-    """Hosts that run the routes of another owner than `ours`, in words: a host carries one plan at a time.
+    """Hosts that run the routes of another owner than `ours`, in words: a host runs one plan at a time.
 
-    active: the generation of routes that each host that answered runs, None if it runs none.
+    active: the generation of routes that each reachable host runs, None if it runs none.
     """
     lines = []
     for host in hosts:
@@ -122,7 +122,7 @@ def taken_hosts(
 
 
 def explained(error: Interlock, owners: Mapping[Setting, Belonging]) -> Interlock:
-    """The same refusal, every circuit in it named with its owner."""
+    """The same refusal, with the owner of every circuit in it."""
     words = str(error)
     names = []
     for setting, whose in sorted(owners.items(), key=lambda item: str(item[0])):

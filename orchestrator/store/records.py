@@ -1,4 +1,4 @@
-"""Rows of the run store: runs, steps, plans that are up, jobs, measured light, as frozen values."""
+"""Rows of the run store: runs, steps, current plans, jobs, measured light, as frozen values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from orchestrator.results import Json
 class RunRecord:
     """One row of the history. `status`: running, ok, failed, rolled-back, hands-needed, interrupted, died (process gone).
 
-    owner: whose slice of the lab it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
-    that it can be resumed. seconds: how long it ran, by the monotonic clock. begun: what it found was journalled, so it may have
+    owner: the owner of the slice it changes. token: its fencing token, a number that only grows per lab. options: the verb's, so
+    that it can be resumed. seconds: its duration, by the monotonic clock. begun: the state it found was journalled, so it may have
     changed something. resolved_by: the run that resumed, undid or superseded it.
     """
 
@@ -42,19 +42,19 @@ class RunRecord:
 
     @property
     def may_have_begun(self) -> bool:
-        """It changed something, or it died and may have; not one that was refused or interrupted before."""
+        """It changed something, or it died and may have; false if it was refused or interrupted before."""
         return self.begun or self.status in ("died", "running")
 
     @property
     def unfinished(self) -> bool:
-        """It stopped on its way and nothing has put that right since."""
+        """It stopped half way and has not been repaired since."""
         stopped = self.status == "died" or (self.status in ("failed", "hands-needed", "interrupted") and self.begun)
         return stopped and not self.resolved_by
 
 
 @dataclass(frozen=True, slots=True)
 class Belonging:
-    """Whose something is: the owner, and the run and plan by which it came; printed as `alice (ring-6, run 2026-11-21-0007)`."""
+    """An owner, with the run and plan that created the owned object; printed as `alice (ring-6, run 2026-11-21-0007)`."""
 
     owner: str
     run: str
@@ -86,7 +86,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentPlan:
-    """What was last brought up on a slice of a lab; `links` as the engine gave them (JSON), `since` wall seconds."""
+    """The plan last brought up on a slice of a lab; `links` as JSON of the engine, `since` wall seconds."""
 
     run: str
     plan_name: str
@@ -114,9 +114,9 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class LightPoint:
-    """What was measured of one circuit at one time (`at`, wall s), over the settings of `path`; None where no meter told.
+    """The measured power of one circuit at one time (`at`, wall s), over the settings of `path`; None without a reading.
 
-    loss_db: between the meters, attenuation that was set on purpose taken off. run: empty for a look outside any run.
+    loss_db: between the meters, without attenuation that was set on purpose. run: empty for a measurement outside any run.
     """
 
     circuit: str

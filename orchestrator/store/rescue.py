@@ -1,4 +1,4 @@
-"""Checks the store's file page by page, and takes what can be read of a damaged one into a new file; the old one is kept."""
+"""Check the store's file page by page, and copy the readable rows of a damaged one to a new file; the old one is kept."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from orchestrator.store.schema import SCHEMA, create
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510
 """Each process that has a store in WAL mode open holds a shared POSIX lock on these bytes of its file (SQLite, os_unix.c)."""
 TOLD = 12
-"""So many findings of the integrity check are told."""
+"""Maximum number of findings of the integrity check."""
 PROBES = 100_000
-"""So many row numbers between the last row read from the front and the last read from the back are tried one by one."""
+"""Row numbers tried individually between the last row read from the front and the last read from the back."""
 LOSS = {
-    "runs": "some runs may be missing from the history, and what to go back to with them",
+    "runs": "some runs may be missing from the history, and with them the states to roll back to",
     "steps": "some steps of runs may be missing from the history",
-    "current": "the plan that is up may be forgotten: bring it up again",
-    "held": "circuits that were ours may be foreign now: testbed up --adopt",
-    "generation_owners": "routes on hosts may not be known as yours: testbed up stages them anew",
+    "current": "the current plan may be lost: bring it up again",
+    "held": "owned circuits may now count as foreign: testbed up --adopt",
+    "generation_owners": "routes on hosts may not be known as yours: testbed up stages them again",
     "tokens": "hosts may refuse the next run as older than one they know: testbed unlock --hosts",
-    "jobs": "a job that runs may be forgotten: testbed job launch starts it anew",
+    "jobs": "a running job may be lost: testbed job launch starts it again",
     "locks": "reservations may be missing: testbed lock",
-    "tagouts": "tag-outs may be missing: ask whose hands are in the rack BEFORE the next change, and tag out again",
-    "awaited": "a change that waits to be confirmed may be forgotten: testbed status",
+    "tagouts": "tag-outs may be missing: find out who works in the rack BEFORE the next change, and tag out again",
+    "awaited": "a pending confirmation may be lost: testbed status",
 }
-"""What the loss of rows of a table means to the operator."""
+"""The consequence of lost rows of a table, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What the integrity check found: SQLite's own words, none if the file is whole. rows: of each table, None: not readable."""
+    """The findings of the integrity check: SQLite's words, none if the file is intact. rows: of each table, None: not readable."""
 
     findings: tuple[str, ...]
     rows: dict[str, int | None]
@@ -47,7 +47,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Rescued:
-    """kept: where the damaged file is now. rows: of each table in the new file. losses: what may be missing, for the operator."""
+    """kept: the new path of the damaged file. rows: of each table in the new file. losses: possibly missing data, in words."""
 
     kept: Path
     rows: dict[str, int]
@@ -55,12 +55,12 @@ class Rescued:
 
 
 def examine(path: Path) -> Examined:
-    """Check the whole file, writing nothing. Raises: StoreFailed - it cannot even be opened, for want of room for example."""
+    """Check the whole file, writing nothing. Raises: StoreFailed - it cannot be opened, for example because the disk is full."""
     with closing(_opened(path, "ro")) as db:
         try:
             findings = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({TOLD})")]
             findings += [
-                f"{row[0]}: a row refers to {row[2]}, which has none such" for row in db.execute("PRAGMA foreign_key_check")
+                f"{row[0]}: a row refers to {row[2]}, which has no such row" for row in db.execute("PRAGMA foreign_key_check")
             ]
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
@@ -76,23 +76,23 @@ def examine(path: Path) -> Examined:
 
 
 def rescue(path: Path) -> Rescued:
-    """Replace the damaged store by one with all that can be read; the old file is kept in the same directory under another name.
+    """Replace the damaged store by one with all readable rows; the old file stays in the same directory under another name.
 
-    Raises: Locked - another command has the store open. StoreFailed - nothing of it can be read, or there is no room for a copy.
+    Raises: Locked - another command has the store open. StoreFailed - nothing in it can be read, or the disk is full.
     """
     work = path.with_name(f"{path.name}.rescue")
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        raise StoreFailed(f"{path} cannot be opened: {error.strerror}", hint="its owner can do it") from error
+        raise StoreFailed(f"{path} cannot be opened: {error.strerror}", hint="run this as its owner") from error
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, SHARED_SIZE, SHARED_FIRST)
         except BlockingIOError as error:
             raise Locked(
-                f"{path}: another command uses it now", hint="testbed lock; end what runs, `ui` and `watch` too"
+                f"{path}: another command is using it", hint="testbed lock; stop running commands, `ui` and `watch` included"
             ) from error
-        shutil.rmtree(work, ignore_errors=True)  # of a rescue that was killed
+        shutil.rmtree(work, ignore_errors=True)  # left by a recovery that was killed
         try:
             work.mkdir(mode=0o700)
             rows, losses = _copied(path, fd, work)
@@ -108,7 +108,7 @@ def rescue(path: Path) -> Rescued:
 def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str, ...]]:
     """Read a copy of the damaged file, so that reading writes nothing into it, and fill a new one."""
     old = work / "old"
-    # Through the descriptor that holds the lock: closing another one of the same file would give the lock up (fcntl(2)).
+    # Through the descriptor that holds the lock: closing another one of the same file would release the lock (fcntl(2)).
     with old.open("wb") as copy:
         offset = 0
         while piece := os.pread(fd, 1 << 20, offset):
@@ -123,9 +123,9 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
         tables = _tables(source)
         if not tables:
             raise StoreFailed(
-                f"{path}: nothing of it can be read; it was not touched",
-                hint=f"put a copy back if there is one, or begin anew: mv {path} {path}.lost; what is up is foreign then, and "
-                "`up --adopt` makes it yours again (docs/how-to/share-a-lab.md)",
+                f"{path}: nothing in it can be read; it was not touched",
+                hint=f"restore a backup, or start a new store: mv {path} {path}.lost; circuits still up are then foreign, and "
+                "`up --adopt` makes them yours again (docs/how-to/share-a-lab.md)",
             )
         version = int(source.execute("PRAGMA user_version").fetchone()[0])
         target.execute("BEGIN")
@@ -146,7 +146,7 @@ def _copied(path: Path, fd: int, work: Path) -> tuple[dict[str, int], tuple[str,
 
 
 def _filled(source: sqlite3.Connection, target: sqlite3.Connection, table: str, names: Sequence[str]) -> tuple[int, bool]:
-    """Copy what can be read of a table; return how many rows, and whether nothing is missing as far as anybody can tell."""
+    """Copy the readable rows of a table; return their number, and whether no row is known to be missing."""
     listed, marks = ", ".join(f'"{name}"' for name in names), ",".join("?" * (len(names) + 1))
     count, whole = 0, True
     for row in _rows(source, table, listed):
@@ -156,13 +156,13 @@ def _filled(source: sqlite3.Connection, target: sqlite3.Connection, table: str, 
         try:
             target.execute(f'INSERT INTO "{table}"(rowid, {listed}) VALUES({marks})', row)
             count += 1
-        except sqlite3.IntegrityError:  # what was read is not what was written
+        except sqlite3.IntegrityError:  # the row read is not the row that was written
             whole = False
     return count, whole
 
 
 def _rows(db: sqlite3.Connection, table: str, listed: str) -> Iterator[tuple[object, ...] | None]:
-    """Every row that can be read, its number first; None for each place where one cannot be read."""
+    """Every readable row, its number first; None for each unreadable place."""
     select = f'SELECT rowid, {listed} FROM "{table}" NOT INDEXED'
     first, last = 0, 0
     try:
@@ -188,11 +188,11 @@ def _rows(db: sqlite3.Connection, table: str, listed: str) -> Iterator[tuple[obj
 
 
 def _exchanged(path: Path, new: Path, like: os.stat_result) -> Path:
-    """Put `new` in the place of the store, with its rights; return where that one is now."""
+    """Replace the store by `new`, with the same permissions; return the new path of the old one."""
     with closing(_opened(new, "rw")) as db:
         found = [row[0] for row in db.execute("PRAGMA integrity_check")]
     if found != ["ok"]:
-        raise StoreFailed(f"{path}: what was read of it does not fit together ({found[0]}); it was not touched")
+        raise StoreFailed(f"{path}: the recovered rows are inconsistent ({found[0]}); it was not touched")
     os.chown(new, -1, like.st_gid)
     new.chmod(like.st_mode & 0o777)
     with new.open("rb") as file:
@@ -217,7 +217,7 @@ def _opened(path: Path, mode: str) -> sqlite3.Connection:
     db = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10.0)
     db.text_factory = lambda raw: raw.decode("utf-8", "replace")
     try:
-        db.execute("PRAGMA writable_schema=ON")  # a schema that is damaged in part is read as far as it goes (pragma.html)
+        db.execute("PRAGMA writable_schema=ON")  # a partly damaged schema is read as far as possible (pragma.html)
         db.execute("PRAGMA cell_size_check=ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
@@ -228,7 +228,7 @@ def _opened(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _tables(db: sqlite3.Connection) -> dict[str, str]:
-    """Each table that the file says it has, and the statement that made it."""
+    """Each table in the file's schema, and the statement that created it."""
     try:
         rows = db.execute(
             "SELECT name, sql FROM sqlite_master WHERE type='table' AND name NOT LIKE 'sqlite_%' ORDER BY rowid"
@@ -243,7 +243,7 @@ def _indices(db: sqlite3.Connection) -> list[str]:
 
 
 def _lacking(tables: dict[str, str], version: int) -> dict[str, str]:
-    """Tables of this version's schema that the file should have and does not."""
+    """Tables of this version's schema that the file lacks."""
     if version != SCHEMA:
         return {}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:

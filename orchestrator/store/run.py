@@ -1,4 +1,4 @@
-"""Runs and their steps while they are written: an effect is committed as begun before it happens, and its outcome after."""
+"""Writing runs and their steps: an effect is committed as begun before it happens, and its outcome after."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Step:
         self._began_ns = 0
 
     def result(self, value: object) -> None:
-        """Keep what the effect reported (anything `to_json` takes); written when the step ends."""
+        """Set the result of the effect (any type that `to_json` accepts); written when the step ends."""
         self._result = to_json(value)
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class Step:
 
 
 class Run:
-    """The run being written. Use as a context manager, or call `finish` on every way out."""
+    """The run being written. Use as a context manager, or call `finish` on every exit."""
 
     def __init__(self, store: Store, run: str, token: int = 0) -> None:
         self._store = store
@@ -62,29 +62,29 @@ class Run:
         self.token = token
         self.finished = False
         self.unchanged = False
-        """Set when it failed before it changed anything: nothing is left to put right."""
+        """Set when it failed before it changed anything: nothing needs repair."""
         self._began_ns = time.monotonic_ns()
 
     def found(self, before: object, target: object) -> None:
-        """Commit what was found and what is wanted (anything `to_json` takes); call before the first step begins."""
+        """Commit the state found and the target (any type that `to_json` accepts); call before the first step begins."""
         self._store.write(
             "UPDATE runs SET before=?, target=? WHERE id=?", (json.dumps(to_json(before)), json.dumps(to_json(target)), self.id)
         )
 
     def fence(self, check: Fence) -> None:
-        """Call `check` in the transaction of every step that begins from now on: what it raises keeps the step from beginning."""
+        """Call `check` in the transaction of every later step before it begins: an exception keeps the step from beginning."""
         self._store.fences[self.id] = check
 
     def plan(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
-        """Note one effect to come, without beginning it. kind: device, host, job. intent, inverse: anything `to_json` takes."""
+        """Record a planned effect without beginning it. kind: device, host, job. intent, inverse: as `to_json` accepts."""
         return self.plan_all([(kind, subject, what, intent, inverse)])[0]
 
     def plan_all(self, effects: Iterable[tuple[str, str, str, object, object]]) -> list[Step]:
-        """Note many effects to come in one commit: (kind, subject, what, intent, inverse) each."""
+        """Record many planned effects in one commit: (kind, subject, what, intent, inverse) each."""
         return self._store.plan_steps(self.id, effects)
 
     def begin_all(self, steps: Sequence[Step]) -> None:
-        """Begin several steps in one commit: what runs in parallel pays for the disk once."""
+        """Begin several steps in one commit: parallel steps wait for the disk once."""
         self._store.begin_steps(steps)
 
     def step(self, kind: str, subject: str, what: str, intent: object = None, inverse: object = None) -> Step:
@@ -119,7 +119,9 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.finished:
             return
-        with suppress(StoreFailed) if error is not None else nullcontext():  # it reads as died, and the next command says so
+        with (
+            suppress(StoreFailed) if error is not None else nullcontext()
+        ):  # its status becomes `died`, and the next command reports it
             self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:

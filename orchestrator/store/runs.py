@@ -1,4 +1,4 @@
-"""The runs the store knows: the latest that counts for a verb, and which of them other rows need."""
+"""Queries of runs: the latest that counts for a verb, and those that other rows need."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from orchestrator.store.records import RunRecord
 from orchestrator.store.store import Store
 
 KEEP = 200
-"""So many runs stay unless another number is given."""
+"""Default number of runs to keep."""
 MANY, LARGE_MB = 1000, 1000
-"""From so many runs on, or so many megabytes, `doctor` speaks of it."""
+"""From this many runs or megabytes on, `doctor` suggests pruning."""
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire")
 
 
 def latest_change(store: Store, lab: str, owner: str) -> RunRecord:
-    """The latest run of the owner's that changed something and was not taken back by itself. Raises: Missing."""
+    """The owner's latest run that changed something and did not roll itself back. Raises: Missing."""
     for record in store.history(lab, 0):
         mine = record.owner == owner and record.verb in CHANGES and record.begun
         if mine and record.status not in ("running", "rolled-back") and record.resolved_by != record.id:
             return record
-    raise Missing("nothing was changed yet that could be taken back", hint="testbed history")
+    raise Missing("no change has been made yet that could be rolled back", hint="testbed history")
 
 
 def latest_begun(store: Store, lab: str, owner: str) -> RunRecord:
-    """The latest run of the owner's that may have changed something, however it ended. Raises: Missing."""
+    """The owner's latest run that may have changed something, however it ended. Raises: Missing."""
     for record in store.history(lab, 0):
         if record.owner == owner and record.verb in CHANGES and record.may_have_begun:
             return record
-    raise Missing("there is no run yet that could be gone on with", hint="testbed history")
+    raise Missing("there is no run yet that could be resumed", hint="testbed history")
 
 
 def size(folder: Path) -> int:
     """Bytes of the files in a folder and below."""
     found = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):  # a run that goes on compresses its journal
+        with suppress(OSError):  # an active run may compress its journal meanwhile
             found += path.lstat().st_size
     return found
 
@@ -47,9 +47,12 @@ def size(folder: Path) -> int:
 def rows_in_use(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """The runs that other rows of the store refer to, and why each must stay."""
     asked = [
-        ("SELECT run FROM current", "the plan that is up is its"),
-        ("SELECT run FROM held", "circuits that are up are its"),
-        ("SELECT run FROM jobs WHERE ended IS NULL OR id IN (SELECT max(id) FROM jobs GROUP BY lab)", "the latest job is its"),
+        ("SELECT run FROM current", "the current plan belongs to it"),
+        ("SELECT run FROM held", "existing circuits belong to it"),
+        (
+            "SELECT run FROM jobs WHERE ended IS NULL OR id IN (SELECT max(id) FROM jobs GROUP BY lab)",
+            "the latest job belongs to it",
+        ),
         *((f"SELECT {column} FROM awaited WHERE state='pending'", "it waits to be confirmed") for column in ("run", "undo")),
     ]
     return [(row[0], why) for query, why in asked for row in db.execute(query)]

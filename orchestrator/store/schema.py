@@ -1,7 +1,7 @@
 """The tables of the run store.
 
 Circuits (`held`), plans (`current`) and jobs are kept per owner on a lab: their column `lab` has `keys.slice_key`. A cross-connect
-has the slot 0 to 0. Times are wall seconds; `clocks` has what `clock.moved_s` compares them with.
+has the slot 0 to 0. Times are wall seconds; `clocks` has the reference of `clock.moved_s`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 SCHEMA = 4
-"""Raised with every change of the tables; a file of another schema is refused (`database.Database`)."""
+"""Incremented with every change of the tables; a file of another schema is refused (`database.Database`)."""
 
 TABLES = """
 CREATE TABLE runs(
@@ -65,7 +65,7 @@ CREATE TABLE audit(
 
 
 def create(db: sqlite3.Connection) -> None:
-    """Make the tables, inside the caller's transaction."""
+    """Create the tables, inside the caller's transaction."""
     for statement in TABLES.split(";"):
         db.execute(statement)
     db.execute(f"PRAGMA user_version={SCHEMA}")

@@ -1,4 +1,4 @@
-"""What a lock is about: hosts, ports of devices, whole devices, or everything. Pure."""
+"""The scope of a lock: hosts, ports of devices, whole devices, or everything. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.inventory.port_names import no_fibre
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Hosts, device ports and whole devices. A device in it stands for all of its ports; `everything` for the whole lab."""
+    """Hosts, device ports and whole devices. A device covers all of its ports; `everything` covers the whole lab."""
 
     hosts: frozenset[HostName] = frozenset()
     ports: frozenset[Port] = frozenset()
@@ -26,13 +26,13 @@ class Scope:
         return bool(self.everything or self.hosts or self.ports or self.devices)
 
     def __or__(self, other: Scope) -> Scope:
-        """Both together."""
+        """The union."""
         return Scope(
             self.hosts | other.hosts, self.ports | other.ports, self.devices | other.devices, self.everything or other.everything
         )
 
     def __and__(self, other: Scope) -> Scope:
-        """What both are about."""
+        """The intersection."""
         if self.everything or other.everything:
             return other if self.everything else self
         ours = frozenset(p for p in self.ports if p in other.ports or p.device in other.devices)
@@ -40,7 +40,7 @@ class Scope:
         return Scope(self.hosts & other.hosts, ours | theirs, self.devices & other.devices)
 
     def overlaps(self, other: Scope) -> bool:
-        """Whether two holders would meet."""
+        """Whether the two scopes overlap."""
         return bool(self & other)
 
     def covers(self, other: Scope) -> bool:
@@ -74,13 +74,13 @@ WHOLE = Scope(everything=True)
 
 
 def scope_of_data(data: Mapping[str, Any]) -> Scope:
-    """What `Scope.to_data` gave."""
+    """The scope of a result of `Scope.to_data`."""
     ports = frozenset(Port(device, label) for device, label in data["ports"])
     return Scope(frozenset(data["hosts"]), ports, frozenset(data["devices"]), bool(data["everything"]))
 
 
 def ranges(labels: Sequence[str]) -> str:
-    """Labels in few words: `1-4,7,9`; those that are no plain numbers one by one, many of them shortened."""
+    """Labels as short text: `1-4,7,9`; labels that are not numbers are listed, shortened if there are many."""
     words: list[str] = []
     run: list[str] = []
     for label in [*labels, ""]:
@@ -116,7 +116,7 @@ def reach(lab: Lab, hosts: Iterable[HostName]) -> Scope:
 
 
 def of_ports(lab: Lab, ports: Iterable[Port]) -> Scope:
-    """These ports; wavelength-selective devices among theirs whole."""
+    """These ports; wavelength-selective devices as a whole."""
     found = frozenset(ports)
     whole = frozenset(d for d in {p.device for p in found} if d in lab.devices and lab.traits_of(d).spectral)
     return Scope(ports=frozenset(p for p in found if p.device not in whole), devices=whole)
@@ -128,9 +128,9 @@ def of_settings(lab: Lab, settings: Iterable[Setting]) -> Scope:
 
 
 def read_scope(lab: Lab, hosts: Sequence[str] = (), ports: Sequence[str] = (), devices: Sequence[str] = ()) -> Scope:
-    """What an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`, devices; nothing named: the whole lab.
+    """The scope an operator names: hosts `gpu01,gpu02`, ports `ocs1:1-16` or `ocs1:4,ocs2:7`, devices; by default the whole lab.
 
-    A host stands for everything its fibres reach. A range may go over ports that are not cabled.
+    A host covers everything its fibres reach. A range may include ports that are not cabled.
     Raises: BadFile - a name the lab does not know; all of them at once.
     """
     problems: list[str] = []
@@ -164,7 +164,7 @@ def _known(name: str, known: Mapping[str, object], kind: str, problems: list[str
 
 
 def _labels(device: DeviceName, label: str, lab: Lab) -> list[str]:
-    """One label, or the numbers of a range; a label that the inventory knows is never taken for a range."""
+    """One label, or the numbers of a range; a label of the inventory is never read as a range."""
     ends = re.fullmatch(r"([0-9]+)-([0-9]+)", label)
     if ends is None or Port(device, label) in lab.cabled:
         return [label]

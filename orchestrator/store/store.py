@@ -1,6 +1,6 @@
-"""The run store: who changed what and when, which circuits each owner has, what is up. One SQLite file, readable by its owner only.
+"""The run store: who changed what and when, which circuits and plans each owner has. One SQLite file, readable by its owner only.
 
-A step is committed to disk before its effect, so that after any death the store names what may have happened; what did happen is
+A step is committed to disk before its effect, so that after any crash the store lists what may have happened; what did happen is
 read from the devices. Times are wall seconds for people and monotonic nanoseconds for durations.
 """
 
@@ -24,7 +24,7 @@ from orchestrator.store.run import Run, Step
 
 
 class Store(Database):
-    """The runs of all labs, what each owner has on a lab, and jobs. Opens or creates the file; see `Database`."""
+    """The runs of all labs, the circuits and plans of each owner, and jobs. Opens or creates the file; see `Database`."""
 
     # -- runs -----------------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ class Store(Database):
     ) -> Run:
         """Begin a run on a lab; its id is the local date and a number, `2026-11-21-0007`, its token higher than any before.
 
-        owner: whose slice it changes, the user's own unless said otherwise. options: of the verb, kept to be resumed with.
+        owner: the owner of the slice it changes, by default the user. options: of the verb, kept for `resume`.
         """
         day = time.strftime("%Y-%m-%d")
         user = user or str(os.getuid())
@@ -51,7 +51,7 @@ class Store(Database):
         with self.transaction() as db:
             found = db.execute("SELECT max(id) AS id FROM runs WHERE id LIKE ? AND length(id)=15", (f"{day}-____",)).fetchone()
             run = f"{day}-{int(found['id'][-4:]) + 1 if found['id'] else 1:04d}"
-            token = next_number(db, "tokens", lab, int(time.time()))  # higher than a store's that was lost ever gave
+            token = next_number(db, "tokens", lab, int(time.time()))  # higher than any token of a lost store
             values = {
                 "id": run,
                 "verb": verb,
@@ -93,22 +93,22 @@ class Store(Database):
         return _run(rows[0]) if len(rows) == 1 else None
 
     def journalled(self, run: str) -> tuple[Json, Json]:
-        """What a run found before its first write and what it wanted; None each where it did not come so far."""
+        """The state a run found before its first write, and its target; None each if it did not get that far."""
         rows = self.read("SELECT before, target FROM runs WHERE id=?", (run,))
         return (json.loads(rows[0]["before"]), json.loads(rows[0]["target"])) if rows else (None, None)
 
     def unfinished(self, lab: str, owner: str) -> list[RunRecord]:
-        """Runs of this owner that stopped on their way and were not resumed, undone or superseded since; newest first."""
+        """Runs of this owner that stopped half way and were not resumed, undone or superseded since; newest first."""
         rows = self.read(
             "SELECT * FROM runs WHERE lab=? AND owner=? AND resolved_by='' AND status NOT IN ('ok','rolled-back')"
-            # What a guard did not confirm the hosts take back, and it looks anew; of the others `status` tells by itself.
+            # Hosts revert what a guard did not confirm, and it starts over; `status` shows the others on its own.
             " AND verb NOT IN ('guard','confirm','job launch','sample') ORDER BY rowid DESC",
             (lab, owner),
         )
         return [record for record in map(_run, rows) if record.unfinished]
 
     def resolve(self, runs: Iterable[str], by: str) -> None:
-        """Note that what these runs left half done was put right by another run."""
+        """Record that another run repaired what these runs left half done."""
         with self.transaction() as db:
             db.executemany("UPDATE runs SET resolved_by=? WHERE id=? AND id<>?", [(by, run, by) for run in runs])
 
@@ -142,12 +142,12 @@ class Store(Database):
     # -- ownership, the current plan, generations -------------------------------------------------------------------------------
 
     def owned(self, key: str) -> frozenset[Setting]:
-        """The settings this program made for a slice (`slice_key`) and has not taken down."""
+        """The settings made for a slice (`slice_key`) and not taken down."""
         rows = self.read("SELECT device, ingress, egress, low_mhz, high_mhz, attenuation_db FROM held WHERE lab=?", (key,))
         return frozenset(_setting(row) for row in rows)
 
     def owners(self, lab: str) -> dict[Setting, Belonging]:
-        """Every setting of every slice of the lab, and whose it is."""
+        """Every setting of every slice of the lab, with its owner."""
         rows = self.read(
             "SELECT held.*, coalesce(runs.plan_name, '') AS plan_name FROM held LEFT JOIN runs ON runs.id=held.run"
             " WHERE substr(held.lab, 1, length(?1)+1)=?1 || '/'",
@@ -176,7 +176,7 @@ class Store(Database):
             )
 
     def disown(self, key: str, settings: Iterable[Setting]) -> None:
-        """Forget settings, whatever their attenuation; call after the device reported them gone."""
+        """Delete settings, whatever their attenuation; call after the device reported them gone."""
         with self.transaction() as db:
             db.executemany(
                 "DELETE FROM held WHERE lab=? AND device=? AND ingress=? AND egress=? AND low_mhz=? AND high_mhz=?",
@@ -184,19 +184,19 @@ class Store(Database):
             )
 
     def current(self, key: str) -> CurrentPlan | None:
-        """What is up on a slice as far as this store knows."""
+        """The current plan of a slice according to this store."""
         rows = self.read("SELECT run,plan_name,plan_sha,plan_text,links,generation,since FROM current WHERE lab=?", (key,))
         return _current(rows[0]) if rows else None
 
     def currents(self, lab: str) -> dict[str, CurrentPlan]:
-        """What is up on the lab, by owner."""
+        """The current plans of the lab, by owner."""
         rows = self.read("SELECT * FROM current WHERE substr(lab, 1, length(?1)+1)=?1 || '/' ORDER BY lab", (lab,))
         return {row["lab"].partition("/")[2]: _current(row) for row in rows}
 
     def set_current(
         self, key: str, run: str, *, plan_name: str, plan_sha: str, plan_text: str, links: object, generation: int, by: str = ""
     ) -> None:
-        """Note what was brought up and verified. by: the run that says so, if not `run`. Raises: as that run's fence."""
+        """Record the plan that was brought up and verified. by: the reporting run, if not `run`. Raises: as that run's fence."""
         with self.transaction() as db:
             self.check_fence(db, by or run)
             db.execute(
@@ -205,7 +205,7 @@ class Store(Database):
             )
 
     def clear_current(self, key: str, by: str = "") -> None:
-        """Note that nothing is up on the slice. by: the run that says so. Raises: as its fence."""
+        """Record that no plan is up on the slice. by: the run that reports it. Raises: as its fence."""
         with self.transaction() as db:
             self.check_fence(db, by)
             db.execute("DELETE FROM current WHERE lab=?", (key,))
@@ -213,7 +213,7 @@ class Store(Database):
     # -- jobs -------------------------------------------------------------------------------------------------------------------
 
     def add_job(self, key: str, run: str, name: str, spec: object, state: str = "starting") -> int:
-        """Note a job and return its id; call before launching it."""
+        """Record a job and return its id; call before launching it."""
         with self.transaction() as db:
             cursor = db.execute(
                 "INSERT INTO jobs(lab,run,name,spec,state,started) VALUES(?,?,?,?,?,?)",
@@ -222,7 +222,7 @@ class Store(Database):
             return int(cursor.lastrowid or 0)
 
     def set_job(self, job: int, state: str, detail: str = "", *, ended: bool = False) -> None:
-        """Note a job's state: starting, running, paused, stopped, finished or failed."""
+        """Record a job's state: starting, running, paused, stopped, finished or failed."""
         self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
     def latest_job(self, key: str) -> JobRecord | None:

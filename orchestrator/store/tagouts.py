@@ -1,5 +1,5 @@
-"""Tag-outs: a person works at a fibre, a port, a device or a host: no light moves there, and no traffic over packet
-switches comes or goes there, until the tag is away."""
+"""Tag-outs: a person works at a fibre, a port, a device or a host: no light is switched there, and no traffic over packet
+switches is started or stopped there, until the tag is removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Tagout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a subject is: any light, or traffic over packet switches, at one of these is on it."""
+    """The places of a subject: any light, or traffic over packet switches, at one of these uses it."""
 
     ports: frozenset[Port] = frozenset()
     host_ports: frozenset[HostPort] = frozenset()
@@ -51,7 +51,7 @@ class Place:
 
 
 def place_of(subject: str, lab: Lab) -> Place:
-    """Find what an operator named. Raises: BadFile - nothing of the lab has this name, or several things have."""
+    """Find the subject an operator named. Raises: BadFile - the lab has no such name, or it is ambiguous."""
     found: list[tuple[str, Place]] = []
     fibres = {fibre.name: fibre for fibre in lab.fibres.values()}
     if subject in lab.hosts:
@@ -84,21 +84,21 @@ def place_of(subject: str, lab: Lab) -> Place:
     names = sorted({*lab.hosts, *lab.devices, *fibres, *(t.name for t in lab.trunks), *lab.segments, *cables}, key=natural)
     raise BadFile(
         [
-            f"{subject} is no fibre, device, device:port, packet switch, host or host:pN of this lab"
+            f"{subject} is not a fibre, device, device:port, packet switch, host or host:pN of this lab"
             + did_you_mean(name if colon else subject, names)
         ]
     )
 
 
 def _at_host(lab: Lab, *ports: HostPort) -> Place:
-    """Cables by their host ends: what leaves or reaches these, and the device ports that are theirs alone."""
+    """Cables by their host ends: the light that leaves or reaches these, and the device ports that only they use."""
     there = [lab.fibres[p] for p in ports if p in lab.fibres]
     alone = {f.enters for f in there if len(lab.transmitters[f.enters]) == 1} | {f.leaves for f in there}
     return Place(frozenset(alone), frozenset(ports))
 
 
 class Tagouts:
-    """The tags on one lab, as `who` sees and changes them."""
+    """The tags on one lab, as seen and changed by `who`."""
 
     def __init__(self, store: Database, lab: str, who: Who) -> None:
         self.store, self.lab, self.who = store, lab, who
@@ -116,14 +116,14 @@ class Tagouts:
         return made
 
     def listed(self) -> list[Tagout]:
-        """The tags that hang, oldest first."""
+        """The present tags, oldest first."""
         rows = self.store.read("SELECT * FROM tagouts WHERE lab=? AND ended IS NULL ORDER BY since, id", (self.lab,))
         return [Tagout(**{k: v for k, v in dict(row).items() if k != "lab"}) for row in rows]
 
     def remove(self, name: str, *, steal: bool = False, why: str = "") -> list[Tagout]:
-        """Take tags away: one by its id, or all of one's own on a subject. steal: somebody else's, by its exact id and a reason.
+        """Remove tags: one by its id, or all of the caller's own on a subject. steal: another user's, by its exact id and a reason.
 
-        Raises: Missing - no such tag. Interlock - it is somebody else's.
+        Raises: Missing - no such tag. Interlock - it belongs to another user.
         """
         hanging = self.listed()
         chosen = [tag for tag in hanging if tag.id == name] or [tag for tag in hanging if tag.subject == name and not steal]
@@ -134,8 +134,8 @@ class Tagouts:
         if not mine:
             tag = chosen[0]
             raise Interlock(
-                f"{tag}: only {tag.user} takes it away",
-                hint=f'ask {tag.user}; if nobody\'s hands are there: testbed tagout remove {tag.id} --steal --reason "..."',
+                f"{tag}: only {tag.user} may remove it",
+                hint=f'ask {tag.user}; if no one is working there: testbed tagout remove {tag.id} --steal --reason "..."',
             )
         now = time.time()
         with self.store.transaction() as db:

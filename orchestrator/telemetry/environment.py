@@ -1,4 +1,4 @@
-"""What a run ran on, noted beside its journal when it begins: the command as typed, versions, devices and how fast they run,
+"""The environment of a run, recorded next to its journal when it begins: the command as typed, versions, devices and their speed,
 ports of packet switches.
 """
 
@@ -21,7 +21,7 @@ _PACKAGES = ("optical-testbed", "ansible-core", "asyncssh", "torch")
 
 
 def versions() -> dict[str, str]:
-    """The versions of what this program stands on, here and now; what is not installed is absent."""
+    """The installed versions of the packages this program depends on; a package that is not installed is absent."""
     found = {"python": platform.python_version(), "kernel": platform.release()}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -44,7 +44,7 @@ def note(run_dir: Path, lab: Lab, inventory: Path) -> None:
 
 
 def noted(run_dir: Path) -> dict[str, Any] | None:
-    """What was noted, None if nothing was or it cannot be read."""
+    """The recorded environment; None if there is none or it cannot be read."""
     try:
         found = json.loads((run_dir / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Grafana over HTTP: the few calls this program makes; no other module imports the client library.
 
-Classic dashboard JSON and `/api` work from Grafana 10 to 13. The library (`grafana-api-sdk`, import name `grafana_api`) tells
+Classic dashboard JSON and `/api` work from Grafana 10 to 13. The library (`grafana-api-sdk`, import name `grafana_api`) reports
 failures by text and log; here every answer is judged by its status, nothing is retried, an error names the server and the call.
 """
 
@@ -32,7 +32,7 @@ Model = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An operator's remark at a time (ms since the epoch), until `end_ms` where it lasted."""
+    """An operator's annotation at a time (ms since the epoch), up to `end_ms` if it covers a span."""
 
     text: str
     time_ms: int
@@ -43,7 +43,7 @@ class Note:
 class GrafanaApi:
     """A Grafana reached with a service account's token.
 
-    Every call raises: Unreachable - no answer. Refused - Grafana said no, in its own words. Garbled - this is no Grafana.
+    Every call raises: Unreachable - no answer. Refused - Grafana refused, in its own words. Garbled - the server is not Grafana.
     """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -51,9 +51,7 @@ class GrafanaApi:
         if not re.fullmatch(r"https?://([^\s/@?#]+@)?[\w.:\[\]-]+(/[^\s]*)?", url) or not parts.hostname or not _port(parts.netloc):
             raise BadFile([f"{url!r} is not the URL of a Grafana"], hint="such as http://grafana.lab:3000")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise BadFile(
-                [f"the URL of Grafana holds more than host and path: {parts.hostname}"], hint="the token goes into --token"
-            )
+            raise BadFile([f"the URL of Grafana has more than host and path: {parts.hostname}"], hint="the token goes into --token")
         if not token.isascii() or not token.isprintable() or " " in token:
             raise BadFile(["the token is not one of Grafana's"], hint="make one under Administration, Service accounts")
         self.url = url.rstrip("/")
@@ -61,23 +59,23 @@ class GrafanaApi:
         self._timeout_s = timeout_s
 
     def version(self) -> str:
-        """Its version, empty where it does not tell strangers. Raises: Missing - too old for the dashboards."""
-        told = str(self._done("tell its version", "GET", "/api/health").get("version", ""))
-        major = told.partition(".")[0]
+        """Its version, empty if it hides it from anonymous users. Raises: Missing - too old for the dashboards."""
+        version = str(self._done("read its version", "GET", "/api/health").get("version", ""))
+        major = version.partition(".")[0]
         if major.isdigit() and int(major) < OLDEST:
-            raise Missing(f"{self.url} is Grafana {told}; the dashboards need {OLDEST} or newer", hint="update Grafana")
-        return told
+            raise Missing(f"{self.url} is Grafana {version}; the dashboards need {OLDEST} or newer", hint="update Grafana")
+        return version
 
     def folder(self, uid: str, title: str) -> None:
         """Make the folder unless there is one of this uid."""
-        status, _ = self._call("look for the folder", "GET", f"/api/folders/{quote(uid, safe='')}", fine=(404,))
+        status, _ = self._call("read the folder", "GET", f"/api/folders/{quote(uid, safe='')}", fine=(404,))
         if status == 404:
             self._done("make the folder", "POST", "/api/folders", {"uid": uid, "title": title})
 
     def data_source(self, spec: Model) -> bool:
         """Make or update the data source with this uid; False for one that came from files and stays as it is."""
         path = f"/api/datasources/uid/{quote(str(spec['uid']), safe='')}"
-        status, there = self._call("look for the data source", "GET", path, fine=(404,))
+        status, there = self._call("read the data source", "GET", path, fine=(404,))
         if status == 404:
             self._done("make the data source", "POST", "/api/datasources", spec)
         elif there.get("readOnly"):
@@ -87,27 +85,27 @@ class GrafanaApi:
         return True
 
     def data_source_said(self, uid: str) -> str:
-        """What Grafana's own try of the data source said; empty if it works."""
+        """The error of Grafana's own health check of the data source; empty if it works."""
         path = f"/api/datasources/uid/{quote(uid, safe='')}/health"
-        status, told = self._call("try the data source", "GET", path, fine=(400, 404, 500, 501))
-        return "" if status == 200 else str(told.get("message") or f"status {status}")
+        status, reply = self._call("check the data source", "GET", path, fine=(400, 404, 500, 501))
+        return "" if status == 200 else str(reply.get("message") or f"status {status}")
 
     def dashboard(self, model: Model, folder_uid: str, message: str) -> str:
-        """Store a dashboard over what is there; the path of its page."""
+        """Store a dashboard, replacing an existing one; return the path of its page."""
         body = {"dashboard": model, "folderUid": folder_uid, "overwrite": True, "message": message}
-        return str(self._done(f"take the dashboard {model['uid']}", "POST", "/api/dashboards/db", body).get("url", ""))
+        return str(self._done(f"store the dashboard {model['uid']}", "POST", "/api/dashboards/db", body).get("url", ""))
 
     def annotate(self, note: Note) -> int:
-        """Store a remark; its number."""
+        """Store an annotation; return its id."""
         body = {
             "time": note.time_ms,
             "timeEnd": note.end_ms if note.end_ms is not None else note.time_ms,
             "tags": list(note.tags),
             "text": note.text,
         }
-        number = self._done("take the note", "POST", "/api/annotations", body).get("id")
+        number = self._done("store the annotation", "POST", "/api/annotations", body).get("id")
         if not isinstance(number, int):
-            raise Garbled(f"{self.url}: wanted the note's number, got none")
+            raise Garbled(f"{self.url}: wanted the annotation's id, got none")
         return number
 
     def _done(self, what: str, method: str, path: str, body: Model | None = None) -> Mapping[str, Json]:
@@ -116,7 +114,7 @@ class GrafanaApi:
     def _call(
         self, what: str, method: str, path: str, body: Model | None = None, *, fine: Sequence[int] = ()
     ) -> tuple[int, Mapping[str, Json]]:
-        """One request through the library: the answer's status, a good one or one of `fine`, and its object."""
+        """One request through the library: the status of the response, 2xx or one of `fine`, and its object."""
         import httpx
         from grafana_api.api import Api
         from grafana_api.model import APIModel, RequestsMethods
@@ -125,7 +123,7 @@ class GrafanaApi:
         content = None if body is None else json.dumps(body)
         try:
             with _quiet():
-                told = Api(host).call_the_api(path, RequestsMethods[method], content, response_status_code=True)
+                reply = Api(host).call_the_api(path, RequestsMethods[method], content, response_status_code=True)
         except httpx.ConnectError as error:
             if "API key" in str(error):  # so the library reports a token Grafana does not know
                 raise self._refused(what, 401, str(error)) from None
@@ -133,22 +131,24 @@ class GrafanaApi:
         except httpx.HTTPError as error:
             raise self._silent(what, error) from None
         except (IndexError, AttributeError, TypeError):  # the library writes the status into lists, and measures what has no length
-            told = None
-        if not isinstance(told, dict) or not isinstance(told.get("status"), int):
-            raise Garbled(f"{self.url}: wanted to {what}, got no answer of a Grafana", hint="is this the URL of Grafana itself?")
-        status = int(told["status"])
+            reply = None
+        if not isinstance(reply, dict) or not isinstance(reply.get("status"), int):
+            raise Garbled(
+                f"{self.url}: wanted to {what}, got a reply that is not Grafana's", hint="is this the URL of Grafana itself?"
+            )
+        status = int(reply["status"])
         if status in fine:
-            return status, told
+            return status, reply
         if not 200 <= status < 300:
-            raise self._refused(what, status, str(told.get("message") or told.get("data") or ""))
-        if "data" in told and len(told) == 2:  # so the library hands on what is no JSON
+            raise self._refused(what, status, str(reply.get("message") or reply.get("data") or ""))
+        if "data" in reply and len(reply) == 2:  # the form in which the library returns a body that is not JSON
             raise Garbled(f"{self.url}: wanted to {what}, got a page instead of JSON", hint="is this the URL of Grafana itself?")
-        return status, told
+        return status, reply
 
     def _refused(self, what: str, status: int, words: str) -> Refused:
         said = " ".join(words.split())[:200]
         hints = {
-            401: "make a token under Administration, Service accounts; hand it over in TESTBED_GRAFANA_TOKEN",
+            401: "make a token under Administration, Service accounts; pass it in TESTBED_GRAFANA_TOKEN",
             403: "the token's service account needs the role Editor, for the data source Admin",
             301: "give the URL Grafana itself has (https?)",
             302: "give the URL Grafana itself has (https?)",
@@ -157,9 +157,9 @@ class GrafanaApi:
         return Refused(f"{self.url} refused to {what}: {status}{', ' + said if said else ''}", hint=hint)
 
     def _silent(self, what: str, error: Exception) -> Unreachable:
-        told = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         hint = "start Grafana, or correct --url (TESTBED_GRAFANA_URL); testbed grafana provision --out DIR needs none"
-        return Unreachable(f"{self.url}: wanted to {what}, no answer ({told}); waited {self._timeout_s:g} s at most", hint=hint)
+        return Unreachable(f"{self.url}: wanted to {what}, no answer ({reason}); waited {self._timeout_s:g} s at most", hint=hint)
 
 
 def _port(place: str) -> bool:
@@ -170,7 +170,7 @@ def _port(place: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of what the library logs: it is in our errors."""
+    """Suppress the library's log: our errors carry the same text."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

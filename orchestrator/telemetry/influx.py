@@ -1,4 +1,4 @@
-"""Write finished lines to one InfluxDB: which API it speaks, what its answers mean. HTTP with short timeouts.
+"""Write finished lines to one InfluxDB: choose its API, interpret its responses. HTTP with short timeouts.
 
 The server holds a copy: whatever it answers, the journal keeps the lines, so nothing is lost.
 """
@@ -34,7 +34,7 @@ class Influx:
         self._made = False
 
     def ping(self) -> str:
-        """Ask who is there, choose the API, return the version. Raises: Later, Denied."""
+        """Query the server's version, choose the API, return the version. Raises: Later, Denied."""
         status, headers, body = self.ask("GET", "/ping")
         if status >= 500:
             raise Later(f"{self._who} answers {status} to /ping: {server_words(body)}")
@@ -49,7 +49,7 @@ class Influx:
         return self.version
 
     def write(self, lines: bytes) -> Written:
-        """Write whole lines; bad ones are refused alone. Raises: Later - nothing is known of these lines. Denied."""
+        """Write whole lines; only the bad ones are refused. Raises: Later - the state of these lines is unknown. Denied."""
         if self._writer is None:
             self.ping()
             self._writer = self._opened()
@@ -62,7 +62,7 @@ class Influx:
         return self._judged(lines, status, words, after_s, [_SPLITS])
 
     def query(self, text: str, *, epoch: str = "ns") -> list[dict[str, Any]]:
-        """Ask an InfluxQL question by GET /query; return its series. Raises: Later, Denied, Refused - its own words."""
+        """Send an InfluxQL query by GET /query; return its series. Raises: Later, Denied, Refused - its own words."""
         asked = {"db": self.target.db.partition("/")[0], "q": text, "epoch": epoch}
         status, _, body = self.ask("GET", f"/query?{urlencode(asked)}")
         if status >= 500:
@@ -93,7 +93,7 @@ class Influx:
             else:
                 link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=self._patience[0])
         except ValueError as error:
-            raise Denied(f"{self.target.url} is no URL: {error}", hint="telemetry.influx.url = http://HOST:8086") from None
+            raise Denied(f"{self.target.url} is not a URL: {error}", hint="telemetry.influx.url = http://HOST:8086") from None
         try:
             link.connect()
             if link.sock is not None:
@@ -111,7 +111,7 @@ class Influx:
         return f"InfluxDB at {self.target.url}"
 
     def _authorization(self) -> dict[str, str]:
-        """A token with a colon is user:password of 1.x, which old versions take as Basic only."""
+        """A token with a colon is user:password of 1.x, which old versions accept as Basic only."""
         token = self.target.token
         if not token:
             return {}
@@ -125,14 +125,14 @@ class Influx:
         return Writer(self.target, self.api, self._authorization(), self._patience)
 
     def _make(self) -> None:
-        """Make the database (1.x) or bucket (2.x) that is not there. Raises: Later, Denied."""
+        """Create the missing database (1.x) or bucket (2.x). Raises: Later, Denied."""
         target = self.target
         if not re.match(r"v?1\.", self.version):
             try:
                 self._writer.make_bucket()
             except TestbedError as error:
                 kind = Later if isinstance(error, Later) else Denied
-                raise kind(f"{self._who} has no bucket {target.db!r}, and we cannot make it: {error}", hint=error.hint) from None
+                raise kind(f"{self._who} has no bucket {target.db!r}, and it cannot be created: {error}", hint=error.hint) from None
             return
         name, _, policy = target.db.partition("/")
         kept = f" WITH DURATION {int(target.retention_s)}s" if target.retention_s else ""
@@ -145,10 +145,10 @@ class Influx:
             if status >= 500:
                 raise Later(f"{self._who}: {text}: {server_words(body)}")
             if status != 200 or b'"error"' in body:
-                raise Denied(f"{self._who}: {text}: {server_words(body)}", hint="have its administrator make the database")
+                raise Denied(f"{self._who}: {text}: {server_words(body)}", hint="ask its administrator to create the database")
 
     def _judged(self, lines: bytes, status: int, words: str, after_s: float, budget: list[int]) -> Written:
-        """Turn one answer into what became of the lines; where it does not say which were bad, halve until they are alone."""
+        """Interpret one response; where it does not say which lines were bad, halve the batch until they are isolated."""
         if status in (200, 204):
             return Written()
         if status in (401, 403):
@@ -160,7 +160,7 @@ class Influx:
             return self._sifted(lines, words, budget)
         if 300 <= status < 400 or status in (405, 501):
             raise Denied(
-                f"{self._who} answers {status}, which no InfluxDB does: {words}", hint="check telemetry.influx.url and .api"
+                f"{self._who} answers {status}, which InfluxDB never does: {words}", hint="check telemetry.influx.url and .api"
             )
         later = Later(f"{self._who} answers {status}: {words}" if status else f"{self._who} does not answer: {words}")
         later.after_s = after_s

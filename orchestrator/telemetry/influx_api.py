@@ -1,4 +1,4 @@
-"""Where points are written and how a server answers, whatever its version."""
+"""The destination of points and the errors of a server, whatever its version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRY = "start it, or correct --to or telemetry.influx.url; the journals are comp
 
 
 class Later(Unreachable):
-    """The server cannot take points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
+    """The server cannot accept points now; the same request may succeed in `after_s` (s, 0: it did not say)."""
 
     after_s = 0.0
 
@@ -27,7 +27,7 @@ class Later(Unreachable):
 
 
 class Denied(Refused):
-    """The server will not take points whatever is sent: wrong token, no such bucket, not an InfluxDB."""
+    """The server refuses every write: wrong token, no such bucket, not an InfluxDB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The same for the same place, whatever the port of a private server: what a checkpoint belongs to."""
+        """The key of a checkpoint: equal for equal destinations, whatever the port of a private server."""
         return " ".join(word for word in ("private" if self.private else self.url, self.org, self.db) if word)
 
     @property
@@ -67,7 +67,7 @@ def target_of(settings: Settings, url: str | None = None) -> Target | None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of some lines: how many were refused for what they say, and the server's words for the first of them."""
+    """The result of a write: how many lines were refused for their content, and the server's words for the first of them."""
 
     refused: int = 0
     words: str = ""
@@ -77,7 +77,7 @@ class Written:
 
 
 def server_words(body: bytes) -> str:
-    """The server's own words, out of its JSON where it is that."""
+    """The server's own words, taken from its JSON if it is JSON."""
     text = body.decode("utf-8", "replace").strip()
     try:
         said = json.loads(text)

@@ -23,7 +23,7 @@ PORT = 28086
 START_S = 20.0
 STOP_S = 20.0
 
-# Loopback, no word to the maker (reporting-disabled), no limit on series: `run` is a tag and every run adds some.
+# Loopback, no usage reports to the vendor (reporting-disabled), no limit on series: `run` is a tag and every run adds some.
 _CONFIG = """\
 reporting-disabled = true
 bind-address = "127.0.0.1:0"
@@ -47,7 +47,7 @@ bind-address = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Private(Daemon):
-    """The server as its file records it: process, mark, port on loopback."""
+    """The server as its state file records it: process, mark, port on loopback."""
 
     port: int
 
@@ -57,12 +57,12 @@ class Private(Daemon):
 
 
 def program() -> str | None:
-    """Where influxd is; None where it is not installed."""
+    """The path of influxd; None if it is not installed."""
     return shutil.which("influxd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/bin:/usr/bin")
 
 
 def found(folder: Path) -> Private | None:
-    """The server that runs in this folder, None if none does."""
+    """The server that runs in this folder; None if there is none."""
     there = _noted(folder)
     return there if there is not None and there.alive else None
 
@@ -70,8 +70,8 @@ def found(folder: Path) -> Private | None:
 def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: float = START_S) -> Private:
     """Start influxd in `folder` and wait until it answers; one that runs there is left alone. It outlives this process.
 
-    port: tried after the one it had last; where both are taken, any that is free. Raises: Missing - influxd is not installed.
-    TestbedError, TimedOut - it does not come up, in its own words.
+    port: tried after the last one used; if both are taken, any free one. Raises: Missing - influxd is not installed.
+    TestbedError, TimedOut - it does not start, in its own words.
     """
     binary = program()
     if binary is None:
@@ -83,7 +83,7 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
         last = _noted(folder)
         give_up = time.monotonic() + timeout_s
         wanted = _free(*([last.port] if last else []), port)
-        for choice in (wanted, _free()):  # somebody may take the port between our look and its bind
+        for choice in (wanted, _free()):  # another process may take the port between this check and influxd's bind
             process = _launch(binary, folder, choice, auth)
             if _answers(choice, give_up - time.monotonic(), process):
                 break
@@ -94,7 +94,7 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
             if ended is None:
                 raise TimedOut(f"influxd: no answer on port {choice} after {timeout_s:.0f} s{words}", hint=f"see {_log(folder)}")
             if "address already in use" not in words:
-                raise TestbedError(f"influxd ended at once (exit {ended}){words}", hint=f"see {_log(folder)}")
+                raise TestbedError(f"influxd exited immediately (exit {ended}){words}", hint=f"see {_log(folder)}")
         else:
             raise TestbedError(f"influxd finds no free port{words}", hint=f"see {_log(folder)}")
         daemon = Daemon.detach(process)
@@ -106,7 +106,7 @@ def start(folder: Path, *, port: int = PORT, auth: bool = False, timeout_s: floa
 
 
 def stop(folder: Path, timeout_s: float = STOP_S) -> bool:
-    """End the server of this folder and wait until it is gone; its data stay. False if none runs.
+    """Stop the server of this folder and wait until it is gone; its data stay. False if none runs.
 
     Raises: TestbedError - it is still there after SIGKILL.
     """
@@ -142,7 +142,7 @@ def _launch(binary: str, folder: Path, port: int, auth: bool) -> subprocess.Pope
 
 
 def _answers(port: int, timeout_s: float, process: subprocess.Popen[bytes] | int) -> bool:
-    """Wait until something answers /ping; False when the process ends or the time is up."""
+    """Wait until the server answers /ping; False when the process ends or the timeout expires."""
     give_up = time.monotonic() + timeout_s
     while time.monotonic() < give_up:
         if (process_mark(process) == "") if isinstance(process, int) else (process.poll() is not None):
@@ -178,7 +178,7 @@ def _noted(folder: Path) -> Private | None:
 
 
 def _free(*wanted: int) -> int:
-    """The first of these ports of loopback that nobody has, or any."""
+    """The first of these loopback ports that is free, else any free one."""
     for port in (*wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -190,7 +190,7 @@ def _free(*wanted: int) -> int:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two commands at once start one server, not two."""
+    """Two simultaneous commands start one server, not two."""
     fd = os.open(folder / "influxd.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

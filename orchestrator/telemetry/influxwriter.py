@@ -1,6 +1,6 @@
 """Finished lines through `influxdb-client`, which speaks /api/v2/write, and here /write of InfluxDB 1.x as well.
 
-The one private name of the client that this stands on is `WriteApi._write_service`; the tests on a real 1.6.7 guard it.
+The only private name of the client used here is `WriteApi._write_service`; the tests against a real 1.6.7 guard it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _V1_PRECISION = {"ns": "n", "us": "u", "ms": "ms", "s": "s"}
 
 
 class V1WriteService(WriteService):  # type: ignore[misc]
-    """The client's own write service with the request of 1.x: POST /write?db=&rp=&precision=. A bucket `db/rp` names both."""
+    """The client's write service with the request of 1.x: POST /write?db=&rp=&precision=. A bucket `db/rp` names both."""
 
     def post_write_with_http_info(self, org: str, bucket: str, body: bytes, **options: Any) -> Any:
         parameters, path, query, header, sent = self._post_write_prepare(org, bucket, body, **options)
@@ -47,7 +47,7 @@ class V1WriteService(WriteService):  # type: ignore[misc]
 
 
 class Writer:
-    """Posts batches, one request each, and answers with what the server said; it never retries by itself."""
+    """Posts batches, one request each, and returns the server's response; it never retries."""
 
     def __init__(self, target: Target, api: str, headers: Mapping[str, str], patience: tuple[float, float]) -> None:
         connect_s, answer_s = patience
@@ -62,7 +62,7 @@ class Writer:
             self._api._write_service = V1WriteService(self._client.api_client)
 
     def post(self, lines: bytes) -> tuple[int, str, float]:
-        """Write the lines; return HTTP status (0: no answer), the server's words, and in how many seconds it wants us back."""
+        """Write the lines; return HTTP status (0: no answer), the server's words, and the seconds after which to retry."""
         try:
             self._api.write(self._target.db, self._target.org or "-", lines, write_precision="ns")
         except ApiException as error:
@@ -77,10 +77,10 @@ class Writer:
         return 204, "", 0.0
 
     def make_bucket(self) -> None:
-        """Make the bucket (InfluxDB 2). Raises: Denied - its words. Later - no answer."""
+        """Create the bucket (InfluxDB 2). Raises: Denied - its words. Later - no answer."""
         target = self._target
         if not target.org:
-            raise Denied("telemetry.influx.org is not set", hint="set telemetry.influx.org, or make the bucket by hand")
+            raise Denied("telemetry.influx.org is not set", hint="set telemetry.influx.org, or create the bucket yourself")
         rules = BucketRetentionRules(type="expire", every_seconds=int(target.retention_s)) if target.retention_s else None
         try:
             found = self._client.organizations_api().find_organizations(org=target.org)
@@ -89,7 +89,7 @@ class Writer:
             self._client.buckets_api().create_bucket(bucket_name=target.db, org=found[0], retention_rules=rules)
         except ApiException as error:
             kind = Later if (error.status or 0) >= 500 else Denied
-            raise kind(_said(error), hint="make the bucket by hand, or use a token that may") from None
+            raise kind(_said(error), hint="create the bucket yourself, or use a token with that permission") from None
         except (HTTPError, OSError) as error:
             raise Later(str(error)[:300]) from None
 

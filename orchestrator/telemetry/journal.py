@@ -1,6 +1,6 @@
-"""The telemetry journal: an append-only line-protocol file per run, written before any server hears of a point.
+"""The telemetry journal: an append-only line-protocol file per run, written before any point is sent to a server.
 
-`<run_dir>/telemetry/000.lp`, then 001.lp and so on in parts of 64 MB; `anchor.json` beside them holds the run's one wall-clock
+`<run_dir>/telemetry/000.lp`, then 001.lp and so on in parts of 64 MB; `anchor.json` next to them holds the run's one wall-clock
 anchor. Times come in as monotonic nanoseconds of this machine and are written as wall time through that anchor, so that a stepped
 clock bends neither a duration nor an order.
 """
@@ -42,7 +42,7 @@ class Clock(Protocol):
 
 
 class _Series:
-    """One measurement with one set of tag values: the ready prefix of its lines and the times already used."""
+    """One measurement with one set of tag values: the prefix of its lines and the timestamps already used."""
 
     __slots__ = ("last", "prefix", "recent")
 
@@ -52,7 +52,7 @@ class _Series:
         self.recent: deque[int] = deque(maxlen=_RECENT)
 
     def free(self, at: int) -> int:
-        """The first nanosecond from `at` on that no recent point of the series has: two in one would overwrite each other."""
+        """The first nanosecond from `at` on that no recent point of the series has: equal timestamps overwrite each other."""
         if at > self.last:
             self.last = at
         else:
@@ -68,9 +68,9 @@ class Journal:
 
     Events reach the file at once, samples within 100 ms of the next point or at `flush()`. After a crash the worst is a torn last
     line, which the reader skips and a reopened journal cuts off. While the disk is full the points wait in memory (64 MB of them)
-    and the run goes on; `trouble` says so, after `close` how many were lost, and `tell` is called with words for people.
+    and the run goes on; `trouble` says so (after `close`, how many were lost), and `notify` is called with a message.
 
-    Raises: StoreFailed - it cannot even be begun.
+    Raises: StoreFailed - it cannot be created.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Journal:
             self.anchor_ns, self.start_ns = self._anchor()
             self._fd, self._size, self._part = self._open()
         except OSError as error:
-            hint = "make room, or name another place: TESTBED_STATE_DIR"
-            raise StoreFailed(f"the journal cannot be begun: {self.directory}: {error.strerror or error}", hint=hint) from error
+            hint = "free some space, or choose another directory: TESTBED_STATE_DIR"
+            raise StoreFailed(f"the journal cannot be created: {self.directory}: {error.strerror or error}", hint=hint) from error
         self._series: dict[tuple[str, ...], _Series] = {}
         self._lines: list[str] = []
         self._pending = 0
@@ -100,7 +100,7 @@ class Journal:
         self._torn = False
         self._dropped = 0
         self.trouble = ""
-        self.tell: Callable[[str], None] = lambda words: None
+        self.notify: Callable[[str], None] = lambda words: None
         self._flushed_ns = self.clock.monotonic_ns()
         self._lock = threading.Lock()
         self._part_bytes = part_bytes
@@ -110,7 +110,7 @@ class Journal:
 
     @property
     def path(self) -> Path:
-        """The part being written."""
+        """The part file being written."""
         return self.directory / f"{self._part:03d}.lp"
 
     def now_ns(self) -> int:
@@ -127,7 +127,7 @@ class Journal:
         """Write one point at `mono_ns` (default: now).
 
         Every declared tag but `testbed` and `run` must be given; fields are any of the declared ones. A field that is None or not
-        a finite number is left out (a reading that was not there), and a point left without fields is not written.
+        a finite number is omitted (a missing reading), and a point without fields is not written.
         Raises: ValueError - a name that is not declared, a missing tag, or a value of another type than declared.
         """
         known = MEASUREMENTS.get(measurement)
@@ -147,13 +147,13 @@ class Journal:
                 self._write()
 
     def samples(self, measurement: str, tags: Mapping[str, str], names: Sequence[str], rows: Iterable[tuple[int, ...]]) -> None:
-        """Write many points of one series: rows of integers in the order of `names`, and last when (monotonic ns), oldest first.
+        """Write many points of one series: rows of integers in the order of `names`, then the time (monotonic ns), oldest first.
 
-        A tenth of what as many calls of `point` cost. Raises: as `point`.
+        Costs a tenth of as many calls of `point`. Raises: as `point`.
         """
         known = MEASUREMENTS[measurement]
         if wrong := [name for name in names if name not in known.fields or known.fields[name].kind != "int"]:
-            raise ValueError(f"{measurement}: {', '.join(wrong)}: no declared integers")
+            raise ValueError(f"{measurement}: {', '.join(wrong)}: not declared integers")
         with self._lock:
             series = self._series_of(known, tags)
             form = f"{series.prefix.replace('%', '%%')}{','.join(f'{name}=%di' for name in names)} %d\n"
@@ -194,7 +194,7 @@ class Journal:
         )
 
     def flush(self) -> None:
-        """Hand everything to the kernel: it then survives this process, though not a power cut."""
+        """Write everything to the kernel: it then survives this process, though not a power cut."""
         with self._lock:
             self._write()
 
@@ -213,7 +213,7 @@ class Journal:
                 self.trouble = (
                     f"{self.directory}: {self._dropped} points of the journal are lost: {self.trouble.rpartition(': ')[2]}"
                 )
-                self.tell(self.trouble)
+                self.notify(self.trouble)
             os.close(self._fd)
             self._fd = -1
         for packer in self._packers:
@@ -271,20 +271,20 @@ class Journal:
                 self._size += written
                 self._torn = self._waiting[written - 1] != _END
                 del self._waiting[:written]
-        except OSError as error:  # no room: a change does not fail for what is only its story
+        except OSError as error:  # disk full: a change must not fail because its log cannot be written
             if not self.trouble:
-                self.tell(f"the journal cannot be written ({self.path}: {error.strerror or error}); its points wait in memory")
+                self.notify(f"the journal cannot be written ({self.path}: {error.strerror or error}); its points wait in memory")
             self.trouble = f"{self.path}: {error.strerror or error}"
             self._spare()
             return
         if self.trouble and not self._dropped:
             self.trouble = ""
-            self.tell("the journal can be written again; nothing of it is lost")
+            self.notify("the journal can be written again; nothing was lost")
         if self._size >= self._part_bytes:
             self._next_part()
 
     def _spare(self) -> None:
-        """Keep what waits within bounds, dropping the oldest whole lines; the rest of a torn one stays, to end it."""
+        """Bound the waiting lines by dropping the oldest whole ones; the rest of a torn line is kept, to complete it."""
         if len(self._waiting) <= _MOST_WAITING:
             return
         first = self._waiting.find(b"\n") + 1 if self._torn else 0
@@ -297,7 +297,7 @@ class Journal:
         self._part += 1
         try:
             fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:  # no room for another file: this part grows on
+        except OSError:  # no space for another file: this part keeps growing
             self._part -= 1
             return
         os.close(self._fd)
@@ -340,14 +340,14 @@ class Journal:
 
 
 def _pack(path: Path) -> None:
-    """Compress a closed part; at any moment the points exist once under a name the reader takes."""
+    """Compress a closed part; at any moment the points exist exactly once under a name the reader accepts."""
     packed = path.with_name(path.name + ".gz")
     unfinished = path.with_name(path.name + ".tmp")
     try:
         with path.open("rb") as plain, gzip.open(unfinished, "wb", compresslevel=1) as out:
             shutil.copyfileobj(plain, out, 1 << 20)
         unfinished.replace(packed)
-    except OSError:  # no room: the part stays as it is
+    except OSError:  # disk full: the part stays as it is
         unfinished.unlink(missing_ok=True)
         return
     path.unlink()

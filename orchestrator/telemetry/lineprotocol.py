@@ -1,7 +1,7 @@
 """InfluxDB line protocol, text only: escape, format, parse.
 
 Two rewrites keep one point on one line and mean the same on every server: a line break in a value becomes a space, and a backslash
-in a tag value becomes a slash (servers disagree on a backslash before a separator). Everything else comes back as it went in.
+in a tag value becomes a slash (servers disagree on a backslash before a separator). Everything else is read back unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAG = str.maketrans({",": r"\,", "=": r"\=", " ": r"\ ", "\n": r"\ ", "\r": r"\
 _TEXT = str.maketrans({'"': r"\"", "\\": r"\\", "\n": " ", "\r": " "})
 
 EMPTY_TAG = "none"
-"""What an empty tag value is written as: the protocol has no empty tag, and a missing one would change the tag set."""
+"""Stands for an empty tag value: the protocol has no empty tag, and a missing one would change the tag set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def text(value: str) -> str:
 
 
 def number(value: float) -> str:
-    """Format a float so that it reads back exactly. Raises: ValueError - not a finite number; the protocol has no word for it."""
+    """Format a float so that it reads back exactly. Raises: ValueError - not a finite number; the protocol cannot express it."""
     if not isfinite(value):
         raise ValueError(f"{value} cannot be written as a field")
     return repr(float(value))
@@ -89,7 +89,7 @@ def parse(line: str) -> Point:
         else:
             fields[_plain(name)] = value = float(real)
             if not isfinite(value):
-                raise ValueError(f"{name} is no finite number: {real[:80]}")
+                raise ValueError(f"{name} is not a finite number: {real[:80]}")
         at = found.end()
         if end == " ":
             break

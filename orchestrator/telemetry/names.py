@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["int", "float", "str"]
 
 COMMON_TAGS = ("testbed", "run")
-"""Tags the journal adds by itself to every point: the lab's name and the run's id."""
+"""Tags the journal adds to every point: the lab's name and the run's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its type never changes, because the first write fixes it in InfluxDB for ever."""
+    """One field: its type never changes, because the first write fixes it in InfluxDB permanently."""
 
     kind: Kind
     unit: str
@@ -47,7 +47,7 @@ _RECONFIG_PHASES = {
     "route": "last carrier to the last host's commit",
     "first_packet": "commit of the hosts with new light to an answer over every new link",
     "resume": "first packet to the end of the job's next iteration",
-    "pause": "the longest time between the ends of two iterations of the job, from the first command until it had gone on",
+    "pause": "the longest time between the ends of two iterations of the job, from the first command until it had continued",
     "total": "first command byte sent to everything verified",
 }
 
@@ -128,11 +128,11 @@ _ALL = (
     ),
     Measurement(
         "circuit",
-        "a circuit as a device holds it; `id` is the ingress port's name, of a spectral route with its slot",
+        "a circuit as a device reports it; `id` is the ingress port's name, for a spectral route with its slot",
         (*COMMON_TAGS, "ocs", "id"),
         {
             "circuit": Field("str", "", "gpu01:p1->gpu02:p1"),
-            "source": Field("str", "", "host whose light it is"),
+            "source": Field("str", "", "host that sends the light"),
             "target": Field("str", "", "host that receives it"),
             "state": Field("str", "", "up, dark, made, removed or foreign"),
             "mainstat": Field("float", "Mb/s", "sent into it over the last second, what a node graph prints on the edge"),
@@ -151,14 +151,14 @@ _ALL = (
             "rx_pkts": Field("int", "packets", "received"),
             "tx_pkts": Field("int", "packets", "sent"),
             "drops": Field("int", "packets", "dropped, both directions"),
-            "errors": Field("int", "packets", "damaged, both directions"),
+            "errors": Field("int", "packets", "errors, both directions"),
             "oper": Field("int", "", "1 with carrier, 0 without"),
         },
         "10 Hz during a change, up to 1 kHz (telemetry.sample_hz)",
     ),
     Measurement(
         "optical",
-        "light at one port of a device, whenever circuits are verified or looked at",
+        "light at one port of a device, whenever circuits are verified or inspected",
         (*COMMON_TAGS, "device", "port"),
         {
             "rx_dbm": Field("float", "dBm", "power received: at an ingress, what enters"),
@@ -191,7 +191,7 @@ _ALL = (
             "comm_ms": Field("float", "ms", "gradient exchange"),
             "samples_per_s": Field("float", "1/s", "over all ranks"),
             "loss": Field("float", "", "training loss"),
-            "ring_groups": Field("int", "", "communicators used side by side"),
+            "ring_groups": Field("int", "", "communicators used in parallel"),
         },
         "per iteration",
     ),
@@ -205,17 +205,17 @@ _ALL = (
             "mem_bytes": Field("int", "bytes", "in use"),
             "nvlink_tx_bytes": Field("int", "bytes", "sent"),
             "nvlink_rx_bytes": Field("int", "bytes", "received"),
-            "pcie_bytes_per_s": Field("int", "bytes/s", "both directions, over the 20 ms that NVML looks"),
+            "pcie_bytes_per_s": Field("int", "bytes/s", "both directions, over the 20 ms window of NVML"),
         },
         "1 to 10 Hz",
     ),
     Measurement(
         "clock",
-        "how far a host's wall clock is from the operator's, as the host says when asked over its channel",
+        "offset of a host's wall clock from the operator's, as measured over its channel",
         (*COMMON_TAGS, "host"),
         {
             "offset_ns": Field("int", "ns", "host minus operator"),
-            "round_trip_ns": Field("int", "ns", "question to answer; the offset is right to within half of it"),
+            "round_trip_ns": Field("int", "ns", "request to answer; the offset is accurate to within half of it"),
         },
         "when a channel opens; 1 Hz while sampling on demand",
     ),

@@ -45,4 +45,4 @@ ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] 
 """With the phases of a run, as live views and reports draw them."""
 
 MARK = "#F2CC0C"
-"""Where a reconfiguration began, on every time axis."""
+"""Marks the start of a reconfiguration on every time axis."""

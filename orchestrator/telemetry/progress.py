@@ -28,7 +28,7 @@ class Progress:
         """`done` of `total` parts (devices, hosts, ports) of the phase are complete."""
 
     def done(self, name: str, detail: str = "", seconds: float | None = None) -> None:
-        """Phase `name` is over; `seconds` as measured by the caller, else since `phase`."""
+        """Phase `name` has ended; `seconds` as measured by the caller, else since `phase`."""
 
     def note(self, text: str) -> None:
         """Show a message that belongs to no phase."""
@@ -45,14 +45,14 @@ class Silent(Progress):
 
 
 class Lines(Progress):
-    """One plain line per finished phase or note; of a phase that takes longer than 5 s also where it is, when that has changed."""
+    """One plain line per finished phase or note; for a phase longer than 5 s also its progress, whenever that has changed."""
 
     def __init__(self, stream: TextIO, every_s: float = 5.0, reworded: Callable[[str], str] = str) -> None:
         self._stream = stream
         self._reworded = reworded
         self._every_s = every_s
         self.said: set[str] = set()
-        """The phases that ended, by name, and the notes."""
+        """The finished phases, by name, and the notes."""
         self._began: dict[str, float] = {}
         self._where = ""
         self._said = time.monotonic()
@@ -138,7 +138,7 @@ class LiveTable(Progress):
         self._rows = _Rows(expected or {})
         self._reworded = reworded
         self._console = Console(file=stream, no_color=not colour, highlight=False)
-        # Four a second: painting costs milliseconds of the interpreter, which the dark window would feel.
+        # Four a second: drawing costs milliseconds of the interpreter, which would lengthen the dark time.
         self._live: Live = Live(self._rows, console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -146,7 +146,7 @@ class LiveTable(Progress):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._live.transient = error is None  # what was under way stays readable above the error
+        self._live.transient = error is None  # the phases under way stay readable above the error
         self._live.stop()
 
     def phase(self, name: str, detail: str = "") -> None:
@@ -173,9 +173,9 @@ def progress_for(
     expected: Mapping[str, float] | None = None,
     reworded: Callable[[str], str] = str,
 ) -> Progress:
-    """The way to report progress that suits `stream`.
+    """The progress display that suits `stream`.
 
-    expected: usual seconds per phase, from the runs before. reworded: what is done to a note before it is shown.
+    expected: usual seconds per phase, from earlier runs. reworded: applied to a note before it is shown.
     """
     if json:
         return Silent()

@@ -1,4 +1,4 @@
-"""The committed dashboards, handed to a Grafana: as files in a folder it reads at start, or over its API."""
+"""Deliver the committed dashboards to Grafana: as files in a folder it reads at start, or over its API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE_UID, SOURCE = "testbed-influx", "Testbed InfluxDB"
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push did. `source`: made, kept (it came from files), none. `source_said`: why it does not work, empty if it does."""
+    """The result of a push. `source`: made, kept (it came from files), none. `source_said`: its error, empty if it works."""
 
     version: str
     pages: Mapping[str, str]
@@ -39,7 +39,7 @@ def models() -> Mapping[str, Mapping[str, Any]]:
 
 
 def write(out: Path) -> list[Path]:
-    """Write dashboards and provisioning files below `out`; return the files. Files of other names there are left alone.
+    """Write dashboards and provisioning files below `out`; return the files. Other files there are not touched.
 
     Raises: TestbedError - it cannot be written.
     """
@@ -59,7 +59,7 @@ def write(out: Path) -> list[Path]:
 
 
 def _readable(folder: Path) -> None:
-    """Make the folder and those above it where they are missing, for Grafana's own user to read."""
+    """Create the folder and its missing parents, readable for Grafana's own user."""
     if not folder.is_dir():
         _readable(folder.parent)
         folder.mkdir()
@@ -77,7 +77,7 @@ def source_spec(url: str, database: str, token: str) -> Mapping[str, Any]:
 
 
 def push(grafana: GrafanaApi, *, influx_url: str = "", database: str = "testbed", influx_token: str = "") -> Pushed:
-    """Store the dashboards in the folder Testbed, and the data source where `influx_url` says what it is."""
+    """Store the dashboards in the folder Testbed, and the data source if `influx_url` is given."""
     version = grafana.version()
     grafana.folder(FOLDER_UID, FOLDER)
     source = "none"

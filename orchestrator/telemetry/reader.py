@@ -16,7 +16,7 @@ _ALWAYS: Mapping[str, tuple[str, ...]] = {
     "phase": ("begin_ns", "duration_ns", "duration_ms"),
     "device_phase": ("phase",),
 }
-"""Fields without which a point says nothing; the journal writes them always."""
+"""Fields without which a point has no meaning; the journal always writes them."""
 
 
 def parts(run_dir: Path) -> list[Path]:
@@ -36,8 +36,8 @@ def read(
 ) -> Iterator[Point]:
     """Yield the points of a run in file order, of the measurements in `only` if given, of these spans of wall time (ns) if given.
 
-    A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. An unended last line is always skipped:
-    with half a timestamp it would parse and lie.
+    A line that cannot be read is skipped; `trouble` collects `000.lp:17: why` for each. A last line without a line end is always
+    skipped: with half a timestamp it would parse to a wrong time.
     """
     wanted = tuple(f"{name},".encode() for name in only)
     for path in parts(run_dir):
@@ -59,7 +59,7 @@ def read(
 
 
 def as_declared(point: Point) -> Point:
-    """The point, if it is one that a journal could have written: a disk may spoil a line so that it still parses.
+    """The point, if a journal could have written it: a line damaged on disk may still parse.
 
     Names that are not declared (any more) are let through. Raises: ValueError - a tag or a field that is always there is not, or
     a field is of another type.
@@ -80,7 +80,7 @@ def as_declared(point: Point) -> Point:
 
 
 def _within(line: bytes, near: Collection[tuple[int, int]]) -> bool:
-    """Whether a line's time is in one of these spans; what has no time is left to the parser to complain of."""
+    """Whether a line's time is in one of these spans; a line without a time passes, for the parser to reject."""
     try:
         at = int(line.rpartition(b" ")[2])
     except ValueError:

@@ -13,7 +13,7 @@ from orchestrator.telemetry.progress import Progress
 
 
 class Phase:
-    """The phase under way; set `detail` to the few words shown behind its name."""
+    """The current phase; set `detail` to a short text shown after its name."""
 
     __slots__ = ("begin_ns", "detail", "end_ns", "name")
 
@@ -30,7 +30,7 @@ class Recorder:
         self.progress = progress
         self.journal = journal
         if journal is not None:
-            journal.tell = progress.note
+            journal.notify = progress.note
         self.start_ns = time.monotonic_ns()
         self.phases: list[PhaseTime] = []
         self.parts: list[PartTime] = []
@@ -53,7 +53,7 @@ class Recorder:
     def part(
         self, kind: str, subject: str, phase: str, begin_ns: int, end_ns: int, detail: str = "", time_scale: float = 1.0
     ) -> None:
-        """Record what one device or host took inside a phase; monotonic ns of this machine. time_scale: of the device."""
+        """Record the time of one device or host inside a phase; monotonic ns of this machine. time_scale: of the device."""
         begin_ms = (begin_ns - self.start_ns) / 1e6
         self.parts.append(PartTime(kind, subject, phase, (end_ns - begin_ns) / 1e6, detail, begin_ms, time_scale))
         if self.journal:

@@ -1,4 +1,4 @@
-"""Which journals may be deleted: those of runs that ended long ago and that every destination has."""
+"""Select the journals that may be deleted: of runs that ended long ago and that every destination has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.telemetry.reader import parts
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """A run's journal that is older than wanted. `why`: why it stays nevertheless, empty if it may go."""
+    """A run's journal that is past its age. `why`: the reason to keep it anyway, empty if it may be deleted."""
 
     run: str
     folder: Path
@@ -24,7 +24,7 @@ class Old:
 
 
 def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None) -> list[Old]:
-    """The journals whose last point was written longer ago than that (s), oldest first. keep: runs that are still needed."""
+    """The journals whose last point is older than that (s), oldest first. keep: runs that are still needed."""
     now, found = time.time(), []
     for run_dir in sorted(runs.iterdir()) if runs.is_dir() else []:
         files = parts(run_dir)
@@ -34,7 +34,7 @@ def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None
         age = now - max(s.st_mtime for s in stats)
         if age < older_s:
             continue
-        why = "the plan or job that is up belongs to it" if run_dir.name in keep else ""
+        why = "the active plan or job belongs to it" if run_dir.name in keep else ""
         if not why and target is not None and (left := _left(run_dir, target)):
             why = f"{left} bytes of it are not in InfluxDB yet"
         found.append(Old(run_dir.name, run_dir / "telemetry", sum(s.st_size for s in stats), why))
@@ -42,7 +42,7 @@ def old(runs: Path, older_s: float, keep: Collection[str], target: Target | None
 
 
 def prune(which: Collection[Old]) -> int:
-    """Remove the journals that may go; return how many bytes that freed."""
+    """Delete the journals that may be deleted; return the number of bytes freed."""
     gone = [each for each in which if not each.why]
     for each in gone:
         shutil.rmtree(each.folder)
@@ -50,7 +50,7 @@ def prune(which: Collection[Old]) -> int:
 
 
 def _left(run_dir: Path, target: Target) -> int:
-    """What the target has not, not counting a torn last line."""
+    """Bytes that the target does not have yet, not counting a torn last line."""
     follower = tail.Tail(run_dir, tail.stored(run_dir, target.key, target.name))
     try:
         return follower.behind() if follower.take() else 0

@@ -1,7 +1,7 @@
-"""The sink: a process of its own that follows all journals and copies them to InfluxDB, so that no change ever waits for a server.
+"""The sink: a process of its own that follows all journals and copies them to InfluxDB, so that no change waits for a server.
 
 At least once, and idempotent: a batch that was written but not yet noted is written again after a crash, onto the same series and
-times. One process per destination and state directory, held by a file lock; it ends by itself when nothing is left to do.
+times. One process per destination and state directory, held by a file lock; it ends when nothing is left to send.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,13 +27,13 @@ from orchestrator.telemetry.influx_api import Denied, Later, Target, Written, ta
 from orchestrator.telemetry.tail import Tail
 
 LOOK_S = 0.1
-"""Between two looks at journals that grow: with the time of a request, a point is at the server within 200 ms."""
+"""Interval (s) of checks of growing journals: with the time of a request, a point reaches the server within 200 ms."""
 ALL_S = 5.0
-"""Between two looks at all journals there are; iterations of a job come to the journal of the run that started it."""
+"""Interval (s) of checks of all journals; iterations of a job go into the journal of the run that started it."""
 FRESH_S = 60.0
 IDLE_S = 30.0
 GIVE_UP_S = 600.0
-"""How long a server may be silent before the sink ends; the next command starts another one."""
+"""How long (s) a server may be unreachable before the sink ends; the next command starts another one."""
 BACKOFF_S = (0.2, 15.0)
 STOP_S = 20.0
 _AT_ONCE = 20
@@ -57,7 +57,7 @@ class SinkState:
 
 
 class Sink:
-    """Copies what is in the journals below `runs` to the target, newest run first."""
+    """Copies the journals below `runs` to the target, newest run first."""
 
     def __init__(self, target: Target, state_dir: Path, *, idle_s: float = IDLE_S, give_up_s: float = GIVE_UP_S) -> None:
         self.target = target
@@ -80,7 +80,7 @@ class Sink:
         Raises: Denied, Later. Locked - another sink runs.
         """
         fd = _hold(lock_path(self.state_dir, self.target))
-        self._say()  # who we are: whoever wants to stop us must not have to wait for a server's answer
+        self._say()  # publish our process first: a stop must not wait for a server's answer
         try:
             return self._follow(fd)
         except TestbedError as error:
@@ -101,7 +101,7 @@ class Sink:
             if self.stopping.is_set():
                 return self.state
             if time.monotonic() - moved_at >= self.idle_s:
-                # A command that writes now may still have seen us alive: free the lock first, then look once more.
+                # A command that writes now may still have seen this sink alive: free the lock first, then check once more.
                 fcntl.flock(fd, fcntl.LOCK_UN)
                 self._all_at = -ALL_S
                 if not self._waiting():
@@ -109,11 +109,11 @@ class Sink:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return self.state  # another one has begun
+                    return self.state  # another sink has started
             self.stopping.wait(LOOK_S)
 
     def round(self) -> bool:
-        """Look once at the journals that may have grown and send what is new; True if there was something."""
+        """Check once the journals that may have grown and send new lines; True if there were any."""
         moved = False
         for run_dir in self._candidates():
             follower = self._tail(run_dir)
@@ -136,14 +136,14 @@ class Sink:
                     last=time.time(),
                 )
             else:
-                self._all_at = -ALL_S  # more is waiting; newer runs first
+                self._all_at = -ALL_S  # more lines wait; newer runs first
         return moved
 
     def _waiting(self) -> bool:
         return any(self._tail(run_dir).take() for run_dir in self._candidates())
 
     def _candidates(self) -> list[Path]:
-        """Journals that may have something new: those that moved lately, and now and then all of them. The newest first."""
+        """Journals that may have new lines: those that grew recently, and periodically all of them. The newest first."""
         now = time.monotonic()
         if now - self._all_at >= ALL_S:
             self._all_at = now
@@ -163,12 +163,12 @@ class Sink:
         return self._tails[run_dir]
 
     def _note(self, follower: Tail) -> None:
-        # No room, or the run was pruned: the lines are written again after a restart, onto themselves.
+        # Disk full, or the run was pruned: the lines are written again after a restart and overwrite themselves.
         with suppress(OSError):
             tail.store(follower.run_dir, self.target.key, follower.mark)
 
     def _delivered(self, data: bytes) -> Written | None:
-        """Write a batch, however long it takes; None when told to stop. Raises: Denied; Later - silent for too long."""
+        """Write a batch, however long it takes; None when asked to stop. Raises: Denied; Later - unreachable for too long."""
         began, pause = time.monotonic(), BACKOFF_S[0]
         while not self.stopping.is_set():
             try:
@@ -176,10 +176,10 @@ class Sink:
                 with self._waiting_for_the_server():
                     return influx.write(data)
             except InterruptedError:
-                break  # told to stop; what was being written is written again by the next one
+                break  # stop requested; the next sink writes this batch again
             except Later as error:
                 if self.stopping.is_set():
-                    break  # the same, where the wait for the server was cut short
+                    break  # the same, while waiting for the server
                 if time.monotonic() - began > self.give_up_s:
                     raise
                 self._say(trouble=str(error))
@@ -205,18 +205,18 @@ class Sink:
 
     @contextmanager
     def _waiting_for_the_server(self) -> Iterator[None]:
-        """While the body waits for the server, a stop signal interrupts it at once."""
+        """While the body waits for the server, a stop signal interrupts it immediately."""
         self._interruptible = True
         try:
             yield
         finally:
             self._interruptible = False
 
-    def told_to_stop(self, *_: object) -> None:
+    def request_stop(self, *_: object) -> None:
         """Handle a signal. Raises: InterruptedError - where the main thread waits for the server."""
         self.stopping.set()
         if self._interruptible:
-            raise InterruptedError("told to stop")
+            raise InterruptedError("stop requested")
 
     def _disconnect(self) -> None:
         if self._influx is not None:
@@ -235,7 +235,7 @@ class Sink:
 
 
 def server_dir(state_dir: Path) -> Path:
-    """Where the private influxd lives."""
+    """The folder of the private influxd."""
     return state_dir / "influx"
 
 
@@ -247,8 +247,8 @@ def state_path(state_dir: Path, target: Target) -> Path:
     return state_dir / "telemetry" / f"sink-{target.key}.json"
 
 
-def look(state_dir: Path, target: Target) -> tuple[bool, SinkState]:
-    """Whether a sink runs for the target, and what it, or the last one, said of itself."""
+def status(state_dir: Path, target: Target) -> tuple[bool, SinkState]:
+    """Whether a sink runs for the target, and the status that it, or the last one, published."""
     try:
         said = json.loads(state_path(state_dir, target).read_text(encoding="utf-8"))
         state = SinkState(**{k: v for k, v in said.items() if k in SinkState.__slots__})
@@ -258,7 +258,7 @@ def look(state_dir: Path, target: Target) -> tuple[bool, SinkState]:
 
 
 def ensure(settings: Settings) -> None:
-    """Start a sink in the background if one is wanted and none runs. Takes a few ms and never fails: a change must not notice."""
+    """Start a sink in the background if one is wanted and none runs. Takes a few ms and never fails: no change waits for it."""
     with suppress(OSError, TestbedError):
         target = target_of(settings)
         if target is None or (target.private and influxd.program() is None):
@@ -269,15 +269,15 @@ def ensure(settings: Settings) -> None:
 
 
 def stop(state_dir: Path, target: Target) -> bool:
-    """End the sink and wait until it is gone; False if none runs. What it has not sent yet it sends when it runs again."""
-    alive, state = look(state_dir, target)
+    """Stop the sink and wait until it is gone; False if none runs. Unsent lines are sent when a sink runs again."""
+    alive, state = status(state_dir, target)
     if not alive:
         return False
-    give_up, told = time.monotonic() + STOP_S, ""
+    give_up, signalled = time.monotonic() + STOP_S, ""
     while _held(lock_path(state_dir, target)):
-        _, state = look(state_dir, target)  # one that has just begun has not said yet who it is
-        if state.mark and state.mark != told and process_mark(state.pid) == state.mark:
-            told = state.mark
+        _, state = status(state_dir, target)  # a sink that has just started has not published its process yet
+        if state.mark and state.mark != signalled and process_mark(state.pid) == state.mark:
+            signalled = state.mark
             with suppress(ProcessLookupError):
                 os.kill(state.pid, signal.SIGTERM)
         if time.monotonic() > give_up:
@@ -286,7 +286,7 @@ def stop(state_dir: Path, target: Target) -> bool:
     return True
 
 
-def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: Callable[[str], None] = print) -> SinkState:
+def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S) -> SinkState:
     """Run the sink at low priority until idle or stopped by SIGTERM or SIGINT."""
     if target.private and influxd.program() is None:
         raise Missing("influxd is not installed", hint="apt-get install -y --no-install-recommends influxdb")
@@ -295,7 +295,7 @@ def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: 
         # A session of its own is a scheduling group of its own, where `nice` counts only inside (sched(7), autogroup).
         Path("/proc/self/autogroup").write_text(str(LOWLY), encoding="ascii")
     sink = Sink(target, settings.state_dir, idle_s=idle_s)
-    before = {number: signal.signal(number, sink.told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, sink.request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         return sink.run()
     finally:
@@ -304,7 +304,7 @@ def follow(settings: Settings, target: Target, *, idle_s: float = IDLE_S, tell: 
 
 
 def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Written]:
-    """Send one run from its first byte; return how many points went out. Raises: Later, Denied - with nothing noted anywhere."""
+    """Send one run from its first byte; return how many points were sent. Raises: Later, Denied - no checkpoint is written."""
     influx = Influx(target)
     follower = Tail(run_dir, tail.Mark())
     written, points, give_up = Written(), 0, time.monotonic() + timeout_s
@@ -332,7 +332,7 @@ def send(target: Target, run_dir: Path, *, timeout_s: float) -> tuple[int, Writt
 def _hold(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(25):  # who only looks holds it for an instant
+    for _ in range(25):  # a status check holds it for an instant only
         with suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
@@ -355,4 +355,4 @@ def _held(path: Path) -> bool:
         os.close(fd)
 
 
-__all__ = ["Denied", "Sink", "SinkState", "ensure", "follow", "look", "send", "server_dir", "stop"]
+__all__ = ["Denied", "Sink", "SinkState", "ensure", "follow", "send", "server_dir", "status", "stop"]

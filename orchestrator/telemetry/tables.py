@@ -25,7 +25,7 @@ _AT_ONCE = 10_000
 
 
 class Percentile:
-    """percentile(x, p), nearest rank, as InfluxQL has it: the value that p percent of all are not above."""
+    """percentile(x, p), nearest rank, as in InfluxQL: the value that p percent of all values do not exceed."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -37,13 +37,13 @@ class Percentile:
             self.share = share
 
     def finalize(self) -> float | None:
-        # InfluxDB: floor(n * p / 100 + 0.5) - 1, nothing when that is outside
+        # InfluxDB: floor(n * p / 100 + 0.5) - 1, no value when that is out of range
         at = math.floor(len(self.values) * self.share / 100 + 0.5) - 1
         return sorted(self.values)[at] if 0 <= at < len(self.values) else None
 
 
 class Median(Percentile):
-    """median(x), the mean of the two in the middle where their number is even."""
+    """median(x), the mean of the two middle values if their number is even."""
 
     def step(self, value: float | None, share: float = 50.0) -> None:
         super().step(value, share)
@@ -61,9 +61,9 @@ def columns(known: Measurement) -> tuple[str, ...]:
 
 
 def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Answer one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
+    """Run one SELECT over the journals of these runs, a table per measurement; return the column names and rows.
 
-    Only measurements the text names are read. Raises: BadFile - the SQL is wrong, or does more than read.
+    Only measurements named in the text are read. Raises: BadFile - the SQL is wrong, or does more than read.
     """
     words = set(re.findall(r"\w+", sql))
     wanted = tuple(name for name in MEASUREMENTS if name in words)
@@ -72,7 +72,7 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
         try:
             cursor = database.execute(sql)
             if cursor.description is None:
-                raise BadFile(["the SQL is no SELECT"])
+                raise BadFile(["the SQL is not a SELECT"])
             return tuple(column[0] for column in cursor.description), cursor.fetchall()
         except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
             hint = f"the tables are {', '.join(MEASUREMENTS)}; docs/reference/telemetry.md lists their columns"
@@ -81,7 +81,7 @@ def query(run_dirs: Sequence[Path], sql: str, trouble: list[str] | None = None) 
 
 @contextmanager
 def opened(run_dirs: Sequence[Path], wanted: Sequence[str], trouble: list[str] | None = None) -> Iterator[sqlite3.Connection]:
-    """A database in memory with a table for every measurement; those in `wanted` hold what the journals of these runs have."""
+    """An in-memory database with a table per measurement; those in `wanted` are filled from the journals of these runs."""
     database = sqlite3.connect(":memory:")
     try:
         database.create_aggregate("percentile", 2, Percentile)  # type: ignore[arg-type]
@@ -157,11 +157,11 @@ def export(run_dirs: Sequence[Path], folder: Path, kind: str, trouble: list[str]
 
 
 class _Nothing(Exception):
-    """A measurement has no points, so there is to be no file of it."""
+    """A measurement has no points, so no file is written for it."""
 
 
 def _csv(path: Path, known: Measurement, rows: Iterable[tuple[Any, ...]]) -> int:
-    """Write rows, return their number. Raises: _Nothing - there are none."""
+    """Write rows and return their number. Raises: _Nothing - there are none."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")

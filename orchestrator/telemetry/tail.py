@@ -1,4 +1,4 @@
-"""Follow one run's journal by byte offset, part after part, and remember beside it how far a destination has it."""
+"""Follow one run's journal by byte offset, part after part, and store next to it how much of it a destination has."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOTE_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far one destination has a journal: the part and the byte (uncompressed) up to which every line was answered for.
+    """How much of a journal one destination has: the part and the byte (uncompressed) up to which every line is acknowledged.
 
-    points: lines sent; refused: of these, how many the server would not have, with its words for the last time it said so.
+    points: lines sent; refused: how many of these the server rejected, with its words for the last rejection.
     """
 
     target: str = ""
@@ -33,10 +33,10 @@ class Mark:
 
 
 class Tail:
-    """Reads whole lines after the mark; a line that has no end yet, or never gets one, is not there.
+    """Reads whole lines after the mark; a line without a line end is not returned.
 
-    The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile: nothing of an open part is
-    remembered between two looks but the offset.
+    The journal may move on to a next part, compress a closed one, or cut off a torn line meanwhile: of an open part only
+    the offset is kept between two reads.
     """
 
     def __init__(self, run_dir: Path, mark: Mark) -> None:
@@ -46,26 +46,26 @@ class Tail:
         self._ahead = b""
 
     def take(self, most: int = BATCH_LINES) -> bytes:
-        """The next lines, at most so many; empty when there are none now."""
+        """The next lines, at most so many; empty if there are none now."""
         while True:
             if piece := self._read(most):
                 return piece
             if (later := self._later()) is None:
                 return b""
-            # Now that there is a next part nobody writes to this one any more; before we knew, somebody may have.
+            # There is a next part, so this one no longer grows; it may have grown before the next part was seen.
             if piece := self._read(most):
                 return piece
             self._forget()
             self.mark = Mark(self.mark.target, later, 0, self.mark.points, self.mark.refused, self.mark.words)
 
     def taken(self, data: bytes, points: int, refused: int = 0, words: str = "") -> None:
-        """The lines of the last `take` are answered for: move the mark behind them."""
+        """The lines of the last `take` are acknowledged: move the mark past them."""
         m = self.mark
         self.mark = Mark(m.target, m.part, m.offset + len(data), m.points + points, m.refused + refused, words or m.words)
         self._ahead = self._ahead[len(data) :]
 
     def behind(self) -> int:
-        """Bytes not yet answered for, a torn last line included; compressed parts count as the file is."""
+        """Bytes not yet acknowledged, a torn last line included; compressed parts count with their compressed size."""
         total = 0
         for path in parts(self.run_dir):
             number = _number(path)
@@ -88,7 +88,7 @@ class Tail:
         return self.run_dir / "telemetry"
 
     def _later(self) -> int | None:
-        """The number of the next part there is, None while this one is the last."""
+        """The number of the next part; None while this one is the last."""
         numbers = [n for path in parts(self.run_dir) if (n := _number(path)) > self.mark.part]
         return min(numbers, default=None)
 
@@ -109,7 +109,7 @@ class Tail:
             path = self._folder() / f"{self.mark.part:03d}.lp.gz"
             if not path.exists():
                 return b""
-            self._packed = gzip.open(path, "rb")  # noqa: SIM115 - kept open from one look to the next
+            self._packed = gzip.open(path, "rb")  # noqa: SIM115 - kept open from one read to the next
             self._packed.seek(self.mark.offset)
         while (cut := _cut(self._ahead, most)) == 0 or (len(self._ahead) < _PIECE and cut == len(self._ahead)):
             more = self._packed.read(_PIECE)
@@ -125,7 +125,7 @@ class Tail:
 
 
 def stored(run_dir: Path, key: str, target: str) -> Mark:
-    """The mark of a destination beside a journal; a new one where there is none that can be read."""
+    """The mark of a destination for a journal; a new one if there is none that can be read."""
     try:
         said = json.loads(_place(run_dir, key).read_text(encoding="utf-8"))
         part, offset, points, refused = (int(said[name]) for name in ("part", "offset", "points", "refused"))
@@ -136,16 +136,16 @@ def stored(run_dir: Path, key: str, target: str) -> Mark:
 
 
 def store(run_dir: Path, key: str, mark: Mark) -> None:
-    """Write the mark. Raises: OSError - no room, or the run is gone."""
+    """Write the mark. Raises: OSError - disk full, or the run is gone."""
     put(_place(run_dir, key), asdict(mark))
 
 
-def put(path: Path, said: Mapping[str, object]) -> None:
-    """Write a small JSON object over what stands there, in one piece of one size. Raises: OSError.
+def put(path: Path, values: Mapping[str, object]) -> None:
+    """Overwrite a file with a small JSON object, in one write of fixed size. Raises: OSError.
 
     Not by a rename: on ext4 that waits for the disk (mount option auto_da_alloc). What a power cut leaves reads as nothing.
     """
-    text = json.dumps(said).encode().ljust(_NOTE_BYTES)
+    text = json.dumps(values).encode().ljust(_NOTE_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(fd, text, 0)
@@ -162,7 +162,7 @@ def _number(path: Path) -> int:
 
 
 def _whole(fd: int, offset: int, most: int) -> bytes:
-    """Whole lines from `offset` on; a line longer than a piece is waited for whole."""
+    """Whole lines from `offset` on; reads on until a line longer than one piece is complete."""
     size = _PIECE
     while True:
         piece = os.pread(fd, size, offset)
@@ -173,7 +173,7 @@ def _whole(fd: int, offset: int, most: int) -> bytes:
 
 
 def _cut(piece: bytes, most: int) -> int:
-    """Where the last whole line ends, at most so many lines on."""
+    """The end of the last whole line, at most so many lines on."""
     if piece.count(b"\n") <= most:
         return piece.rfind(b"\n") + 1
     return len(piece) - len(piece.split(b"\n", most)[-1])

@@ -1,1 +1,1 @@
-"""For eyes: reports, live views in the terminal, the web page."""
+"""Views for people: reports, live views in the terminal, the web page."""

@@ -29,7 +29,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """What a job's iterations took, ms; `busbw_gbps` is the median bus bandwidth."""
+    """Times of a job's iterations, ms; `busbw_gbps` is the median bus bandwidth."""
 
     job: str
     what: str
@@ -59,7 +59,7 @@ def bars(points: Iterable[Point]) -> list[Bar]:
 
 
 def iterations(points: Iterable[Point]) -> list[Iterations]:
-    """Per job and operation, what the `iteration` and `collective` points say."""
+    """The `iteration` and `collective` points, summarised by job and operation."""
     times: dict[tuple[str, str], list[float]] = {}
     rates: dict[tuple[str, str], list[float]] = {}
     for p in points:
@@ -92,7 +92,7 @@ OVERLAPPING = frozenset({"resume"})
 
 
 def run_rows(all_bars: Iterable[Bar]) -> list[tuple[str, tuple[Bar, ...]]]:
-    """The phases of a run in order of their begin, one that came several times once; those that overlap others behind them."""
+    """The phases of a run in order of their begin, a repeated one once; those that overlap others come last."""
     found: dict[str, list[Bar]] = {}
     for bar in sorted((b for b in all_bars if b.kind == "run"), key=lambda b: b.begin_ms):
         found.setdefault(bar.phase, []).append(bar)
@@ -100,7 +100,7 @@ def run_rows(all_bars: Iterable[Bar]) -> list[tuple[str, tuple[Bar, ...]]]:
 
 
 def part_rows(parts: Sequence[Bar]) -> list[tuple[str, Bar]]:
-    """What devices and hosts did, named: a row per device and phase, one per phase for all hosts together."""
+    """The parts of devices and hosts: a row per device and phase, one per phase for all hosts together."""
     rows = [(f"{b.subject} {b.phase}", b) for b in parts if b.kind != "host"]
     return rows + host_rows([b for b in parts if b.kind == "host"])
 

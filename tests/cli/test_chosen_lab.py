@@ -50,7 +50,7 @@ def test_both_ways_on_from_a_run_that_died_are_for_the_chosen_lab(cli: Any) -> N
     died = Unfinished("0007", "up ring-12", "died", 0.0, resume="testbed resume 0007", undo="testbed rollback 0007")
     cli.answers["status"] = replace(cli.answers["status"], unfinished=(died,))
     at = "testbed --inventory inventory/emulated"
-    assert f"continue: {at} resume 0007roll back:  {at} rollback 0007\n" in cli("status", "-i", "inventory/emulated").out
+    assert f"continue: {at} resume 0007   roll back: {at} rollback 0007\n" in cli("status", "-i", "inventory/emulated").out
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_the_common_options_may_stand_before_or_after_the_verb(cli: Any) -> None
         (("job",), ""),
         (("job", "logs", "--lines", "none"), "--lines"),
         (("show", "0099"), "no run '0099'; there are none yet"),
-        (("down",), "no terminal to ask on"),
+        (("down",), "there is no terminal"),
         (("schema", "moon"), "moon"),
     ],
 )
@@ -290,7 +290,7 @@ def test_status_tells_of_a_run_that_died_with_both_ways_on(cli: Any) -> None:
         "run 2026-11-21-0007 (up ring-12) died before its end\n"
         "  done:     ocs1: 1/2 made, 2/2 removed\n"
         "  not done: ocs1: not made: 2->18\n"
-        "  continue: testbed resume 2026-11-21-0007roll back:  testbed rollback 2026-11-21-0007\n"
+        "  continue: testbed resume 2026-11-21-0007   roll back: testbed rollback 2026-11-21-0007\n"
     ) in said.out
 
 

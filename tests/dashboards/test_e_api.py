@@ -212,14 +212,14 @@ def refused(server: Server, call: str, status: int, body: Any) -> TestbedError:
 
 
 def test_a_wrong_token_is_refused_with_what_to_do(server: Server) -> None:
-    with pytest.raises(Refused, match=r"refused to look for the folder: 401, Invalid API key") as caught:
+    with pytest.raises(Refused, match=r"refused to read the folder: 401, Invalid API key") as caught:
         provisioning.push(GrafanaApi(server.url, "glsa_wrong"))
     assert "TESTBED_GRAFANA_TOKEN" in caught.value.hint and "glsa_wrong" not in str(caught.value)
 
 
 def test_every_refusal_names_the_server_the_call_and_grafanas_words(server: Server) -> None:
     error = refused(server, "POST /dashboards/db", 400, {"message": "Cannot save provisioned dashboard"})
-    assert isinstance(error, Refused) and "take the dashboard testbed-fabric: 400, Cannot save prov" in str(error)
+    assert isinstance(error, Refused) and "store the dashboard testbed-fabric: 400, Cannot save prov" in str(error)
     assert error.hint == "it came from files: change it there"
     del server.say["POST /dashboards/db"]
     error = refused(server, "POST /datasources", 403, {"message": "You'll need additional permissions"})
@@ -251,7 +251,7 @@ def test_nobody_there_is_unreachable_and_asked_once() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Unreachable, match="wanted to tell its version, no answer") as said:
+        with pytest.raises(Unreachable, match="wanted to read its version, no answer") as said:
             GrafanaApi(url, TOKEN).version()
         assert said.value.hint.startswith("start Grafana, or correct --url")
         silent.listen()

@@ -204,6 +204,6 @@ async def test_what_a_dead_run_left_is_told_with_done_not_done_and_foreign(bench
     assert words.startswith(f"run {died.id} (up two) died before its end")
     assert "done:     ocs2: 0/0 made, 2/2 removed" in words and "not done: ocs1: not made: " in words
     assert "foreign:  ocs1: made by others meanwhile: 60->160" in words
-    assert words.endswith(f"continue: testbed resume {died.id}roll back:  testbed rollback {died.id}")
+    assert words.endswith(f"continue: testbed resume {died.id}   roll back: testbed rollback {died.id}")
     report = await bench.up(TWO)
     assert next(iter(left.lines())) in report.notes, "the next command begins by saying it"

@@ -305,7 +305,7 @@ def test_a_search_needs_layers_to_spread(tmp_path: Path) -> None:
     command = [Path(sys.executable).with_name("testbed"), "design", "topoopt", "-w", tmp_path / "w.yaml", "--search", "9", "--json"]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=ROOT)
     told = json.loads(done.stdout)
-    assert (done.returncode, told["hint"]) == (2, "leave --search out") and "lists none" in told["message"]
+    assert (done.returncode, told["hint"]) == (2, "omit --search") and "lists none" in told["message"]
 
 
 def test_ctrl_c_ends_a_search_without_end_with_the_best_so_far(tmp_path: Path) -> None:

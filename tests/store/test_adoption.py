@@ -36,5 +36,5 @@ def test_both_together_one_that_is_alone_and_one_whose_other_half_is_ours_are() 
 
 
 def test_what_is_not_there_is_missing_and_what_is_not_ours_is_listed() -> None:
-    with pytest.raises(Missing, match=r"ocs1:9->9 is not there; circuits that are not ours: ocs1:1.1.1->1.1.2, "):
+    with pytest.raises(Missing, match=r"ocs1:9->9 does not exist; foreign circuits: ocs1:1.1.1->1.1.2, "):
         adopted(["ocs1:9->9"], seen, (), {})

@@ -84,7 +84,7 @@ def test_a_tag_whose_place_nobody_knows_stands_in_the_way_of_everything() -> Non
 @pytest.mark.parametrize(
     ("subject", "said"),
     [
-        ("gpu9", "is no fibre, device, device:port, packet switch, host or host:pN of this lab"),
+        ("gpu9", "is not a fibre, device, device:port, packet switch, host or host:pN of this lab"),
         ("wset", "did you mean west"),
         ("spnie", "did you mean spine"),
         ("gpu01:p7", "gpu01 has no port p7 (it has p1, p2, p3)"),
@@ -152,7 +152,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_a_tag_is_taken_away_by_who_hung_it_or_with_its_id_and_a_reason(store: Store) -> None:
     ann, bob = Tagouts(store, "lab", ANN), Tagouts(store, "lab", BOB)
     made = ann.set("f1", "hands in rack")
-    with pytest.raises(Interlock, match=r"f1 is tagged out by ann .* only ann takes it away") as caught:
+    with pytest.raises(Interlock, match=r"f1 is tagged out by ann .* only ann may remove it") as caught:
         bob.remove("f1")
     assert f"tagout remove {made.id} --steal" in caught.value.hint
     with pytest.raises(Missing):

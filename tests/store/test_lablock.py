@@ -68,7 +68,7 @@ def ann(note: Path, theirs: Path) -> Iterator[subprocess.Popen[str]]:
 def test_another_store_on_the_same_lab_is_refused_and_named(
     note: Path, ours: Path, theirs: Path, ann: subprocess.Popen[str]
 ) -> None:
-    with pytest.raises(Locked, match=rf"ann \(pid {ann.pid}\) changes this lab now with another store, {theirs}") as caught:
+    with pytest.raises(Locked, match=rf"ann \(pid {ann.pid}\) is changing this lab with another store, {theirs}") as caught:
         StoreClaim(note, ours, user="bob").acquire()
     assert caught.value.exit_code == 4 and "share-a-lab.md" in caught.value.hint
 
@@ -113,7 +113,7 @@ def test_a_directory_of_ones_own_and_the_note_in_it_are_closed_to_others(note: P
 
 def test_a_note_that_says_nothing_readable_is_not_believed(note: Path, ours: Path, ann: subprocess.Popen[str]) -> None:
     note.write_text("{}")
-    with pytest.raises(TestbedError, match="is held and says not by whom"):
+    with pytest.raises(TestbedError, match="is locked but names no owner"):
         StoreClaim(note, ours, user="bob").acquire()
 
 

@@ -126,7 +126,7 @@ def test_a_stolen_lock_stops_its_run_before_the_next_step(store: Store, holder: 
     assert taken is not None and taken.owner == "ann"
     assert holder.step() == ""
     said = holder.end()
-    assert f"Locked: run {time.strftime('%Y-%m-%d')}-0001 does not hold the lab any more" in said
+    assert f"Locked: run {time.strftime('%Y-%m-%d')}-0001 no longer holds the lab" in said
     assert f"its lock {holder.lock} was stolen by bob at" in said and "ann is at sea" in said
     stolen = next(r for r in audit(store, "lab") if r.what == "stolen")
     assert (stolen.user, stolen.pid, stolen.subject) == ("bob", os.getpid(), holder.lock)

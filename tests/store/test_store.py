@@ -219,7 +219,7 @@ def test_a_run_of_this_process_is_running_and_of_a_reused_pid_is_dead(store: Sto
 def test_a_file_that_is_no_store_is_named_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "testbed.sqlite3"
     path.write_bytes(b"these are notes, not a database\n" * 200)
-    with pytest.raises(StoreFailed, match=re.escape(f"{path} is damaged or no store")) as caught:
+    with pytest.raises(StoreFailed, match=re.escape(f"{path} is damaged or not a store")) as caught:
         Store(path)
     assert "testbed doctor --store" in caught.value.hint and path.read_bytes().startswith(b"these are notes")
 

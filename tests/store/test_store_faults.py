@@ -70,7 +70,7 @@ def test_a_full_disk_is_told_as_such_and_with_room_the_store_is_as_it_was(tmp_pa
     said = json.loads(ran.stdout.splitlines()[-1])
     full = said["full"]
     assert full["code"] == "E-STORE" and "disk" in full["message"] and "full" in full["message"], full
-    assert "make room" in full["hint"] and "mv " not in full["hint"] and "leave it there" in full["hint"]
+    assert "free some space" in full["hint"] and "mv " not in full["hint"] and "leave it there" in full["hint"]
     assert [run["plan_name"] for run in said["after"]["data"]["runs"]] == (["ring"] if state == "used" else [])
 
 
@@ -92,9 +92,9 @@ def test_a_damaged_store_is_told_when_it_is_read_and_when_it_is_written(tmp_path
     path = tmp_path / "testbed.sqlite3"
     damaged(path)
     with Store(path, durable=False) as store:
-        with pytest.raises(StoreFailed, match=r"is damaged or no store: .*malformed") as reading:
+        with pytest.raises(StoreFailed, match=r"is damaged or not a store: .*malformed") as reading:
             store.history("lab", 0)
-        with pytest.raises(StoreFailed, match=r"is damaged or no store: .*malformed"), store.transaction() as db:
+        with pytest.raises(StoreFailed, match=r"is damaged or not a store: .*malformed"), store.transaction() as db:
             db.execute("UPDATE runs SET message='all'")
     assert "testbed doctor --store" in reading.value.hint and "mv " not in reading.value.hint
 
@@ -195,7 +195,7 @@ def test_a_store_in_use_is_not_exchanged_under_the_hands_of_who_uses_it(tmp_path
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout is not None and user.stdout.readline() == "open\n"
         was = path.stat().st_ino
-        with pytest.raises(Locked, match="another command uses it now"):
+        with pytest.raises(Locked, match="another command is using it"):
             rescue.rescue(path)
         user.communicate()
     assert path.stat().st_ino == was and not list(tmp_path.glob("*.damaged*"))
@@ -205,7 +205,7 @@ def test_of_a_file_without_a_readable_page_nothing_is_made_and_it_stays(tmp_path
     path = tmp_path / "testbed.sqlite3"
     path.write_bytes(b"these are notes, not a database\n" * 200)
     assert rescue.examine(path).findings == ("file is not a database",)
-    with pytest.raises(StoreFailed, match="nothing of it can be read; it was not touched"):
+    with pytest.raises(StoreFailed, match="nothing in it can be read; it was not touched"):
         rescue.rescue(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 

@@ -177,13 +177,13 @@ def test_two_sinks_never_write_to_one_server(tmp_path: Path, target: Target) -> 
     thread = threading.Thread(target=first.run)
     thread.start()
     try:
-        until(lambda: sink.look(tmp_path, target)[0], "it does not hold its lock")
+        until(lambda: sink.status(tmp_path, target)[0], "it does not hold its lock")
         with pytest.raises(Locked, match="another telemetry sink"):
             Sink(target, tmp_path).run()
     finally:
         first.stopping.set()
         thread.join()
-    assert not sink.look(tmp_path, target)[0]
+    assert not sink.status(tmp_path, target)[0]
 
 
 def test_a_torn_last_line_is_not_sent_until_it_is_whole(tmp_path: Path, target: Target) -> None:
@@ -224,10 +224,10 @@ influx.Influx.ping = lambda self: (time.sleep(0.3), begun(self))
 sink.follow(type("Settings", (), {{"state_dir": Path({str(tmp_path)!r})}}), sink.Target({url!r}))
 """
         with subprocess.Popen([sys.executable, "-c", program]) as process:
-            until(lambda: sink.look(tmp_path, target)[0], "it does not hold its lock")
+            until(lambda: sink.status(tmp_path, target)[0], "it does not hold its lock")
             assert sink.stop(tmp_path, target)
             assert process.wait(30) == 0
-    alive, state = sink.look(tmp_path, target)
+    alive, state = sink.status(tmp_path, target)
     assert not alive and "told to stop" not in state.trouble
 
 
@@ -265,7 +265,7 @@ def test_a_wrong_token_is_said_at_once_and_costs_nothing(tmp_path: Path) -> None
             with pytest.raises(Denied, match="refuses") as caught:
                 drained(Target(server.url, token=token), tmp_path)
             assert "TESTBED_INFLUX_TOKEN" in caught.value.hint and "wrong" not in str(caught.value)
-        assert "refuses" in sink.look(tmp_path, Target(server.url))[1].trouble
+        assert "refuses" in sink.status(tmp_path, Target(server.url))[1].trouble
         right = Target(server.url, token="ann:right")
         drained(right, tmp_path)
         assert held(right) == (5, 10)
@@ -371,11 +371,11 @@ def test_a_bucket_that_is_missing_is_made_and_what_forbids_it_is_said(tmp_path: 
     assert (asked["name"], asked["orgID"], asked["retentionRules"][0]["everySeconds"]) == ("lab", "0a", 86400)
     fill(tmp_path / "runs" / "r", 1)
     with stub(**{"POST /api/v2/write": [missing]}) as server:
-        with pytest.raises(Denied, match=r"no bucket 'lab', and we cannot make it: telemetry\.influx\.org is not set"):
+        with pytest.raises(Denied, match=r"no bucket 'lab', and it cannot be created: telemetry\.influx\.org is not set"):
             drained(Target(server.url, "lab"), tmp_path)
         answered = {"GET /api/v2/orgs": [orgs], "POST /api/v2/buckets": [(403, kind, b'{"message":"no right to"}')]}
         server.answers |= answered
-        with pytest.raises(Denied, match="cannot make it: no right to"):
+        with pytest.raises(Denied, match="it cannot be created: no right to"):
             drained(Target(server.url, "lab", "acme"), tmp_path)
 
 
@@ -454,5 +454,5 @@ def test_a_private_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     with influx(tmp_path):
         influxd.stop(tmp_path)
         (tmp_path / "meta" / "meta.db").write_bytes(b"spoilt")
-        with pytest.raises(Exception, match="influxd ended at once"):
+        with pytest.raises(Exception, match="influxd exited immediately"):
             influxd.start(tmp_path)

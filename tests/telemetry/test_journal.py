@@ -124,7 +124,7 @@ def test_samples_written_at_once_are_the_points_written_one_by_one(tmp_path: Pat
         found.append([(p.time_ns, p.tags, p.fields) for p in read(tmp_path / run)])
     assert found[0] == found[1] and [fields["rx_bytes"] for _, _, fields in found[0]] == [5, 6, 7]
     assert len({at for at, _, _ in found[0]}) == 3, "two of one nanosecond would overwrite each other"
-    with Journal(tmp_path / "wrong", "r", "lab") as journal, pytest.raises(ValueError, match="rx_byte: no declared integers"):
+    with Journal(tmp_path / "wrong", "r", "lab") as journal, pytest.raises(ValueError, match="rx_byte: not declared integers"):
         journal.samples("port", PORT, ("rx_byte",), [])
 
 
@@ -337,7 +337,7 @@ def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tm
     said: list[str] = []
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal(tmp_path, "r", "lab") as journal:
-        journal.tell = said.append
+        journal.notify = said.append
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))  # the kernel's own refusal, in the middle of a line
             for n in range(100):
@@ -348,7 +348,7 @@ def test_a_full_disk_stops_no_run_and_loses_no_point_when_there_is_room_again(tm
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         journal.flush()
-        assert journal.trouble == "" and "nothing of it is lost" in said[1]
+        assert journal.trouble == "" and "nothing was lost" in said[1]
     trouble: list[str] = []
     assert [p.fields["rx_bytes"] for p in read(tmp_path, trouble=trouble)] == list(range(100)) and not trouble
 
@@ -357,7 +357,7 @@ def test_a_journal_that_cannot_be_begun_says_where_and_why_before_anything_is_ch
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-        with pytest.raises(StoreFailed, match=r"cannot be begun: .*telemetry: File too large") as caught:
+        with pytest.raises(StoreFailed, match=r"cannot be created: .*telemetry: File too large") as caught:
             Journal(tmp_path, "r", "lab")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -373,7 +373,7 @@ def test_a_disk_that_stays_full_is_told_with_how_many_points_it_cost(tmp_path: P
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with Journal(tmp_path, "r", "lab") as journal:
-            journal.tell = said.append
+            journal.notify = said.append
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
             for n in range(100):
                 journal.point("port", PORT, {"rx_bytes": n}, n)

@@ -20,7 +20,7 @@ from orchestrator.store.keys import slice_of
 from orchestrator.views.live.watcher import Watcher
 
 HZ = 5.0
-"""So often a second hosts look at their counters for us: a curve, no measurement. A change samples faster by itself."""
+"""Rate (Hz) at which hosts read their counters for a view: enough for a curve. A change samples faster on its own."""
 BATCH_S = 0.25
 JOB_S = 1.0
 AGAIN_S = 5.0
@@ -45,7 +45,7 @@ async def collect(watcher: Watcher) -> None:
 
 
 async def _attached(watcher: Watcher) -> None:
-    """Stay with the hosts that answer. Raises: TestbedError - none does, or one was lost."""
+    """Follow the hosts that answer. Raises: TestbedError - none does, or one was lost."""
     settings = watcher.settings
     lab = replace(watcher.picture.lab, devices={}, secrets={}, trunks=())
     async with open_session(lab, settings.inventory, settings.cache_dir / "ansible") as session:
@@ -61,7 +61,7 @@ async def _attached(watcher: Watcher) -> None:
         else:
             watcher.picture.troubled("hosts", "")
         if not there:
-            return  # nobody set them up yet: the first `up` does
+            return  # hosts are not set up yet: the first `up` does that
         async with asyncio.TaskGroup() as group:
             group.create_task(_events(watcher, session, there, again=bool(silent)))
             group.create_task(_job(watcher, session))
@@ -77,11 +77,11 @@ async def _events(watcher: Watcher, session: Session, there: list[HostName], *, 
     give_up = time.monotonic() + 6 * AGAIN_S if again else float("inf")
     while time.monotonic() < give_up:
         with suppress(TimeoutError):
-            _hear(watcher, await asyncio.wait_for(queue.get(), AGAIN_S), anchor_ns)
-    raise Unreachable("some hosts did not answer; asking all of them again")
+            _take_event(watcher, await asyncio.wait_for(queue.get(), AGAIN_S), anchor_ns)
+    raise Unreachable("some hosts did not answer; connecting to all of them again")
 
 
-def _hear(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
+def _take_event(watcher: Watcher, event: HostEvent, anchor_ns: int) -> None:
     picture = watcher.picture
     match event.kind:
         case "link":

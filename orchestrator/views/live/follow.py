@@ -16,11 +16,11 @@ from orchestrator.telemetry.tail import Mark, Tail
 RUNS = 12
 """Number of newest runs followed, in addition to those in `keep`."""
 RECENT_BYTES = 4 << 20
-"""Of samples (counters of ports) only what stands in the last so many bytes of a journal is read back: some minutes of a lab."""
+"""Samples (counters of ports) are read back only from the last so many bytes of a journal: some minutes of a lab."""
 SAMPLED_RUNS = 3
-"""Samples of so many of the newest runs are read back, of the others events alone."""
+"""Number of newest runs whose samples are read back; of the others only events are."""
 PARTS_BACK = 2
-"""Events are read back from so many parts of a journal (64 MB each) before its last one."""
+"""Number of parts of a journal (64 MB each) before its last one from which events are read back."""
 BATCHES = 8
 """Most batches read from one journal at a time, so that no other journal waits."""
 SLOW_S = 0.5
@@ -30,19 +30,19 @@ _EVENTS = tuple(f"{name},".encode() for name, known in MEASUREMENTS.items() if k
 
 
 class Journals:
-    """The newest runs below `state_dir`. ours: whether a run belongs to the lab, asked once for each."""
+    """The newest runs below `state_dir`. belongs: whether a run is one of the lab, called once for each."""
 
-    def __init__(self, state_dir: Path, ours: Callable[[str], bool]) -> None:
+    def __init__(self, state_dir: Path, belongs: Callable[[str], bool]) -> None:
         self._runs = state_dir / "runs"
-        self._ours = ours
-        self._asked: dict[str, bool] = {}
+        self._belongs = belongs
+        self._known: dict[str, bool] = {}
         self._tails: dict[str, Tail] = {}
         self._due: dict[str, float] = {}
         self._listed = -1.0
         self._stamp = -1
         self.keep: frozenset[str] = frozenset()
         self.unread = 0
-        """Lines that could not be read: a disk spoilt them."""
+        """Lines that could not be read because they were damaged on disk."""
 
     @property
     def followed(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class Journals:
         return tuple(sorted(self._tails))
 
     def take(self) -> Iterator[Point]:
-        """What was added since the last look; of runs that are new here what stands there. Oldest run first."""
+        """The points added since the last call; for a new run, its existing points. Oldest run first."""
         now = time.monotonic()
         fresh = self._list(now)
         names = self.followed
@@ -90,9 +90,9 @@ class Journals:
         return fresh
 
     def _is_ours(self, run: str) -> bool:
-        if run not in self._asked:
-            self._asked[run] = self._ours(run)
-        return self._asked[run]
+        if run not in self._known:
+            self._known[run] = self._belongs(run)
+        return self._known[run]
 
     def _grown(self, tail: Tail) -> bool:
         try:
@@ -105,7 +105,7 @@ class Journals:
         for _ in range(BATCHES):
             try:
                 data = tail.take()
-            except (OSError, EOFError):  # pruned or packed between two looks: the next one finds what there is
+            except (OSError, EOFError):  # pruned or compressed between two reads: the next one finds the new state
                 return
             if not data:
                 return
@@ -113,7 +113,7 @@ class Journals:
             yield from self._points(data.splitlines())
 
     def _back(self, tail: Tail, *, samples: bool) -> Iterator[Point]:
-        """The events of the last parts, and every point near the end; moves the tail to where this ended."""
+        """The events of the last parts, and every point near the end; moves the tail to the position reached."""
         files = parts(tail.run_dir)[-PARTS_BACK - 1 :]
         for path in files:
             try:
@@ -121,7 +121,7 @@ class Journals:
             except (OSError, EOFError):
                 continue
             end = data.rfind(b"\n") + 1
-            near = end  # up to here events alone
+            near = end  # up to here only events
             if samples and path == files[-1]:
                 near = 0 if end <= RECENT_BYTES else data.find(b"\n", end - RECENT_BYTES) + 1
             yield from self._points(line for line in data[:near].splitlines() if line.startswith(_EVENTS))

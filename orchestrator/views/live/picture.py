@@ -13,25 +13,25 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json
 from orchestrator.store.records import RunRecord
 from orchestrator.telemetry.lineprotocol import Point
-from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, Way, ways
-from orchestrator.views.live.runs import KEPT, Told, shown
+from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit, live_circuits
+from orchestrator.views.live.runs import KEPT, RunProgress, shown
 from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.standing import Standing
 
 CARRIER_MS = 10_000.0
-"""What a port's sample said of its carrier is believed for so long (ms)."""
+"""Time (ms) for which a port's sampled carrier state is valid."""
 LOG = 200
 NEWS = ("run", "device", "circuits", "reconfig", "job")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
 LATEST = 20
-"""The iteration time told is the median over so many of one job."""
+"""The iteration time shown is the median over so many iterations of one job."""
 _WORDS = {DARK: "go dark", MAKING: "are being made", LIT: "carry light", LOST: "lost their light"}
 _WORD = {DARK: "goes dark", MAKING: "is being made", LIT: "carries light", LOST: "lost its light"}
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, once: `number` counts, `at` is wall ms, `words` are for people, `fields` for programs."""
+    """One event: `number` counts, `at` is wall ms, `words` are for people, `fields` for programs."""
 
     number: int
     at: float
@@ -51,12 +51,12 @@ class _Device:
 
 
 class Picture:
-    """Everything that is shown of a lab. Times are wall-clock ms. hush: history is being read, which makes no events."""
+    """The state of a lab that views show. Times are wall-clock ms. hush: history is being read, which makes no events."""
 
     def __init__(self, lab: Lab, inventory: str = "") -> None:
         self.lab = lab
         self.hush = False
-        self.ways: dict[str, Way] = {}
+        self.circuits: dict[str, LiveCircuit] = {}
         self.states: dict[str, str] = {}
         self.devices = {name: _Device() for name in lab.devices}
         self.iterations = Series()
@@ -65,8 +65,8 @@ class Picture:
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
         self.switched: dict[str, str] = {}
-        """The packet switch that each port of a plan is at, where one is."""
-        self.runs: dict[str, Told] = {}
+        """The packet switch of each port of a plan that is connected to one."""
+        self.runs: dict[str, RunProgress] = {}
         self.marks: dict[str, dict[str, Json]] = {}
         self.rates: dict[str, list[float | int | None]] = {}
         self.trouble: dict[str, str] = {}
@@ -81,16 +81,16 @@ class Picture:
         self.job: dict[str, Json] = {}
         self._latest: dict[tuple[str, str], deque[float]] = {}
         self._iterated = 0.0
-        self._told_job = ""
+        self._announced_job = ""
         self._dirty: set[str] = set()
         self._moved: set[str] = set()
         self._numbers = 0
         self._sent = 0
 
-    # -- what comes in --------------------------------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------------------------------------
 
     def feed(self, point: Point) -> None:
-        """Take one point of a journal. Points of other labs and of measurements that are not shown are passed over."""
+        """Take one point of a journal. Points of other labs and of measurements that are not shown are ignored."""
         if point.tags.get("testbed") != self.lab.name:
             return
         at, run = point.time_ns / 1e6, point.tags.get("run", "")
@@ -104,7 +104,7 @@ class Picture:
             case "circuit":
                 key = (point.tags["ocs"], point.tags["id"])
                 self._noted[key] = at, str(point.fields.get("state", ""))
-                self._settle([w for w in self.ways.values() if key in w.ports], at)
+                self._settle([w for w in self.circuits.values() if key in w.ports], at)
             case "device_phase":
                 device = self.devices.get(point.tags["device"])
                 if device is not None and at > device.since:
@@ -116,25 +116,25 @@ class Picture:
             case "iteration":
                 self._iteration(point, at)
 
-    def stand(self, now: Standing, at: float) -> None:
-        """Take what the store says at a moment."""
+    def update(self, now: Standing, at: float) -> None:
+        """Apply a snapshot of the store."""
         was, self.standing = self.standing, now
-        self._tell_runs(was, now, at)
+        self._announce_runs(was, now, at)
         links = [link for p in (now.plans or {}).values() for link in stored_links(p.links)]
         self.switched = {str(port): segment.name for port, segment in self.lab.switched(links).items()}
         remove = frozenset(s for m in now.moving for s in m.remove)
         add = frozenset(s for m in now.moving for s in m.add)
-        found = ways(self.lab, now.held or {}, remove, add)
-        for id_, way in found.items():
-            old = self.ways.get(id_)
-            if old is None or old.state != way.state or old.path != way.path:
+        found = live_circuits(self.lab, now.held or {}, remove, add)
+        for id_, circuit in found.items():
+            old = self.circuits.get(id_)
+            if old is None or old.state != circuit.state or old.path != circuit.path:
                 self._since[id_] = at
-            if way.state == MAKING:
+            if circuit.state == MAKING:
                 self._made.add(id_)
-        if found.keys() != self.ways.keys() or any(found[i].path != w.path for i, w in self.ways.items()):
+        if found.keys() != self.circuits.keys() or any(found[i].path != w.path for i, w in self.circuits.items()):
             self._dirty.add("circuits")
-        gone = self.ways.keys() - found.keys()
-        self.ways = found
+        gone = self.circuits.keys() - found.keys()
+        self.circuits = found
         for id_ in gone:
             self.states.pop(id_, None)
             self._since.pop(id_, None)
@@ -142,26 +142,26 @@ class Picture:
         if self.running is None:
             self._made.clear()
         self._settle(found.values(), at)
-        self._stand_devices(now, at)
+        self._update_devices(now, at)
         if now.job is not None:
             if was.job is None or was.job.id != now.job.id:
                 self.job.clear()
             self.job |= {"name": now.job.name, "state": now.job.state, "detail": now.job.detail, "run": now.job.run}
             self.job["ended"] = now.job.ended is not None
-            if (said := f"{now.job.name} {now.job.state}") != self._told_job:
-                self._told_job = said
+            if (said := f"{now.job.name} {now.job.state}") != self._announced_job:
+                self._announced_job = said
                 self.say(at, "job", f"job {now.job.name}: {now.job.state}", job=now.job.name, state=now.job.state)
         self._dirty |= {"plan", "run", "job", "move"}
 
     def around(self, links: Iterable[str], at: float) -> None:
-        """Take the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
+        """Apply the links that a guard found dead: `gpu01:p1--gpu02:p1`."""
         dead: set[str] = set()
         for link in links:
             a, duplex, b = link.partition("--")
             dead |= {f"{a}->{b}", f"{b}->{a}"} if duplex else {link}
         if dead != self._around:
             self._around = frozenset(dead)
-            self._settle(self.ways.values(), at)
+            self._settle(self.circuits.values(), at)
 
     def tick(self, now: float) -> None:
         """Forget carriers and rates that were not updated for too long."""
@@ -169,52 +169,52 @@ class Picture:
         for port in old:
             del self._carrier[port]
         if old:
-            self._settle(self.ways.values(), now)
+            self._settle(self.circuits.values(), now)
         for port, counter in self._counters.items():
             if self.rates[port][0] is not None and counter.mbps(now) is None:
                 self._rate(port, None)
 
     def troubled(self, source: str, words: str) -> None:
-        """Take what keeps the picture from being whole, none if it is."""
+        """Set a reason why the picture is incomplete; empty if it is complete."""
         if words != self.trouble.get(source, ""):
             self.trouble = {k: v for k, v in {**self.trouble, source: words}.items() if v}
             self._dirty.add("trouble")
 
     def say(self, at: float, event: str, words: str, **fields: Json) -> None:
-        """Note that something happened."""
+        """Record an event."""
         if not self.hush:
             self._numbers += 1
             (self.log if event in NEWS else self._rest).append(Event(self._numbers, at, event, words, fields))
 
     def since(self, number: int) -> list[Event]:
-        """Everything that was noted behind the event of this number, as far as it is remembered."""
+        """The events after the one of this number, as far as they are kept."""
         return sorted((e for e in (*self.log, *self._rest) if e.number > number), key=lambda e: e.number)
 
     def count(self, port: str, at: float, sent: int, received: int) -> None:
-        """Take what a port had sent and received (bytes) at a time."""
+        """Apply the bytes that a port had sent and received at a time."""
         counter = self._counters.setdefault(port, Counter())
         counter.add(port, at, sent, received, self.traffic)
         self._rate(port, counter.mbps(at))
         self._dirty.add("throughput")
 
     def carrier(self, port: str, at: float, lit: bool) -> None:
-        """Take whether a port heard light at a time."""
+        """Apply the carrier state of a port at a time."""
         had = self._carrier.get(port)
         if had is not None and at < had[0]:
             return
         self._carrier[port] = at, lit
         if not lit and self.running is not None:
-            self._early.add(port)  # hosts hear of a move before the store is read: it is looked at first
+            self._early.add(port)  # hosts see a move before the store is read: the store is checked first
             return
         if lit:
-            self._made -= {w.id for w in self.ways.values() if str(w.receiver) == port and w.state == LIT}
-        if had is None or not lit or not had[1]:  # dark still may be news of a circuit that was made meanwhile
-            self._settle([w for w in self.ways.values() if str(w.receiver) == port], at)
+            self._made -= {w.id for w in self.circuits.values() if str(w.receiver) == port and w.state == LIT}
+        if had is None or not lit or not had[1]:  # a repeated dark state may belong to a circuit made in the meantime
+            self._settle([w for w in self.circuits.values() if str(w.receiver) == port], at)
 
     def settle(self, at: float) -> None:
-        """Take what hosts lost during a run, once the store was read: it says what is moved before it is moved."""
+        """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
         early, self._early = self._early, set()
-        self._settle([w for w in self.ways.values() if str(w.receiver) in early], at)
+        self._settle([w for w in self.circuits.values() if str(w.receiver) in early], at)
 
     def _port(self, point: Point, at: float) -> None:
         if point.tags["layer"] != "nic":
@@ -232,7 +232,7 @@ class Picture:
             self._moved.add(port)
 
     def _phase(self, point: Point, run: str) -> None:
-        bar = _told(self.runs, run).phase(point)
+        bar = _progress(self.runs, run).phase(point)
         self._dirty.add("move")
         if bar.kind == "run":
             words = f"{bar.phase:<10} {bar.detail}" + ("" if bar.ok else "  FAILED")
@@ -240,14 +240,14 @@ class Picture:
             self.say(at, "phase", words.rstrip(), run=run, phase=bar.phase, ms=round(bar.ms, 3), ok=bar.ok, detail=bar.detail)
 
     def _reconfig(self, point: Point, run: str) -> None:
-        told = _told(self.runs, run)
-        told.reconfig(point)
-        figures = told.figures
-        self._mark(run, told.at, told.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
+        progress = _progress(self.runs, run)
+        progress.reconfig(point)
+        figures = progress.figures
+        self._mark(run, progress.at, progress.at + figures.get("total_ms", 0.0), dark_ms=figures.get("dark_ms"))
         self._dirty.add("move")
         named = {k.removesuffix("_ms"): v for k, v in figures.items() if k.endswith("_ms")}
         words = ", ".join(f"{k} {v:.1f} ms" for k, v in named.items() if k in ("dark", "link", "route", "total"))
-        now = max(told.at, self.log[-1].at if self.log else 0.0)  # it is told at the end of the run
+        now = max(progress.at, self.log[-1].at if self.log else 0.0)  # the point is written at the end of the run
         self.say(now, "reconfig", f"{figures.get('n_circuits', 0):.0f} circuits moved: {words}", run=run, **figures)
 
     def _mark(self, run: str, at: float, end: float, **more: Json) -> None:
@@ -281,35 +281,35 @@ class Picture:
 
     # -- circuits and devices -------------------------------------------------------------------------------------------------
 
-    def _state(self, way: Way) -> str:
-        if way.state != LIT:
-            return way.state
-        since = self._since.get(way.id, 0.0)
-        if any(at > since and state == "dark" for port in way.ports for at, state in [self._noted.get(port, (0.0, ""))]):
+    def _state(self, circuit: LiveCircuit) -> str:
+        if circuit.state != LIT:
+            return circuit.state
+        since = self._since.get(circuit.id, 0.0)
+        if any(at > since and state == "dark" for port in circuit.ports for at, state in [self._noted.get(port, (0.0, ""))]):
             return DARK
-        at, lit = self._carrier.get(str(way.receiver), (0.0, True))
-        if way.id in self._made and not lit:
-            return MAKING  # its device has done its part, and its light never was there yet
-        if (at > since and not lit) or way.id in self._around:
-            return DARK if any(m.device == device for m in self.standing.moving for device, _ in way.ports) else LOST
+        at, lit = self._carrier.get(str(circuit.receiver), (0.0, True))
+        if circuit.id in self._made and not lit:
+            return MAKING  # its device has done its part, and it has not carried light yet
+        if (at > since and not lit) or circuit.id in self._around:
+            return DARK if any(m.device == device for m in self.standing.moving for device, _ in circuit.ports) else LOST
         return LIT
 
-    def _settle(self, which: Iterable[Way], at: float) -> None:
+    def _settle(self, which: Iterable[LiveCircuit], at: float) -> None:
         """Recompute the state of these circuits; add one event per device and new state."""
         changed: dict[tuple[str, str], list[str]] = {}
-        for way in which:
-            state = self._state(way)
-            if self.states.get(way.id) != state:
-                self.states[way.id] = state
+        for circuit in which:
+            state = self._state(circuit)
+            if self.states.get(circuit.id) != state:
+                self.states[circuit.id] = state
                 self._dirty.add("states")
-                changed.setdefault((way.ports[0][0], state), []).append(way.id)
+                changed.setdefault((circuit.ports[0][0], state), []).append(circuit.id)
         for (device, state), ids in changed.items():
             self._dirty.add("devices")
             which_ones = ids[0] if len(ids) == 1 else f"{len(ids)} circuits"
             verb = (_WORD if len(ids) == 1 else _WORDS)[state]
             self.say(at, "circuits", f"{device}: {which_ones} {verb}", device=device, state=state, circuits=cast(Json, ids))
 
-    def _stand_devices(self, now: Standing, at: float) -> None:
+    def _update_devices(self, now: Standing, at: float) -> None:
         moving = {m.device: m for m in now.moving}
         failed = now.failed or {}
         held = {s.ingress.device for s in now.held or ()}
@@ -320,7 +320,7 @@ class Picture:
                 if m.run not in self.marks:
                     self._mark(m.run, device.since, device.since)
                 continue
-            device.since = device.since or at  # what a journal told before we looked is history
+            device.since = device.since or at  # points written before the view was opened are history
             device.words = failed.get(name, "")
             phase = "fault" if name in failed else "up" if name in held else "idle"
             if phase != device.phase:
@@ -333,19 +333,19 @@ class Picture:
             self._dirty.add("devices")
             self.say(at, "device", f"{name}: {phase}", device=name, phase=phase)
 
-    def _tell_runs(self, was: Standing, now: Standing, at: float) -> None:
+    def _announce_runs(self, was: Standing, now: Standing, at: float) -> None:
         before = {r.id: r.status for r in was.runs}
         for run in reversed(now.runs):
             title = f"{run.verb} {run.plan_name}".rstrip()
             if run.id not in before and run.status == "running":
                 self.say(run.started * 1e3, "run", f"run {run.id}: {title} begins ({run.user})", run=run.id, status="running")
             elif run.status != "running" and before.get(run.id, "running") == "running":
-                if self.hush:  # no news, but worth knowing
+                if self.hush:  # not an event of a change, but worth showing
                     at = (run.ended or run.started) * 1e3
                     self.log.append(Event(0, at, "run", ended_words(run), {"run": run.id, "status": run.status}))
                 self.say(at, "run", ended_words(run), run=run.id, status=run.status)
 
-    # -- what goes out --------------------------------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> RunRecord | None:
@@ -353,13 +353,13 @@ class Picture:
         return next((r for r in self.standing.runs if r.status == "running"), None)
 
     @property
-    def move(self) -> Told | None:
+    def move(self) -> RunProgress | None:
         """The run whose waterfall is shown."""
         running = self.running
         return shown(self.runs.values(), running.id if running else "")
 
     def taken(self) -> tuple[set[str], set[str], list[Event]]:
-        """Return what changed since the last call: names of sections, ports with other rates, events of the log."""
+        """Return the changes since the last call: names of sections, ports with other rates, events of the log."""
         dirty, self._dirty = self._dirty, set()
         moved, self._moved = self._moved, set()
         news = [e for e in self.log if e.number > self._sent]
@@ -374,10 +374,10 @@ def ended_words(run: RunRecord) -> str:
     return f"run {run.id}: {title} {run.status}" + (f": {first}" if first and run.status != "ok" else "")
 
 
-def _told(runs: dict[str, Told], run: str) -> Told:
-    told = runs.setdefault(run, Told(run))
+def _progress(runs: dict[str, RunProgress], run: str) -> RunProgress:
+    progress = runs.setdefault(run, RunProgress(run))
     _forget(runs)
-    return told
+    return progress
 
 
 def _forget(runs: MutableMapping[str, Any]) -> None:

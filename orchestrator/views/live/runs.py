@@ -1,4 +1,4 @@
-"""What runs did, from their journals: a waterfall for each, marks on the time axis. Pure."""
+"""Past and present runs, from their journals: a waterfall for each, marks on the time axis. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from orchestrator.telemetry.lineprotocol import Point
 from orchestrator.views.waterfall import OVERLAPPING, Bar, bar_json, bars, part_rows, run_rows
 
 KEPT = 12
-"""So many runs are remembered."""
+"""Number of runs kept."""
 MOST_BARS = 2000
 """Bars kept of one run: a robot's run of hours has one per move."""
 MOST_ROWS = 60
-"""Rows of a picture; what devices did beyond that is told as a number."""
+"""Rows of a picture; the parts of devices beyond that are shown as a count."""
 
 
 @dataclass
-class Told:
-    """What the journal of one run told so far. at: wall ms of the reconfiguration's first command, or of the first phase."""
+class RunProgress:
+    """One run as its journal shows it so far. at: wall ms of the reconfiguration's first command, or of the first phase."""
 
     run: str
     at: float = 0.0
@@ -46,13 +46,13 @@ class Told:
         self.figures = {k: float(v) for k, v in point.fields.items() if k.endswith("_ms") or k in ("n_circuits", "seq")}
 
     def rows(self) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
-        """The run's phases, and what devices and hosts did inside them, as rows of two charts."""
+        """The run's phases, and the parts of devices and hosts inside them, as rows of two charts."""
         parts = part_rows(sorted((b for b in self.bars if b.kind != "run"), key=lambda b: b.begin_ms))
         return [_row(n, some) for n, some in run_rows(self.bars)[:MOST_ROWS]], [_row(n, (b,)) for n, b in parts[:MOST_ROWS]]
 
 
 def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
-    """One row: of a phase that came several times the first begin, all its time, and each `bars` by itself."""
+    """One row: for a repeated phase its first begin, its total time, and each occurrence in `bars`."""
     row = {
         **bar_json(some[0]),
         "name": name,
@@ -65,8 +65,8 @@ def _row(name: str, some: Sequence[Bar]) -> dict[str, Json]:
     return cast(dict[str, Json], row)
 
 
-def shown(runs: Iterable[Told], running: str) -> Told | None:
-    """The run whose waterfall is drawn: the one that runs, as soon as it told anything, else the newest that moved light."""
+def shown(runs: Iterable[RunProgress], running: str) -> RunProgress | None:
+    """The run whose waterfall is drawn: the running one, once it has any points, else the newest that moved light."""
     known = {r.run: r for r in runs if r.bars or r.figures}
     if running in known:
         return known[running]

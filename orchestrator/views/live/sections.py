@@ -26,7 +26,7 @@ def whole(picture: Picture) -> dict[str, Json]:
 
 
 def changes(picture: Picture) -> dict[str, Json]:
-    """Return what changed since the last call: whole sections, and the new parts of `states`, `ports`, series and `log`."""
+    """Return the changes since the last call: whole sections, and the new parts of `states`, `ports`, series and `log`."""
     dirty, moved, news = picture.taken()
     out: dict[str, Json] = {name: _section(picture, name) for name in sorted(dirty - {"states", "iterations", "throughput"})}
     if "states" in dirty and "circuits" not in dirty:
@@ -71,7 +71,7 @@ def _section(picture: Picture, name: str) -> Json:
                     "owner": w.owner,
                     "state": picture.states[w.id],
                 }
-                for w in picture.ways.values()
+                for w in picture.circuits.values()
             ]
         case "devices":
             return {n: {"phase": d.phase, "since": d.since, "words": d.words} for n, d in picture.devices.items()}
@@ -109,19 +109,19 @@ def _run(picture: Picture, r: RunRecord) -> dict[str, Json]:
 
 
 def _move(picture: Picture) -> Json:
-    told = picture.move
-    if told is None:
+    progress = picture.move
+    if progress is None:
         return None
-    record = next((r for r in picture.standing.runs if r.id == told.run), None)
-    phases, parts = told.rows()
+    record = next((r for r in picture.standing.runs if r.id == progress.run), None)
+    phases, parts = progress.rows()
     last = next((picture.runs[run] for run in sorted(picture.runs, reverse=True) if picture.runs[run].figures), None)
     return {
-        "run": told.run,
+        "run": progress.run,
         "verb": record.verb if record else "",
         "plan": record.plan_name if record else "",
         "status": record.status if record else "",
-        "began": told.began,
-        "figures": dict(told.figures),
+        "began": progress.began,
+        "figures": dict(progress.figures),
         "phases": cast(Json, phases),
         "parts": cast(Json, parts),
         "last": dict(last.figures) if last else {},

@@ -7,25 +7,25 @@ from collections import deque
 from dataclasses import dataclass, field
 
 BUCKET_MS = 200.0
-"""Traffic of all ports is added up over so long (ms): two samples of each port at ten a second."""
+"""Length (ms) of the buckets in which the traffic of all ports is summed: two samples of each port at ten a second."""
 WINDOW_MS = 600_000.0
-"""What is older than this before the newest point is forgotten."""
+"""Points older than this, relative to the newest, are dropped."""
 GAP_MS = 3_000.0
-"""Between samples further apart than this (ms) nothing is known of a rate: nobody sampled."""
+"""Between samples further apart than this (ms) the rate is unknown: no view was sampling."""
 SMOOTH_MS = 600.0
-"""A port's rate is that over its last so many milliseconds."""
+"""A port's rate is computed over its last so many milliseconds."""
 
 
 @dataclass
 class Series:
-    """(ms, value) in order of time; `fresh` are those set since they were last taken."""
+    """(ms, value) in order of time; `fresh` are those set since the last call that took them."""
 
     at: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     fresh: dict[float, float] = field(default_factory=dict)
 
     def set(self, at: float, value: float) -> None:
-        """Put a value there, in place of one that is there already."""
+        """Set the value at a time, replacing an existing one."""
         where = bisect_left(self.at, at)
         if where < len(self.at) and self.at[where] == at:
             self.values[where] = value
@@ -44,7 +44,7 @@ class Series:
         return [[round(t, 3), round(v, 3)] for t, v in zip(self.at, self.values, strict=True) if t <= until]
 
     def taken(self, until: float = float("inf")) -> list[list[float]]:
-        """What was set since it was last taken, up to a time."""
+        """The values set since the last call, up to a time."""
         found = sorted((t, v) for t, v in self.fresh.items() if t <= until)
         for t, _ in found:
             del self.fresh[t]
@@ -53,7 +53,7 @@ class Series:
 
 @dataclass
 class Traffic:
-    """What all ports sent together, in buckets: the mean over that part of a bucket that was sampled, Mb/s."""
+    """The total sending rate of all ports, in buckets: the mean over the sampled part of a bucket, Mb/s."""
 
     series: Series = field(default_factory=Series)
     newest: float = 0.0
@@ -65,7 +65,7 @@ class Traffic:
         return self.newest - 1.5 * BUCKET_MS
 
     def add(self, port: str, begin: float, end: float, kilobits: float) -> None:
-        """Count what a port sent between two samples."""
+        """Add the bytes a port sent between two samples."""
         at = begin // BUCKET_MS * BUCKET_MS
         while at < end:
             part = min(end, at + BUCKET_MS) - max(begin, at)
@@ -82,17 +82,17 @@ class Traffic:
 
 @dataclass
 class Counter:
-    """One port's counters of the last moment: (ms, sent, received), bytes."""
+    """One port's most recent counters: (ms, sent, received), bytes."""
 
     seen: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def add(self, port: str, at: float, sent: int, received: int, total: Traffic) -> None:
-        """Take a sample, and count in `total` what was sent since the one before."""
+        """Add a sample, and add to `total` the bytes sent since the previous one."""
         if self.seen:
             before, had, heard = self.seen[-1]
             if at <= before:
                 return
-            if sent < had or received < heard or at - before > GAP_MS:  # the port came anew, or nobody looked
+            if sent < had or received < heard or at - before > GAP_MS:  # the port came up again, or no view was sampling
                 self.seen.clear()
             else:
                 total.add(port, before, at, (sent - had) * 8e-3)
@@ -101,7 +101,7 @@ class Counter:
             self.seen.popleft()
 
     def mbps(self, now: float) -> tuple[float, float] | None:
-        """Rates sent and received (Mb/s), None where nobody sampled lately."""
+        """Rates sent and received (Mb/s), None if there are no recent samples."""
         if len(self.seen) < 2 or now - self.seen[-1][0] > GAP_MS:
             return None
         (t0, s0, r0), (t1, s1, r1) = self.seen[0], self.seen[-1]

@@ -1,4 +1,4 @@
-"""What the run store says of a lab now: runs, circuits that are held, devices that are being changed, the job."""
+"""The state of a lab in the run store: runs, circuits that are held, devices that are being changed, the job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Values of one moment. runs: newest first; doing: what the newest does now; failed: devices whose last step failed."""
+    """A snapshot of the store. runs: newest first; doing: present step of the newest; failed: devices whose last step failed."""
 
     runs: tuple[RunRecord, ...] = ()
     held: Mapping[Setting, Belonging] | None = None

@@ -22,7 +22,7 @@ from orchestrator.views.live.standing import standing
 LOOK_S = 0.04
 """Interval (s) at which the journals and the store are read: an event waits half of it on average."""
 SLOWLY_S = 1.0
-"""Whether the process of a run still lives, and what the guard says, is looked at this often (s)."""
+"""Interval (s) of checks whether a run's process is alive, and of the guard's state."""
 
 
 class Watcher:
@@ -33,31 +33,31 @@ class Watcher:
         lab = load_lab(settings.inventory)
         self.picture = Picture(lab, path_text(settings.inventory))
         self._key, self._slice = key_of(lab), slice_of(lab, settings)
-        self._journals = Journals(settings.state_dir, self._ours)
+        self._journals = Journals(settings.state_dir, self._owned)
         self._guard: Path = guard_path(settings, self._slice)
         self._version = -1
         self._due = 0.0
         self.picture.hush = True
-        self.look()
+        self.refresh()
         self.picture.hush = False
         changes(self.picture)
 
-    def _ours(self, run: str) -> bool:
+    def _owned(self, run: str) -> bool:
         record = self.store.get(run)
         return record is None or record.lab == self._key
 
-    def look(self) -> None:
-        """Update the picture; what cannot be read is shown in it and retried."""
+    def refresh(self) -> None:
+        """Update the picture; a read error is shown in it, and the read is retried."""
         trouble = ""
         try:
-            self._look(time.time() * 1e3)
+            self._refresh(time.time() * 1e3)
         except (OSError, sqlite3.Error, StoreFailed) as error:
             trouble = f"journals and store cannot be read: {error}"
         unread = self._journals.unread
         self.picture.troubled("files", trouble)
         self.picture.troubled("lines", f"{counted(unread, 'line')} of the journals cannot be read" if unread else "")
 
-    def _look(self, now: float) -> None:
+    def _refresh(self, now: float) -> None:
         picture = self.picture
         slowly = time.monotonic() >= self._due
         version = self.store.version()
@@ -65,7 +65,7 @@ class Watcher:
             self._version = version
             standing_ = standing(self.store, picture.lab, self.settings.owner or self.settings.user)
             if standing_ != picture.standing:
-                picture.stand(standing_, now)
+                picture.update(standing_, now)
             self._journals.keep = frozenset([standing_.job.run] if standing_.job else ())
         for point in self._journals.take():
             picture.feed(point)

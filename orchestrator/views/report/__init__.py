@@ -1,4 +1,4 @@
-"""Reports: what runs were asked, what they did and how long each part took, as one page and as figures for papers.
+"""Reports: the command of each run, its changes and the time of each part, as one page and as figures for papers.
 
-Every number on a page is the answer to an SQL question over the journals (`ledger`), and the page carries the question.
+Every number on a page is a result of an SQL query over the journals (`ledger`), and the page includes the query.
 """

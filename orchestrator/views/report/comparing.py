@@ -1,4 +1,4 @@
-"""What a comparison found: medians of two plans' iterations, and how sure they are."""
+"""The result of a comparison: medians of two plans' iteration times, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 SEED = 1
 RESAMPLES = 2000
 LEVEL = 95
-"""Percent of the resamples an interval holds."""
+"""Percentage of the resamples inside an interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its interval; low and high are None where there is too little to tell."""
+    """An estimate with its interval; low and high are None if there are too few measurements."""
 
     value: float
     low: float | None
@@ -46,18 +46,18 @@ class Verdict:
 
     @property
     def sure(self) -> bool:
-        """Whether the interval of the ratio leaves out 1."""
+        """Whether the interval of the ratio excludes 1."""
         return self.ratio.low is not None and self.ratio.high is not None and not self.ratio.low <= 1.0 <= self.ratio.high
 
     def words(self, arms: Mapping[str, str]) -> str:
         share = abs(self.ratio.value - 1) * 100
         longer = "longer" if self.ratio.value > 1 else "shorter"
         if self.ratio.low is None or self.ratio.high is None:
-            unsure = "two measurements of each are needed to say how sure that is"
+            unsure = "an interval needs at least two measurements of each plan"
             return f"{arms['b']}: iterations {share:.1f} % {longer} than {arms['a']}; {unsure}"
         interval = f"ratio {self.ratio.value:.3f}, {self.level} % interval {self.ratio.low:.3f} to {self.ratio.high:.3f}"
         if not self.sure:
-            return f"no difference can be told between {arms['a']} and {arms['b']}: {interval}"
+            return f"no difference found between {arms['a']} and {arms['b']}: {interval}"
         return f"{arms['b']}: iterations {share:.1f} % {longer} than {arms['a']}: {interval}"
 
     def to_json(self) -> dict[str, Json]:
@@ -72,7 +72,7 @@ def verdict(
 ) -> Verdict | None:
     """Compare measurements of iteration times (ms); None if one side has none.
 
-    The median of a plan is that of all its iterations. The interval is the middle 95 % of what comes out when measurements, and
+    The median of a plan is that of all its iterations. The interval is the middle 95 % of the results when measurements, and
     iterations inside each, are drawn again with replacement.
     """
     a, b = [list(v) for v in a if v], [list(v) for v in b if v]
@@ -111,13 +111,13 @@ def _redrawn(side: Sequence[Sequence[float]], generator: random.Random) -> float
 
 
 def compared(book: Ledger, comparison: Mapping[str, Any]) -> Answer:
-    """The iterations of a comparison's measurements, each launch's first left out, in order of time."""
+    """The iterations of a comparison's measurements, without the first of each launch, in order of time."""
     slots = [slot for slot in comparison["slots"] if slot["state"] == "done"]
     runs = ", ".join(quoted(str(slot["job_run"])) for slot in slots) or "''"
     most = int(comparison["iterations"])
-    return book.ask(
+    return book.query(
         "compared",
-        f"the first {most} iterations of each measurement, the very first left out",
+        f"the first {most} iterations of each measurement after the very first",
         "SELECT run, iter, iter_ms FROM"
         " (SELECT run, iter, iter_ms, time_ns, ROW_NUMBER() OVER (PARTITION BY run ORDER BY time_ns) AS n"
         f" FROM iteration WHERE run IN ({runs})) WHERE n > 1 AND n <= {most + 1} AND iter_ms IS NOT NULL ORDER BY run, time_ns",

@@ -1,4 +1,4 @@
-"""`testbed compare`: two plans measured in turns with the same job, kept after every measurement so that it can be gone on with."""
+"""`testbed compare`: two plans measured alternately with the same job; saved after every measurement, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from orchestrator.views.report.gather import read_campaign
 
 SCHEMA = "testbed.campaign/1"
 LEAST = 3
-"""A measurement with fewer iterations than this tells nothing."""
+"""Least number of iterations of a measurement."""
 
 
 class Verbs(Protocol):
-    """What a comparison asks of the lab; each may raise an error of `optics.errors`."""
+    """The operations on the lab that a comparison uses; each may raise an error of `optics.errors`."""
 
     def up(self, plan: Path) -> UpReport: ...
     def launch(self) -> JobStatus: ...
@@ -37,7 +37,7 @@ class Verbs(Protocol):
 
 
 def order(repeats: int) -> list[str]:
-    """A B B A A B B A ...: pairs whose first plan alternates, so that a slow drift of the lab meets both plans alike."""
+    """A B B A A B B A ...: pairs whose first plan alternates, so that slow drift of the lab affects both plans equally."""
     return [arm for n in range(repeats) for arm in ("ab" if n % 2 == 0 else "ba")]
 
 
@@ -65,21 +65,21 @@ class Comparison:
         return self.folder / f"{arm}.json"
 
     def save(self) -> None:
-        """Keep it, whole or as it was. Raises: Missing - it cannot be written."""
+        """Save it atomically. Raises: Missing - it cannot be written."""
         fresh = self.folder / "campaign.new"
         try:
             fresh.write_text(json.dumps(self.data, indent=1, ensure_ascii=False), encoding="utf-8")
             fresh.replace(self.folder / "campaign.json")
         except OSError as error:
             raise Missing(
-                f"{self.folder} cannot be written: {error.strerror or error}", hint="make room, then go on with it: --resume"
+                f"{self.folder} cannot be written: {error.strerror or error}", hint="free some space, then continue it: --resume"
             ) from error
 
 
 def begin(
     settings: Settings, lab: Lab, paths: Mapping[str, Path], *, job: Path | None, repeats: int, iterations: int, leave: str
 ) -> Comparison:
-    """Check both plans and their job, and keep what is to be measured. Nothing of the lab is touched.
+    """Check both plans and their job, and save the list of measurements. The lab is not touched.
 
     Raises: BadFile - a plan or job is wrong, or the plans' jobs differ, which would compare two things at once.
     """
@@ -90,19 +90,19 @@ def begin(
     for arm, plan in plans.items():
         if plan.job is None:
             raise BadFile(
-                [f"{paths[arm]}: the plan has no job, so there is nothing to measure"],
-                hint="add a job, or give both one: --job FILE",
+                [f"{paths[arm]}: the plan has no job, so nothing can be measured"],
+                hint="add a job, or use one for both: --job FILE",
             )
         jobs[arm] = plan.job
     if different := _differences(jobs["a"], jobs["b"]):
         raise BadFile(
             [f"{paths['a']} and {paths['b']}: the jobs differ in {', '.join(different)}: two things would be compared at once"],
-            hint="give both the same job: --job FILE",
+            hint="use the same job for both: --job FILE",
         )
     most = jobs["a"].args.get("iterations")
     if isinstance(most, int) and not isinstance(most, bool) and 0 < most <= iterations:  # 0: endless
         raise BadFile(
-            [f"{paths['a']}: the job ends after {most} iterations, {iterations} and one to set up are wanted"],
+            [f"{paths['a']}: the job ends after {most} iterations, but {iterations} and one for warm-up are needed"],
             hint="--iterations N, or a longer job",
         )
     place = private_dir(campaigns(settings))
@@ -115,7 +115,7 @@ def begin(
         except FileExistsError:
             number += 1
         except OSError as error:
-            raise Missing(f"{folder} cannot be made: {error.strerror or error}", hint="look at state_dir") from error
+            raise Missing(f"{folder} cannot be made: {error.strerror or error}", hint="check the setting state_dir") from error
     labels = {arm: f"{arm.upper()}: {plan.name}" for arm, plan in plans.items()}
     data: dict[str, Any] = {
         "schema": SCHEMA,
@@ -141,7 +141,7 @@ def begin(
 
 
 def again(settings: Settings, word: str) -> Comparison:
-    """One that was begun before. Raises: BadFile, Missing - there is none."""
+    """Read a saved comparison. Raises: BadFile, Missing - there is none."""
     from orchestrator.views.report.gather import campaign_file
 
     path = campaign_file(settings, word)
@@ -164,9 +164,9 @@ def measure(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Take the measurements that are missing; false if `within_s` ended it before the last.
+    """Make the missing measurements; false if `within_s` ended it before the last.
 
-    patience_s: how long one may take to make its iterations. Raises: as the verbs; what was measured is kept.
+    patience_s: longest time (s) for the iterations of one measurement. Raises: as the verbs; finished measurements are kept.
     """
     began = clock()
     slots = comparison.slots
@@ -200,7 +200,7 @@ def _one(
     sleep: Callable[[float], None],
     clock: Callable[[], float],
 ) -> None:
-    """Bring the plan up, launch its job anew, let it make its iterations, stop it."""
+    """Bring the plan up, relaunch its job, wait for its iterations, stop it."""
     up = verbs.up(comparison.plan(slot["arm"]))
     slot["runs"].append(up.run)
     if not comparison.data["first_change"] and not up.nothing_to_do:
@@ -211,7 +211,7 @@ def _one(
     slot["runs"].append(job.run)
     wanted, until = comparison.data["iterations"] + 1, clock() + patience_s
     try:
-        # Asking costs the hosts something, so they are asked when the iterations should be there, not all the time.
+        # Polling costs the hosts time, so they are polled when the iterations should be finished, not all the time.
         while job.iterations < wanted and job.state in ("starting", "running"):
             remaining = until - clock()
             if remaining <= 0:
@@ -232,7 +232,7 @@ def _one(
 
 
 def leave(comparison: Comparison, verbs: Verbs) -> str:
-    """Leave the lab as was promised; return what it is left as."""
+    """Bring the lab to the promised state; return that state in words."""
     wanted, arms = comparison.data["leave"], comparison.data["arms"]
     match wanted:
         case "a" | "b":
@@ -264,7 +264,7 @@ def _job_of(path: Path | None) -> dict[str, Any]:
 
 
 def _with_job(path: Path, job: Mapping[str, Any]) -> str:
-    """The text of a plan, with this job in place of its own; the rings, which follow the plan's links, stay."""
+    """The text of a plan with this job instead of its own; the rings, which follow the plan's links, are kept."""
     if not job:
         try:
             return text_of(path)
@@ -287,5 +287,5 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _differences(a: Job, b: Job) -> list[str]:
-    """In what two jobs differ, beside their names and their rings, which follow the links."""
+    """The fields in which two jobs differ, except their names and their rings, which follow the links."""
     return [name for name in ("workload", "ranks", "args", "env", "backend") if getattr(a, name) != getattr(b, name)]

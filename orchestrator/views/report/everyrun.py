@@ -1,4 +1,4 @@
-"""The sections every report has: what was asked, traffic and jobs around moves, verification, environment, sources of numbers."""
+"""The sections every report has: request, traffic and jobs around moves, verification, environment, sources of numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from orchestrator.views.report import questions, traffic, words
 from orchestrator.views.report.model import Context, Section, Table, table
 
 MOVES_DRAWN = 9
-"""Throughput is drawn around so many moves: the longest."""
+"""Number of moves (the longest) around which throughput is drawn."""
 AROUND_S = 60.0
-"""Iterations are drawn from so long (s) before a move until so long after it was verified."""
+"""Iterations are drawn from this long (s) before a move until this long after its verification."""
 
 
 def asked(c: Context) -> None:
@@ -19,7 +19,7 @@ def asked(c: Context) -> None:
     if campaign.single:
         source = campaign.sources[0]
         said, exact = words.command(source)
-        section.codes.append(("the command as it was typed" if exact else "the command, from what the store kept of it", said))
+        section.codes.append(("the command as it was typed" if exact else "the command, as reconstructed from the store", said))
         record = source.record
         about = str(source.plan.get("description", ""))
         section.tables.append(
@@ -28,7 +28,7 @@ def asked(c: Context) -> None:
                 [
                     ("plan", f"{record.plan_name or '-'}" + (f": {about}" if about else "")),
                     ("SHA-256 of the plan's text", record.plan_sha or "none: the verb takes no plan"),
-                    ("who and where", f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}"),
+                    ("user and host", f"{record.user} on {record.host}, for {record.owner or record.user}, lab {record.lab}"),
                     ("when", words.when(record.started)),
                     ("ended", words.ending(record)),
                 ],
@@ -44,11 +44,13 @@ def asked(c: Context) -> None:
             counts[source.record.status] = counts.get(source.record.status, 0) + 1
         section.intro = f"{len(campaign.sources)} runs: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())) + "."
         if len(labs := sorted({source.record.lab for source in campaign.sources})) > 1:
-            section.intro += f" They are of {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
+            section.intro += f" They cover {len(labs)} labs, whose times are mixed below: {', '.join(labs)}."
         commands: dict[tuple[str, bool], int] = {}
         for source in campaign.sources:
             commands[words.command(source)] = commands.get(words.command(source), 0) + 1
-        listed = [f"{said}   ({n} x{'' if exact else ', as the store kept it'})" for (said, exact), n in commands.items()]
+        listed = [
+            f"{said}   ({n} x{'' if exact else ', as reconstructed from the store'})" for (said, exact), n in commands.items()
+        ]
         section.codes.append(("the commands", "\n".join(listed)))
     c.sections.append(section)
 
@@ -74,12 +76,12 @@ def throughput(c: Context) -> None:
         "throughput around moves",
         caption,
         drawn,
-        "Fewer than two samples of each port: no rate can be drawn.",
+        "Fewer than two samples of each port: no rate can be computed.",
     )
     heads = {"reconfig_id": "move", "before_mbps": "before", "before_over_ms": "over", "across_mbps": "across the move"}
     section.tables.append(table(answer, heads | {"after_mbps": "after", "after_over_ms": "over"}))
     section.notes.append(
-        f"{answer.what[0].upper()}{answer.what[1:]}. Where a port had fewer than two samples in it, it was not recorded."
+        f"{answer.what[0].upper()}{answer.what[1:]}. Not recorded if a port has fewer than two samples in that time."
     )
     c.sections.append(section)
 
@@ -176,22 +178,22 @@ def data(c: Context) -> None:
     section = Section("data", "Where the numbers come from")
     runs = list(c.campaign.journals)
     section.intro = (
-        "Every number above that was measured is a cell of an answer to one of the questions below, asked of the journals of "
-        f"{len(runs)} runs. This page carries questions and answers (the element #numbers, JSON)."
+        "Every measured number above is a cell in the result of one of the queries below over the journals of "
+        f"{len(runs)} runs. This page includes the queries and their results (the element #numbers, JSON)."
     )
     shown = runs if len(runs) <= 6 else [*runs[:3], "...", *runs[-2:]]
     section.codes.append(
         (
-            "how to get the tables, and ask again",
+            "how to get the tables and repeat the queries",
             "\n".join(f"testbed telemetry export {run} --out {run}" for run in shown if run != "..."),
         )
     )
     if c.book.trouble:
-        section.codes.append(("lines that could not be read, and are in no number", "\n".join(c.book.trouble)))
+        section.codes.append(("lines that could not be read and are not in any number", "\n".join(c.book.trouble)))
     absent = [source.record.id for source in c.campaign.sources if not source.journalled]
     if absent:
         section.notes.append(
-            f"Without a journal, and in no number: {', '.join(absent[:20])}{' and more' if len(absent) > 20 else ''}."
+            f"Without a journal, and not in any number: {', '.join(absent[:20])}{' and more' if len(absent) > 20 else ''}."
         )
     section.notes.append(
         "Expected times are those of the plan, from data sheets, as the run store has them: `testbed show RUN --json`, run.summary."

@@ -1,4 +1,4 @@
-"""The figures of a report, drawn with matplotlib: the same drawing goes into the page (SVG) and into a paper (PDF)."""
+"""The figures of a report, drawn with matplotlib: the same drawing is used in the page (SVG) and in a paper (PDF)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WIDTH = 7.4
 """Inches: two columns of a paper, and a page's width."""
 LEAST_MS = 0.01
-"""What takes less than this (ms) is drawn at it: nothing here is measured more finely."""
+"""Shorter times (ms) are drawn at this value: it is the finest resolution of the measurements."""
 GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
 _MOVING = frozenset({"arm", "drain", "switch", "move"})
 _JOB = frozenset({"job", "launch", "resume"})
@@ -77,7 +77,7 @@ class Drawing:
         return inline(self._drawn("svg", Date=None, Creator=None), self.name, self.title)
 
     def save(self, folder: Path) -> list[Path]:
-        """As files for papers, PDF and SVG, each whole or as it was. Raises: OSError."""
+        """As files for papers, PDF and SVG, each written atomically. Raises: OSError."""
         drawn = {"pdf": self._drawn("pdf", CreationDate=None), "svg": self._drawn("svg", Date=None)}
         made = {folder / f"{self.name}.{kind}": text for kind, text in drawn.items()}
         for path, text in made.items():
@@ -92,7 +92,7 @@ class Drawing:
 
 
 def prepare(cache_dir: Path) -> None:
-    """Let matplotlib keep its list of fonts with our caches; call before the first figure."""
+    """Make matplotlib store its font list with our caches; call before the first figure."""
     import logging
 
     os.environ.setdefault("MPLCONFIGDIR", str(cache_dir / "matplotlib"))
@@ -104,7 +104,7 @@ def style() -> Iterator[None]:
     import matplotlib
 
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
-        # A name in a script that matplotlib's own font lacks; a page is drawn with the reader's fonts.
+        # A name in a script that matplotlib's own font lacks; a page uses the reader's fonts.
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
         yield
 
@@ -135,7 +135,7 @@ def topology(found: Topology, after_title: str = "after") -> Figure:
             "before" if found.known else "before: not known",
         )
         if found.asked and not found.after:
-            _circle(right, hosts, switches, {GREY: found.asked}, "asked, not reached")
+            _circle(right, hosts, switches, {GREY: found.asked}, "requested, not reached")
         else:
             _circle(right, hosts, switches, {KEPT: found.kept, MADE: found.made}, after_title)
         _legend(figure, {f"{len(found.kept)} kept": KEPT, f"{len(found.made)} made": MADE, f"{len(found.broken)} broken": BROKEN})
@@ -143,7 +143,7 @@ def topology(found: Topology, after_title: str = "after") -> Figure:
 
 
 def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
-    """Several topologies, each once."""
+    """Several topologies, each drawn once."""
     columns = min(3, max(2, len(plans)))
     lines = math.ceil(len(plans) / columns)
     with one_figure((2.35 if columns == 3 else 3.4) * lines, columns, lines, squeeze=False) as (figure, grid):
@@ -160,7 +160,7 @@ def topologies(plans: Sequence[tuple[str, frozenset[Link]]]) -> Figure:
 
 def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Mapping[str, frozenset[Link]], title: str) -> None:
     from matplotlib.patches import PathPatch
-    from matplotlib.path import Path as Way
+    from matplotlib.path import Path as Curve
 
     axes.text(-1.3, 1.36, printable(title), ha="left", va="top", fontweight="bold", fontsize=8.5)
     axes.set_aspect("equal")
@@ -178,9 +178,11 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
             bend = 0.12 * (k // 2) * (-1) ** k  # the first of parallel links is straight, the others to its sides in turn
             (x0, y0), (x1, y1) = ((at | inside)[end] for end in pair)
             middle = ((x0 + x1) / 2 * 0.9 - bend * (y1 - y0), (y0 + y1) / 2 * 0.9 + bend * (x1 - x0))
-            way = Way([(x0, y0), middle, (x1, y1)], [Way.MOVETO, Way.CURVE3, Way.CURVE3])
+            curve = Curve([(x0, y0), middle, (x1, y1)], [Curve.MOVETO, Curve.CURVE3, Curve.CURVE3])
             dashes = (0, (4, 2)) if colour == BROKEN else "solid"
-            axes.add_patch(PathPatch(way, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes))
+            axes.add_patch(
+                PathPatch(curve, fill=False, edgecolor=colour, linewidth=1.5 if colour != KEPT else 1.1, linestyle=dashes)
+            )
     if not any(links.values()):
         axes.text(0, 0, "no links", ha="center", va="center", alpha=0.6)
     linked = {host_of(end) for some in links.values() for link in some for end in link}
@@ -204,7 +206,7 @@ def _circle(axes: Axes, hosts: Sequence[str], switches: Sequence[str], links: Ma
 
 
 def _inside(switches: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """One packet switch stands in the middle, several around it."""
+    """Positions of packet switches: one in the middle, several around it."""
     radius, turn = (0.42 if len(switches) > 1 else 0.0), 2 * math.pi / max(1, len(switches))
     return {name: (radius * math.sin(turn * k), radius * math.cos(turn * k)) for k, name in enumerate(switches)}
 
@@ -240,7 +242,7 @@ def run_waterfall(phases: Answer) -> Figure | None:
 
 
 def _charts(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, list[str]]]:
-    """Which phase is drawn in which chart; those that overlap others are drawn last."""
+    """The chart of each phase; phases that overlap others are drawn last."""
     begin = {name: some[0]["begin_ms"].value for name, some in rows.items()}
     moved = min((begin[name] for name in rows if name in _MOVING), default=math.inf)
     job = [name for name in rows if name in _JOB]
@@ -275,7 +277,7 @@ def _phase_chart(axes: Axes, title: str, rows: Mapping[str, Sequence[Mapping[str
 
 
 def device_waterfall(devices: Answer, phases: Answer | None, one: str) -> Figure | None:
-    """What each device did in one reconfiguration, and below it the hosts; milliseconds since the first command."""
+    """The parts of each device in one reconfiguration, and below them the hosts; milliseconds since the first command."""
     rows = [line for line in devices.lines() if line["reconfig_id"].value == one]
     if not rows:
         return None
@@ -336,7 +338,7 @@ def breakdown(percentiles: Answer) -> Figure | None:
     found = [line[c].value or 0.0 for line in rows for c in ("least_ms", "median_ms", "p99_ms")]
     least = _least(found)
     with one_figure(0.6 + 0.25 * len(rows)) as (figure, axes):
-        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)  # words stand behind the longest
+        axes.set_xlim(least / 1.4, max(*found, 10 * least) ** 1.32 / least**0.32)  # the text is placed after the longest
         for y, line in enumerate(rows):
             colour = PHASE_COLOURS.get(line["part"].value, GREY)
             first, middle, last = (max(line[c].value or 0.0, least) for c in ("least_ms", "median_ms", "p99_ms"))
@@ -351,7 +353,7 @@ def breakdown(percentiles: Answer) -> Figure | None:
 
 
 def _least(found: Sequence[float]) -> float:
-    """Where a logarithmic axis begins that shows these times (ms)."""
+    """The lower limit of a logarithmic axis for these times (ms)."""
     return float(10.0 ** math.floor(math.log10(max(min((x for x in found if x > 0), default=1.0), LEAST_MS))))
 
 

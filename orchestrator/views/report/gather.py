@@ -1,4 +1,4 @@
-"""Which runs a report is about, and what the store and their directories know of them."""
+"""Collect the runs of a report, with their records in the store and in their directories."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from orchestrator.telemetry import environment
 from orchestrator.telemetry.reader import parts
 
 CHANGES = ("up", "down", "rollback", "restore", "prewire", "reroute")
-"""Verbs whose runs move light; of others (`confirm`, `job launch`) a campaign by time shows nothing."""
+"""Verbs whose runs move light; a campaign by time leaves out others (`confirm`, `job launch`)."""
 _KIND = "testbed.campaign/1"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One run. before: what it found (as `Before.to_json`), None if it did not come so far. devices: how much faster than a real
-    one each device runs; emulated: None where neither the run noted it nor its inventory is there any more.
+    """One run. before: the state it found (as `Before.to_json`), None if it did not get that far. devices: by how much each runs
+    faster than a real one; emulated: None if the run did not record it and its inventory no longer exists.
 
     was, now: the runs whose journals hold the iterations of the job that ran before and of the one that ran after; empty: none.
-    segments: host ports at each packet switch, as the run noted them.
+    segments: host ports at each packet switch, as the run recorded them.
     """
 
     record: RunRecord
@@ -42,12 +42,12 @@ class Source:
 
     @property
     def journalled(self) -> bool:
-        """Whether there is anything of its journal."""
+        """Whether any part of its journal exists."""
         return bool(parts(self.folder))
 
     @property
     def plan(self) -> Mapping[str, Any]:
-        """The plan it was asked for, as in its file; empty if it had none."""
+        """The plan it was given, as in its file; empty if there was none."""
         try:
             found = json.loads(self.record.plan_text)
         except ValueError:
@@ -70,7 +70,7 @@ class Campaign:
 
 
 def campaign_file(settings: Settings, word: str) -> Path | None:
-    """The file of the campaign a word names: its name, its directory or the file itself."""
+    """The file of the campaign that `word` names: its name, its directory or the file itself."""
     for path in (Path(word), Path(word) / "campaign.json", campaigns(settings) / word / "campaign.json"):
         if path.is_file() and path.suffix == ".json":
             return path
@@ -78,22 +78,22 @@ def campaign_file(settings: Settings, word: str) -> Path | None:
 
 
 def read_campaign(path: Path) -> dict[str, Any]:
-    """What `testbed compare` kept. Raises: BadFile - it is no such file."""
+    """The file saved by `testbed compare`. Raises: BadFile - it is not such a file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadFile([f"{path}: {error.strerror or error}"]) from error
     except ValueError as error:
-        raise BadFile([f"{path}: {error}"], hint="a campaign is what `testbed compare` writes: campaign.json") from error
+        raise BadFile([f"{path}: {error}"], hint="`testbed compare` writes campaigns: campaign.json") from error
     if not isinstance(found, dict) or found.get("schema") != _KIND or not isinstance(found.get("slots"), list):
-        raise BadFile([f"{path}: this is no campaign ({_KIND})"], hint="one is made by: testbed compare A.json B.json")
+        raise BadFile([f"{path}: this is not a campaign ({_KIND})"], hint="one is made by: testbed compare A.json B.json")
     return found
 
 
 def gather(
     records: Iterable[RunRecord], store: Store, settings: Settings, name: str, comparison: Mapping[str, Any] | None = None
 ) -> Campaign:
-    """Collect what is known of these runs."""
+    """Collect the records of these runs."""
     ordered = sorted({r.id: r for r in records}.values(), key=lambda r: (r.started, r.id))
     jobs = _jobs(store)
     inventories: dict[str, tuple[bool | None, Mapping[str, float] | None]] = {}
@@ -149,7 +149,7 @@ def _ports(noted: Mapping[str, Any] | None) -> Mapping[str, tuple[str, ...]]:
 
 
 def _from_inventory(inventory: Path) -> tuple[bool | None, Mapping[str, float] | None]:
-    """As the inventory says now, for runs that noted nothing."""
+    """The values of the present inventory, for runs that recorded none."""
     from orchestrator.inventory.positions import read_yaml
     from orchestrator.reading import text_of
 

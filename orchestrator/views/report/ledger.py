@@ -1,4 +1,4 @@
-"""The numbers of a report: each is a cell of the answer to one SQL question over the journals' tables, and stays tied to it."""
+"""The numbers of a report: each is a cell in the result of one SQL query over the journals' tables, and keeps a reference to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHORT = 16
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One number (or word) of an answer. place: `answer/row/column`."""
+    """One number (or word) of a result. place: `answer/row/column`."""
 
     value: Any
     place: str
@@ -35,7 +35,7 @@ class Cell:
         return self.show()
 
     def show(self, scale: float = 1.0) -> Markup:
-        """As the page shows it; a time of a device that runs faster than a real one also in that one's time."""
+        """As the page shows it; the time of a device that runs faster than a real one is also given in real device time."""
         if self.value is None:
             return Markup('<span class="missing">{}</span>').format(MISSING)
         text = self.text(scale)
@@ -48,7 +48,7 @@ class Cell:
 
 
 def number_text(value: Any, unit: str, scale: float = 1.0) -> str:
-    """A value with its unit, as a person reads it."""
+    """A value with its unit, for people."""
     if not isinstance(value, (int, float)):
         return str(value)
     if unit == "ms" and value < 0:
@@ -65,7 +65,7 @@ _UNITS = {"_ms": "ms", "_mbps": "Mb/s", "_db": "dB", "_bytes": "B"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A question and what the journals say. Rows of cells; `name` is short and the same in every report."""
+    """A query and its result. Rows of cells; `name` is short and the same in every report."""
 
     name: str
     what: str
@@ -89,7 +89,7 @@ class Answer:
             yield {column: self.cell(row, column) for column in self.columns}
 
     def values(self, column: str) -> list[Any]:
-        """What is there of a column; what was not recorded is left out."""
+        """The recorded values of a column; missing ones are left out."""
         at = self.columns.index(column)
         return [row[at] for row in self.rows if row[at] is not None]
 
@@ -103,7 +103,7 @@ class Answer:
 
 
 class Ledger:
-    """Asks, and keeps every question with its answer."""
+    """Runs queries, and keeps every query with its result."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self.database = database
@@ -111,23 +111,23 @@ class Ledger:
         self.trouble: list[str] = []
         self._read: set[tuple[Path, str]] = set()
 
-    def ask(self, name: str, what: str, sql: str) -> Answer:
+    def query(self, name: str, what: str, sql: str) -> Answer:
         cursor = self.database.execute(sql)
         columns = tuple(column[0] for column in cursor.description)
         answer = self.answers[name] = Answer(name, what, sql, columns, tuple(map(tuple, cursor.fetchall())))
         return answer
 
     def read_more(self, run_dir: Path, measurement: str, near: Collection[tuple[int, int]] | None = None) -> None:
-        """Read a measurement that is too large to be read of every run, or all the time; a second time does nothing."""
+        """Read a measurement that is too large to be read for every run, or for all its time; a second call does nothing."""
         if (run_dir, measurement) in self._read:
             return
         self._read.add((run_dir, measurement))
         trouble: list[str] = []
         load(self.database, run_dir, (measurement,), trouble, near)
-        self.told(run_dir, trouble)
+        self.add_trouble(run_dir, trouble)
 
-    def told(self, run_dir: Path, trouble: Sequence[str]) -> None:
-        """Keep what could not be read of a run, each line once."""
+    def add_trouble(self, run_dir: Path, trouble: Sequence[str]) -> None:
+        """Keep the unreadable lines of a run, each once."""
         lines = (f"{run_dir.name}/{line}" for line in trouble)
         self.trouble += [line for line in lines if line not in self.trouble]
 
@@ -140,7 +140,7 @@ def ledger(run_dirs: Sequence[Path], wanted: Sequence[str]) -> Iterator[Ledger]:
         for run_dir in run_dirs:
             trouble: list[str] = []
             load(database, run_dir, wanted, trouble)
-            book.told(run_dir, trouble)
+            book.add_trouble(run_dir, trouble)
         database.execute("CREATE INDEX iteration_by_time ON iteration(run, time_ns)")
         database.execute("CREATE INDEX iteration_by_number ON iteration(run, iter)")
         yield book
@@ -152,5 +152,5 @@ def quoted(text: str) -> str:
 
 
 def missing(words: str = MISSING) -> Markup:
-    """What stands where a number would, had it been recorded."""
+    """The placeholder of a number that was not recorded."""
     return Markup('<span class="missing">{}</span>').format(escape(words))

@@ -1,4 +1,4 @@
-"""The sections of a report on several runs: how times spread, which runs there were, and what a comparison found."""
+"""The sections of a report on several runs: distribution of times, list of runs, result of a comparison."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def durations(c: Context) -> None:
 def _tiles(c: Context, spread: Answer) -> None:
     sources = c.campaign.sources
     good = sum(source.record.status == "ok" for source in sources)
-    c.tiles.append(("runs", Markup("{}").format(len(sources)), f"{good} did what was asked"))
+    c.tiles.append(("runs", Markup("{}").format(len(sources)), f"{good} succeeded"))
     for line in spread.lines():
         if line["part"].value in ("dark", "total"):
             name = "dark" if line["part"].value == "dark" else "command to verified"
@@ -139,7 +139,7 @@ def _run_table(c: Context) -> None:
             + (f" {record.message.splitlines()[0]}" if record.message else "")
         )
     if len(bad) > 10:
-        section.notes.append(f"{len(bad) - 10} more did not do what was asked; the table says how they ended.")
+        section.notes.append(f"{len(bad) - 10} more did not succeed; the table shows how they ended.")
     c.sections.append(section)
 
 
@@ -150,8 +150,8 @@ def comparison(c: Context, kept: Mapping[str, Any]) -> None:
     times = comparing.by_arm(answer, kept)
     done = comparing.verdict(times["a"], times["b"])
     states = [f"{slot['arm'].upper()}{'' if slot['state'] == 'done' else ' (' + slot['state'] + ')'}" for slot in kept["slots"]]
-    each = f"Each brought its plan up, launched the job anew and let it make {kept['iterations']} iterations."
-    section.intro = f"Measured in turns: {' '.join(states)}. {each}"
+    each = f"Each brought its plan up, relaunched the job and waited for {kept['iterations']} iterations."
+    section.intro = f"Measured alternately: {' '.join(states)}. {each}"
     if done is None:
         section.notes.append("One of the plans has no finished measurement yet, so nothing can be compared.")
         c.sections.append(section)
@@ -187,7 +187,7 @@ def comparison(c: Context, kept: Mapping[str, Any]) -> None:
 
 
 def verdict_answer(done: comparing.Verdict) -> Answer:
-    """A comparison's figures as an answer; it has no SQL, but the recipe by which they follow from answer `compared`."""
+    """A comparison's figures as a result; instead of SQL it has the recipe that derives them from result `compared`."""
     columns = ("of", "value_ms", "low_ms", "high_ms", "value", "low", "high")
     rows: list[tuple[Any, ...]] = [
         (name, x.value, x.low, x.high, None, None, None)
@@ -195,5 +195,5 @@ def verdict_answer(done: comparing.Verdict) -> Answer:
     ]
     rows.append(("ratio", None, None, None, done.ratio.value, done.ratio.low, done.ratio.high))
     verdict = "orchestrator.views.report.comparing.verdict"
-    what = f"follows from answer `compared` by {verdict}, seed {done.seed}, {done.resamples} resamples"
+    what = f"follows from result `compared` by {verdict}, seed {done.seed}, {done.resamples} resamples"
     return Answer("verdict", what, "", columns, tuple(rows))

@@ -1,4 +1,4 @@
-"""What the parts of a report share: its questions answered once, the sections so far, tables and figures as they go on the page."""
+"""Shared by the parts of a report: query results, the sections so far, tables and figures as on the page."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Shown = Cell | Markup | str
 FEW = 3
-"""Up to this many moves of one run are shown one by one."""
+"""Up to this many moves of one run are shown individually."""
 SPREAD = {"n": "n", "median_ms": "median", "p90_ms": "p90", "p99_ms": "p99", "most_ms": "longest"}
-"""The heads of a distribution of times."""
+"""The column heads of a distribution of times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells (numbers tied to their question, or words); `heads` as shown; `wide`: may be long."""
+    """Rows of cells (numbers with their query, or words); `heads` as shown; `wide`: may be long."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Shown]]
@@ -47,7 +47,7 @@ class Section:
 
 @dataclass
 class Report:
-    """A finished report. `html` is the page; `drawings` are its figures; `answers` its numbers with their questions."""
+    """A finished report. `html` is the page; `drawings` are its figures; `answers` its numbers with their queries."""
 
     title: str
     html: str
@@ -57,7 +57,7 @@ class Report:
 
 
 class Context:
-    """A report being written. few: the moves of one run are so few that each is shown by itself."""
+    """A report being written. few: one run with so few moves that each is shown individually."""
 
     def __init__(self, campaign: Campaign, book: Ledger) -> None:
         self.campaign, self.book = campaign, book
@@ -81,7 +81,7 @@ class Context:
             section.notes.append(none)
 
     def expected(self, source: Source) -> Cell:
-        """The dark time (ms) expected of a run by data sheets, as the store has it."""
+        """The dark time (ms) of a run expected from data sheets, as the store has it."""
         found = source.record.summary.get("dark_ms_expected")
         value = found if isinstance(found, (int, float)) else None
         return Cell(value, f"store:{source.record.id}/summary/dark_ms_expected", "ms")
@@ -108,7 +108,7 @@ class Context:
 
 
 def table(answer: Answer, heads: Mapping[str, str], scale: float = 1.0, none: Mapping[str, str] | None = None) -> Table:
-    """Columns of an answer under these heads; `scale` for times; `none`: words for what is not there."""
+    """Columns of a result under these heads; `scale` for times; `none`: text for missing values."""
     rows = []
     for line in answer.lines():
         row: list[Cell | Markup | str] = []

@@ -25,17 +25,17 @@ def one_run(c: Context, source: Source) -> None:
     phases = questions.phases(book, campaign)
     section = Section("time", "Where the time went")
     if not source.journalled:
-        section.notes.append("This run left no journal: nothing of its times was recorded.")
+        section.notes.append("This run left no journal: none of its times were recorded.")
     c.draw(section, "phases", "phases of the run", "Phases of the run.", figures.run_waterfall(phases), "No phases were recorded.")
     shown = c.longest(FEW)
     if len(shown) < len(c.moves):
-        section.notes.append(f"Of {len(c.moves)} reconfigurations the {len(shown)} longest are drawn one by one.")
+        section.notes.append(f"Of {len(c.moves)} reconfigurations the {len(shown)} longest are drawn individually.")
     for k, move in enumerate(shown):
         name = "devices" if k == 0 else f"devices-{k + 1}"
         drawn = figures.device_waterfall(c.devices, phases if len(c.moves) == 1 else None, move.id)
-        c.draw(section, name, f"devices of {move.id}", "What each device did, and when the hosts had light and routes.", drawn)
+        c.draw(section, name, f"devices of {move.id}", "The parts of each device, and when the hosts had light and routes.", drawn)
     if not c.moves:
-        section.notes.append("No reconfiguration was completed and recorded, so there is none to break down.")
+        section.notes.append("No reconfiguration was completed and recorded, so there is no breakdown.")
     section.tables += [_parts_table(c), _device_table(c, source, [move.id for move in shown])] if c.moves else []
     c.sections.append(section)
     if len(c.moves) > 1:
@@ -76,7 +76,7 @@ def _tiles(c: Context, source: Source) -> None:
         ("dark, measured", line["dark_ms"].show(scale), said),
         ("carrier after that", line["link_ms"].show(), "0: hosts saw light before the device reported it"),
         ("routes after that", line["route_ms"].show(), "last carrier to last commit"),
-        ("command to verified", line["total_ms"].show(), "everything proven"),
+        ("command to verified", line["total_ms"].show(), "everything verified"),
         ("one-way circuits", line["n_circuits"].show(), "made or broken"),
     ]
     job = next(c.job.lines(), None) if c.job is not None else None
@@ -92,19 +92,15 @@ def _topology(c: Context, found: Topology, source: Source) -> None:
     section = Section("topology", "Topology before and after")
     if found.hosts:
         reached = found.after or stood(source.record)
-        drawn = figures.topology(found, "after" if reached else "as far as it came")
+        drawn = figures.topology(found, "after" if reached else "as far as it got")
         section.drawings.append(Drawing("topology", "topology before and after", _topology_words(found), drawn))
     elif not planned_switches(source):
-        section.notes.append(
-            "No links were up before, and none were asked for." if found.known else "What was linked was not recorded."
-        )
+        section.notes.append("No links were up before, and none were requested." if found.known else "The links were not recorded.")
     if names := planned_switches(source):
-        shown = "squares in the figure" if found.switches else "which hosts are at them was not noted"
+        shown = "squares in the figure" if found.switches else "their hosts were not recorded"
         section.notes.append(f"The plan goes over packet switches ({shown}): {', '.join(names)}. No light is moved for them.")
     if source.plan.get("links") and found.asked and not found.after:
-        section.notes.append(
-            "The journal holds no circuit that this run made: the right side is what was asked, not what was reached."
-        )
+        section.notes.append("The journal has no circuit made by this run: the right side shows the request, not the result.")
     c.sections.append(section)
 
 
@@ -146,6 +142,6 @@ def _device_table(c: Context, source: Source, shown: Collection[str]) -> Table:
 
 def _topology_words(found: Topology) -> str:
     if found.asked and not found.after:
-        return "Left: the links that were up. Right: those that were asked for and not reached."
+        return "Left: the links that were up. Right: those that were requested and not reached."
     by = "the circuits in the journal" + (" and, of packet switches, by the plan" if found.switches else "")
     return f"Left: the links before; dashed ones were broken. Right: after, by {by}; blue ones were made."

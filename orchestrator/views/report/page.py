@@ -1,4 +1,4 @@
-"""Puts a report together: its sections in their order, the figures, the page."""
+"""Assemble a report: its sections in their order, the figures, the page."""
 
 from __future__ import annotations
 
@@ -76,5 +76,7 @@ def _page(c: Context) -> Report:
         numbers=Markup(json.dumps(numbers).replace("<", "\\u003c")),
         svg=lambda drawing: Markup(drawing.svg()),
     )
-    html = printable(html, keep="\n\t\N{NO-BREAK SPACE}")  # words of devices, hosts and plans must not turn or hide those around
+    html = printable(
+        html, keep="\n\t\N{NO-BREAK SPACE}"
+    )  # text of devices, hosts and plans must not reverse or hide the text around it
     return Report(title, html, [d for s in c.sections for d in s.drawings], c.book.answers, c.book.trouble)

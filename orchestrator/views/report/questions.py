@@ -1,4 +1,4 @@
-"""The questions of a report, in SQL over the journals' tables (docs/reference/telemetry.md). They hold on the journals it lists."""
+"""The queries of a report, in SQL over the journals' tables (docs/reference/telemetry.md), valid for the journals it lists."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from orchestrator.views.report.gather import Campaign, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
 READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration")
-"""Measurements read of every run; `circuit` and `port` are read where they are drawn."""
+"""Measurements read for every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = 20
-"""So many iterations before and after a move tell what it did to a job."""
-PAUSE = "the longest time between the ends of two iterations, from the first command until the job had gone on"
+"""Number of iterations before and after a move from which its effect on a job is computed."""
+PAUSE = "the longest time between the ends of two iterations, from the first command until the job had continued"
 WINDOW_S = 2.0
-"""Throughput before and after a move is that of so long (s)."""
+"""Length (s) of the intervals before and after a move for which throughput is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Move:
 
 
 def mine(campaign: Campaign) -> str:
-    """The condition that a point is of the runs the report is about, and not of one whose job alone is of interest."""
+    """The SQL condition that a point belongs to a run of the report, and not to one that is read only for its job."""
     runs = [source.record.id for source in campaign.sources]
     if len(runs) == 1:
         return f"run = {quoted(runs[0])}"
@@ -42,7 +42,7 @@ def mine(campaign: Campaign) -> str:
 def reconfigs(book: Ledger, campaign: Campaign) -> Answer:
     """Every reconfiguration, in order of time."""
     durations = ", ".join(f"{name}_ms" for name in PHASES)
-    return book.ask(
+    return book.query(
         "reconfigs",
         "every reconfiguration: how long its parts took",
         f"SELECT run, COALESCE(reconfig_id, run) AS reconfig_id, time_ns, n_circuits, lost_bytes, {durations} FROM reconfig"
@@ -79,13 +79,13 @@ def percentiles(book: Ledger, campaign: Campaign) -> Answer:
     sql = " UNION ALL ".join(
         ask.format(part, _spread(f"{part}_ms", f"MIN({part}_ms) AS least_ms, "), mine(campaign)) for part in PHASES
     )
-    return book.ask("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
+    return book.query("percentiles", "how long each part took over all reconfigurations (nearest rank)", sql)
 
 
 def models(book: Ledger, campaign: Campaign) -> Answer:
-    """How long each model of device was dark."""
+    """Dark times by device model."""
     dark = "(t_dark_end_ns - t_dark_begin_ns) / 1e6"
-    return book.ask(
+    return book.query(
         "models",
         "dark time by model of device: removals acknowledged to new state reported",
         f"SELECT model, {_spread(dark)} FROM reconfig_device WHERE {mine(campaign)} GROUP BY model",
@@ -93,7 +93,7 @@ def models(book: Ledger, campaign: Campaign) -> Answer:
 
 
 def devices(book: Ledger, campaign: Campaign) -> Answer:
-    """What each device did, times since the first command of its reconfiguration."""
+    """The parts of each device, times since the first command of its reconfiguration."""
     since = "(d.time_ns - r.time_ns) / 1e6"
     parts = ", ".join(
         f"{since} + d.{column} / 1e6 AS {name}_ms"
@@ -107,9 +107,9 @@ def devices(book: Ledger, campaign: Campaign) -> Answer:
             ("route", "t_route_ns"),
         )
     )
-    return book.ask(
+    return book.query(
         "devices",
-        "what each device did, since the first command",
+        "the parts of each device, since the first command",
         "SELECT d.reconfig_id, d.device, d.model, d.n_ports, d.writes, d.error,"
         f" (d.t_dark_end_ns - d.t_dark_begin_ns) / 1e6 AS dark_ms, {parts} FROM reconfig_device d"
         " JOIN reconfig r ON r.reconfig_id = d.reconfig_id AND r.run = d.run"
@@ -118,11 +118,11 @@ def devices(book: Ledger, campaign: Campaign) -> Answer:
 
 
 def slowest(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
-    """The reconfigurations that took longest, and which device was dark longest in each."""
+    """The longest reconfigurations, with the device that was dark longest in each."""
     dark = "(d.t_dark_end_ns - d.t_dark_begin_ns)"
-    return book.ask(
+    return book.query(
         "slowest",
-        "the reconfigurations that took longest",
+        "the longest reconfigurations",
         "SELECT reconfig_id, run, total_ms, dark_ms, link_ms, route_ms, n_circuits,"
         " (SELECT device FROM reconfig_device d WHERE d.run = reconfig.run AND d.reconfig_id = reconfig.reconfig_id"
         f" ORDER BY {dark} DESC LIMIT 1) AS device FROM reconfig WHERE {mine(campaign)}"
@@ -132,7 +132,7 @@ def slowest(book: Ledger, campaign: Campaign, most: int = 10) -> Answer:
 
 def phases(book: Ledger, campaign: Campaign) -> Answer:
     """The phases of a run and of the devices and hosts inside it."""
-    return book.ask(
+    return book.query(
         "phases",
         "phases of the run, of devices and of hosts, since its start",
         "SELECT kind, subject, phase, begin_ns / 1e6 AS begin_ms, duration_ms, ok, detail FROM phase"
@@ -141,8 +141,8 @@ def phases(book: Ledger, campaign: Campaign) -> Answer:
 
 
 def hosts(book: Ledger, campaign: Campaign) -> Answer:
-    """How long hosts waited for light and took to commit."""
-    return book.ask(
+    """Times that hosts waited for light and took to commit."""
+    return book.query(
         "hosts",
         "per host: first command to its last carrier (light), carrier to its routes committed (commit)",
         f"SELECT phase, {_spread('duration_ms')} FROM phase WHERE {mine(campaign)} AND kind = 'host'"
@@ -151,7 +151,7 @@ def hosts(book: Ledger, campaign: Campaign) -> Answer:
 
 
 def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
-    """The verification: each rung that was climbed, or how often which."""
+    """The verification: each rung that was checked, or the counts by rung."""
     if each:
         sql = f"SELECT rung, ok, passed, total, duration_ms, detail FROM verify WHERE {mine(campaign)} ORDER BY time_ns"
     else:
@@ -159,12 +159,12 @@ def rungs(book: Ledger, campaign: Campaign, *, each: bool) -> Answer:
             "SELECT rung, COUNT(*) AS n, SUM(ok) AS passed_n, median(duration_ms) AS median_ms, MAX(duration_ms) AS most_ms"
             f" FROM verify WHERE {mine(campaign)} GROUP BY rung ORDER BY MIN(time_ns)"
         )
-    return book.ask("verify", "the verification ladder", sql)
+    return book.query("verify", "the verification ladder", sql)
 
 
 def runs(book: Ledger, campaign: Campaign) -> Answer:
-    """Each run of a campaign by its journal: how long it lasted from its first phase's begin to its last one's end."""
-    return book.ask(
+    """Each run of a campaign by its journal: its duration from the begin of the first phase to the end of the last."""
+    return book.query(
         "runs",
         "each run by its journal: first phase's begin to last phase's end; its reconfiguration",
         "SELECT p.run, MAX(p.begin_ns + p.duration_ns) / 1e6 - MIN(p.begin_ns) / 1e6 AS took_ms, SUM(1 - p.ok) AS failed_phases,"
@@ -176,10 +176,10 @@ def runs(book: Ledger, campaign: Campaign) -> Answer:
 
 
 def links(book: Ledger, campaign: Campaign, source: Source) -> Answer:
-    """The circuits a run left behind, of those of its plan."""
+    """The circuits of its plan that were up after a run."""
     book.read_more(source.folder, "circuit")
     name = "circuits" if campaign.single else f"circuits of {source.record.id}"
-    return book.ask(
+    return book.query(
         name,
         "circuits that the run made or kept",
         "SELECT circuit, source, target, MIN(state) AS state, SUM(loss_db) / COUNT(*) AS loss_db FROM circuit"
@@ -198,7 +198,7 @@ def _quoted(move: Move) -> tuple[str, str, str]:
 
 
 def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
-    """What each move did to the job: its iterations before, during and after, None where no job ran."""
+    """The effect of each move on the job: its iterations before, during and after, None if no job ran."""
     found = [m for m in found if m.source.was or m.source.now]
     if not found:
         return None
@@ -211,7 +211,7 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
         f"SELECT iter_ms FROM ({kept} < t0 ORDER BY time_ns DESC LIMIT 1) WHERE {end} > t0"
         f" UNION ALL SELECT iter_ms FROM ({kept} >= t0 AND time_ns < t1)"
     )
-    # The end of the iteration before, and of the first one behind the move: between them is the longest time without one.
+    # The end of the last iteration before the move, and of the first one after it: between them lies the longest gap.
     since = f"SELECT time_ns FROM iteration WHERE run = was AND time_ns < t0 AND {end} <= t0 ORDER BY time_ns DESC LIMIT 1"
     until = f"SELECT {end} FROM iteration WHERE run = now AND {end} >= back ORDER BY time_ns LIMIT 1"
     between = f"SELECT {end} AS e FROM iteration WHERE run IN (was, now) AND time_ns >= COALESCE(since, t0) AND {end} <= until"
@@ -228,19 +228,19 @@ def job(book: Ledger, found: Sequence[Move]) -> Answer | None:
     )
     what = (
         f"median iteration of the {NEAR} before the first command and of the {NEAR} after verification,"
-        " the first one of each launch left out"
+        " without the first one of each launch"
     )
-    return book.ask("job", what, sql)
+    return book.query("job", what, sql)
 
 
 def pauses(book: Ledger, found: Answer) -> Answer:
     """The spread of the job's pauses; `found`: as `job` answers."""
     sql = f"SELECT COUNT(pause_ms) AS n, median(pause_ms) AS median_ms, MAX(pause_ms) AS most_ms FROM ({found.sql})"
-    return book.ask("pauses", f"how long the job paused: {PAUSE}", sql)
+    return book.query("pauses", f"how long the job paused: {PAUSE}", sql)
 
 
 def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
-    """What the hosts sent around each move, None where nothing was sampled."""
+    """The traffic of the hosts around each move, None if nothing was sampled."""
     if not found:
         return None
     window = f"{WINDOW_S:g} * 1000000000"
@@ -249,7 +249,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
 
     def over(inner: str, what: str, when: str) -> str:
         ports = f"SELECT {inner} AS x FROM port WHERE port.run = move.run AND layer = 'nic'{when} GROUP BY host, port"
-        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"  # of some ports is not of all
+        return f"(SELECT CASE WHEN COUNT(x) = ({every}) THEN {what} END FROM ({ports}))"  # all ports or none
 
     span = "NULLIF(MAX(time_ns) - MIN(time_ns), 0)"
     whole = f"(MAX(tx_bytes) - MIN(tx_bytes)) * 8000.0 / {span}"
@@ -266,9 +266,9 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
     )
     what = (
         f"sent by all hosts together: in at most {WINDOW_S:g} s before the first command, from the last sample before it to the"
-        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; over: how long of that it was sampled"
+        f" first one with light and routes back, and in at most {WINDOW_S:g} s from then on; over: the sampled part of that time"
     )
-    answer = book.ask("throughput", what, sql)
+    answer = book.query("throughput", what, sql)
     if any(value is not None for row in answer.rows for value in row[1:]):
         return answer
     del book.answers["throughput"]
@@ -276,7 +276,7 @@ def throughput(book: Ledger, found: Sequence[Move]) -> Answer | None:
 
 
 def samples(book: Ledger, move: Move) -> list[tuple[str, int, int]]:
-    """What was counted at each port near a move: port, wall ns, bytes sent; for drawing."""
+    """The counters of each port near a move: port, wall ns, bytes sent; for drawing."""
     begin, end = near(move)
     return book.database.execute(
         "SELECT host || ':' || port, time_ns, tx_bytes FROM port WHERE run = ? AND layer = 'nic' AND tx_bytes IS NOT NULL"

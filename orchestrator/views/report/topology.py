@@ -1,4 +1,4 @@
-"""Which hosts were linked before a run and after it, and which of these links it made, kept and broke."""
+"""The links between hosts before and after a run, and those it made, kept and broke."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Links by what became of them. `asked`: what the plan wanted, where the run did not get there; then `after` is empty.
+    """Links by their fate. `asked`: the links of the plan, if the run did not complete it; then `after` is empty.
 
-    known: whether anything is known of what was before.
+    known: whether the links before are known.
     """
 
     before: frozenset[Link] = frozenset()
@@ -30,12 +30,12 @@ class Topology:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Every host that appears, in the order people count."""
+        """Every host that appears, in natural order."""
         return tuple(name for name in self._names if not name.startswith(SWITCH))
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Every packet switch that appears, as its links have it."""
+        """Every packet switch that appears, as named in its links."""
         return tuple(name for name in self._names if name.startswith(SWITCH))
 
     @property
@@ -65,9 +65,9 @@ def link(a: str, b: str) -> Link:
 
 
 def topology(source: Source, circuits: Answer) -> Topology:
-    """What is known of it: before from the store, after from the journal, asked from the plan.
+    """The topology: before from the store, after from the journal, asked from the plan.
 
-    Of packet switches no circuit tells: a plan over them is up where its run did what was asked.
+    No circuit shows links over packet switches: a plan over them is up if its run succeeded.
     """
     before = _stored(source)
     after = frozenset(link(*str(row[0]).split("->", 1)) for row in circuits.rows)
@@ -105,7 +105,7 @@ def _planned(plan: Mapping[str, Any]) -> frozenset[Link]:
 
 
 def _spokes(source: Source) -> frozenset[Link]:
-    """From each host of the plan's packet switches to the switch; of one whose ports nobody noted, what the plan itself says."""
+    """From each host of the plan's packet switches to the switch; of one whose ports were not recorded, as in the plan."""
     found: set[Link] = set()
     for x in _dicts(source.plan.get("segments")):
         name, hosts = str(x.get("name", "")), x.get("hosts")

@@ -1,4 +1,4 @@
-"""Figures of what moves did to traffic and jobs, and of comparisons."""
+"""Figures of the effect of moves on traffic and jobs, and of comparisons."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Samples = Sequence[tuple[str, int, int]]
 
 
 def rates(samples: Samples) -> tuple[list[int], list[float]]:
-    """What all ports sent together: wall ns at which it changes, and Mb/s from there to the next.
+    """The total sending rate of all ports: wall ns at which it changes, and Mb/s from there to the next.
 
-    Each port's rate between two samples is even, as nothing finer was counted.
+    Each port's rate is taken as constant between two samples, the finest resolution there is.
     """
     last: dict[str, tuple[int, int]] = {}
     steps: dict[int, float] = {}
@@ -45,7 +45,7 @@ def rates(samples: Samples) -> tuple[list[int], list[float]]:
 
 
 def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
-    """Throughput around moves, small pictures in line: zero is each one's first command."""
+    """Throughput around moves, as a row of small charts; zero is the first command of each."""
     drawn = [(move, *rates(samples)) for move, samples in found]
     drawn = [(move, times, total) for move, times, total in drawn if times]
     if not drawn:
@@ -87,7 +87,7 @@ def iterations(move: Move, points: Sequence[tuple[int, float, str]], before: flo
         was = [(at, at + ms * 1e6) for at, ms, _ in points if at + ms * 1e6 <= move.t0]
         now = [(at, at + ms * 1e6) for at, ms, _ in points if at >= move.t1]
         for value, colour, some in ((before, BEFORE, was), (after, AFTER, now)):
-            if value is not None and some:  # nothing is claimed of the time between them
+            if value is not None and some:  # the time between them is unknown
                 ends = [(t - move.t0) / 1e9 for t in (some[0][0], some[-1][1])]
                 axes.plot(ends, [value, value], color=colour, linewidth=1)
         axes.set_ylim(bottom=0)

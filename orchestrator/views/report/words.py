@@ -1,4 +1,4 @@
-"""What a report says in words: how a run ended, on what it ran, how it was asked."""
+"""Texts of a report: how a run ended, its environment, its command."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from orchestrator.store.records import RunRecord
 from orchestrator.views.report.gather import Source
 
 _ENDS = {
-    "ok": "It did what was asked.",
-    "rolled-back": "It failed and was taken back: everything is as it was before.",
+    "ok": "It succeeded.",
+    "rolled-back": "It failed and was rolled back: everything is as it was before.",
     "failed": "It failed.",
-    "hands-needed": "It failed half way and could not be taken back whole: hands were needed.",
+    "hands-needed": "It failed half way and could not be rolled back completely: manual repair was needed.",
     "interrupted": "It was interrupted.",
-    "died": "The program died on its way. What follows is what it had written by then.",
-    "running": "It is still running. What follows is what it has written so far.",
+    "died": "The program died during the run. This report shows what it had recorded by then.",
+    "running": "It is still running. This report shows what it has recorded so far.",
 }
 
 
 def ending(record: RunRecord) -> str:
-    """How a run ended, in a sentence or three."""
+    """How a run ended, in up to three sentences."""
     words = _ENDS.get(record.status, f"It ended as {record.status}.")
     if record.status == "failed" and not record.begun:
         words += " Nothing had been changed."
     if record.resolved_by and record.resolved_by != record.id:
-        words += f" Run {record.resolved_by} put it right since."
+        words += f" Run {record.resolved_by} has repaired it since."
     return words
 
 
@@ -36,7 +36,7 @@ def title(record: RunRecord) -> str:
 
 
 def command(source: Source) -> tuple[str, bool]:
-    """The command of a run, and whether it is exactly what was typed (else it is made from what the store kept)."""
+    """The command of a run, and whether it is exactly as typed (else it is reconstructed from the store)."""
     typed = source.environment.get("command") if source.environment else None
     if isinstance(typed, list) and typed:
         return shlex.join(map(str, typed)), True
@@ -47,7 +47,7 @@ def command(source: Source) -> tuple[str, bool]:
 
 
 def speeds(sources: Iterable[Source]) -> str:
-    """What the times on a page are times of; belongs beside every one of them."""
+    """The kind of devices to which the times on a page refer; shown next to every one of them."""
     kinds = {source.emulated for source in sources}
     scales: dict[str, set[float]] = {}
     unknown = False
@@ -57,7 +57,7 @@ def speeds(sources: Iterable[Source]) -> str:
             scales.setdefault(device, set()).add(scale)
     where = "emulated and real labs" if len(kinds) > 1 else "emulated lab" if True in kinds else "real devices"
     if None in kinds:
-        where = "whether emulated or real was not recorded"
+        where = "emulated or real: not recorded"
     all_scales = {scale for found in scales.values() for scale in found}
     if unknown or not all_scales:
         return f"{where}, time scale not recorded"
@@ -68,7 +68,7 @@ def speeds(sources: Iterable[Source]) -> str:
 
 
 def machines(sources: Iterable[Source]) -> list[tuple[str, str]]:
-    """Versions and machines of runs: name and value, all values where they differ."""
+    """Versions and machines of runs: name and value, all values if they differ."""
     found: dict[str, dict[str, None]] = {}
     noted = 0
     total = 0
@@ -97,7 +97,7 @@ def machines(sources: Iterable[Source]) -> list[tuple[str, str]]:
             ("machine: load when it began (1 min)", f"{min(known):.2f}" + (f" to {max(known):.2f}" if len(known) > 1 else ""))
         )
     if noted < total:
-        rows.append(("not recorded", f"of {counted(total - noted, 'run')}: runs of older versions noted nothing"))
+        rows.append(("not recorded", f"of {counted(total - noted, 'run')}: runs of older versions recorded nothing"))
     return rows
 
 
@@ -106,5 +106,5 @@ def when(wall_s: float) -> str:
 
 
 def stood(record: RunRecord) -> bool:
-    """Whether the run left its plan up: it did what was asked, or only its job did not run (`engine.change.up` says so)."""
+    """Whether the run left its plan up: it succeeded, or only its job did not run (see `engine.change.up`)."""
     return record.status == "ok" or " is up and stays up; " in (record.message.splitlines() or [""])[0]

@@ -1,7 +1,7 @@
-"""Limits per client: how long a request may take, and which connection is closed when all places are taken.
+"""Limits per client: how long a request may take, and which connection is closed when all slots are in use.
 
-The server listens on an address that other users of this machine, or of the network, reach too. None of them may keep a page out,
-neither by taking all places nor by asking slowly.
+The server listens on an address that other users of this machine, or of the network, can reach. None of them may lock a page out,
+neither by using all slots nor by sending requests slowly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Generic, TypeVar
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 CONNECTIONS = 160
-"""Open connections at a time; a page uses up to seven."""
+"""Maximum number of open connections; a page uses up to seven."""
 HEAD_S = 10.0
-"""A connection may be without a whole request for this long (s); uvicorn closes one that says nothing after an answer sooner."""
+"""Longest time (s) until a request is complete; uvicorn closes a connection that is idle after a response sooner."""
 READ_S = 20.0
-"""A peer may leave what was sent to it unread for this long (s)."""
+"""Longest time (s) for which a peer may leave sent data unread."""
 
 Client = tuple[str, int]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 class Places(Generic[T]):
-    """At most `most()` items at a time, oldest first. The owner who holds most makes room, by his oldest."""
+    """At most `most()` items at a time, oldest first. If it is full, the owner of the most items loses the oldest of them."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -43,7 +43,7 @@ class Places(Generic[T]):
         return iter(tuple(self._items))
 
     def take(self, item: T, owners_of: Callable[[list[T]], Mapping[T, str]]) -> T | None:
-        """Give `item` a place; return the one that lost its place, None where there was room."""
+        """Add `item`; return the item evicted for it, None if there was room."""
         self._items[item] = None
         if len(self._items) <= self._most():
             return None
@@ -58,7 +58,7 @@ class Places(Generic[T]):
 
 
 def owners(clients: Iterable[Client | None]) -> dict[Client | None, str]:
-    """Who is behind each address: on this machine the user, as the kernel knows it, else the address (IPv6: its /64)."""
+    """The client of an address: on this machine the user, as the kernel reports it, else the address (IPv6: its /64)."""
     found: dict[Client | None, str] = {}
     users: dict[Client, str] | None = None
     for client in clients:
@@ -100,7 +100,7 @@ def _users() -> dict[Client, str]:
 
 
 class Guarded(H11Protocol):
-    """One connection that may neither ask nor read for ever, and has a place among all."""
+    """One connection with limits on the time of requests and reads, and a slot among all."""
 
     places: Places[Guarded]
 
@@ -139,7 +139,7 @@ class Guarded(H11Protocol):
             self._read = None
 
     def _watch(self) -> None:
-        """The time for a request runs from the end of the one before, whatever part of it has come."""
+        """The time for a request runs from the end of the previous one, whatever part of it has arrived."""
         answering = self.cycle is not None and not self.cycle.response_complete
         if not answering and self._asked is None and not self.transport.is_closing():
             self._asked = self.loop.call_later(HEAD_S, self.transport.abort)

@@ -1,7 +1,7 @@
 """Access control of the page's server: by `Host` header, by origin, and by the key needed to move light.
 
-A browser that was led here under a foreign name (DNS rebinding) is refused by the name in its `Host` line; a foreign page by the
-`Origin` and `Sec-Fetch-Site` lines that browsers send. No answer allows another origin anything.
+A browser that reaches this server under a foreign name (DNS rebinding) is refused by its `Host` header; a foreign page by the
+`Origin` and `Sec-Fetch-Site` headers that browsers send. No response grants another origin any access.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 SESSIONS = 16
-"""So many pages may hold a key at a time; one more, and the oldest loses its."""
+"""Number of pages that may hold a key at a time; one more revokes the oldest."""
 
 
 def is_loopback(address: str) -> bool:
@@ -43,13 +43,13 @@ def is_loopback(address: str) -> bool:
 
 
 class Names:
-    """The names the server answers to: addresses, which nobody can rebind, `localhost`, and the one it was told to listen on."""
+    """The names the server answers to: addresses, which cannot be rebound, `localhost`, and the name given to listen on."""
 
     def __init__(self, listen: str, port: int) -> None:
         self.listen, self.port = listen.lower(), port
 
     def allow(self, host: str) -> bool:
-        """Whether a `Host` line names this server."""
+        """Whether a `Host` header names this server."""
         try:
             parts = urlsplit(f"//{host}")
             name, port = parts.hostname or "", parts.port or 80
@@ -69,7 +69,7 @@ class Names:
 
 
 class Doors:
-    """ASGI middleware: refuses what does not come from this server's own page, and says so to browsers in headers."""
+    """ASGI middleware: refuses requests that do not come from this server's own page, and sets the matching headers."""
 
     def __init__(self, app: ASGIApp, names: Names) -> None:
         self.app, self.names = app, names
@@ -99,9 +99,9 @@ class Doors:
             return f"this is not {hosts[0] if hosts else 'named'}: open the address that testbed ui printed"
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         if origin is not None and origin != f"http://{hosts[0]}":
-            return f"a page of {origin} may not ask this server"
+            return f"a page of {origin} may not access this server"
         if site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
-            return "another page may not ask this server"
+            return "another page may not access this server"
         if scope["method"] not in ("GET", "HEAD"):
             if origin is None:
                 return "only the page of this server may change anything"
@@ -111,24 +111,24 @@ class Doors:
 
 
 class Keys:
-    """The one-time key in the printed address, and what pages got for it. told: hears the next key when one was used."""
+    """The one-time key in the printed address, and the tokens issued for it. on_new_key: receives each new key."""
 
-    def __init__(self, told: Callable[[str], None] = lambda key: None) -> None:
+    def __init__(self, on_new_key: Callable[[str], None] = lambda key: None) -> None:
         self.once = secrets.token_urlsafe(32)
-        self._told = told
+        self._on_new_key = on_new_key
         self._held: deque[bytes] = deque(maxlen=SESSIONS)
 
     def enter(self, key: str) -> str | None:
-        """Take the one-time key; return what the page shows from then on, None if it is not the key."""
+        """Redeem the one-time key; return the page's token, None if the key is wrong."""
         if not hmac.compare_digest(key.encode("utf-8", "replace"), self.once.encode()):
             return None
         token = secrets.token_urlsafe(32)
         self._held.append(token.encode())
         self.once = secrets.token_urlsafe(32)
-        self._told(self.once)
+        self._on_new_key(self.once)
         return token
 
     def holds(self, token: str) -> bool:
-        """Whether a page got this; takes as long for a token that is nearly right as for any other."""
+        """Whether this token was issued to a page; compared in constant time."""
         given = token.encode("utf-8", "replace")
         return sum(hmac.compare_digest(given, held) for held in self._held) > 0

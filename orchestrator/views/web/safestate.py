@@ -1,4 +1,4 @@
-"""The safe state: a plan that one press brings up, as a run of its own, in a process that outlives the page."""
+"""The safe state: a plan that one button brings up, as a run of its own, in a process that outlives the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_WORDS = 2000
 
 
 class SafeState:
-    """What became of the button. state: none (no plan is set), ready, running, done, failed."""
+    """The state of the button. state: none (no plan is set), ready, running, done, failed."""
 
     def __init__(self, settings: Settings, plan: Path | None, name: str = "") -> None:
         self.settings, self.plan, self.name = settings, plan, name
@@ -36,7 +36,7 @@ class SafeState:
         }
 
     def press(self) -> bool:
-        """Begin, unless it is on its way already or there is nothing to bring up; return whether it began."""
+        """Start, unless it is already running or there is no plan to bring up; return whether it started."""
         if self.plan is None or self._process is not None:
             return False
         self._said.unlink(missing_ok=True)
@@ -45,8 +45,8 @@ class SafeState:
         self.state, self.words = "running", f"testbed up --topology {path_text(self.plan)}"
         return True
 
-    def look(self) -> bool:
-        """Whether its state changed since the last look."""
+    def poll(self) -> bool:
+        """Whether its state changed since the last call."""
         if self._process is None or (code := self._process.poll()) is None:
             return False
         self._process = None
@@ -55,15 +55,15 @@ class SafeState:
         return True
 
     def leave(self) -> str:
-        """Let a change that is under way go on without us; return what to tell the operator."""
+        """Detach from a running change; return a message for the operator."""
         if self._process is None:
             return ""
-        self._process.returncode = 0  # it is nobody's child to wait for: it outlives this process
+        self._process.returncode = 0  # not waited for: it outlives this process
         self._process = None
-        return f"The change to {self.name} goes on: testbed status"
+        return f"The change to {self.name} continues: testbed status"
 
     def _last_words(self, code: int) -> str:
-        """What the command said at its end: its error begins with a code `E-...`; else how it ended."""
+        """The last message of the command: an error line with a code `E-...`, else how it ended."""
         try:
             lines = self._said.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

@@ -1,4 +1,4 @@
-"""Serve the page and push what happens to it: server-sent events, one stream per page, a whole picture first."""
+"""Serve the page and push changes to it: server-sent events, one stream per page, beginning with the whole picture."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from orchestrator.views.web.doors import Doors, Keys, Names
 from orchestrator.views.web.safestate import SafeState
 
 PAGES = 32
-"""Most streams at a time; for one more, the owner of the most streams loses the oldest of them."""
+"""Maximum number of streams; for one more, the owner of the most streams loses the oldest of them."""
 AGAIN_MS = 5000
-"""A page that made room comes back after this long (ms)."""
+"""An evicted page reconnects after this long (ms)."""
 BODY_S = 5.0
-"""The body of a request may take this long (s)."""
+"""Longest time (s) for the body of a request."""
 WAITING = 256
-"""Messages a slow page may be behind; then they are dropped and it gets a whole picture."""
+"""Messages queued for a slow page; beyond that they are dropped and it gets the whole picture."""
 BEAT_S = 5.0
 """Interval (s) of heartbeats on an idle stream, so that either side notices when the other is gone."""
 _MOST_BODY = 4096
@@ -71,14 +71,14 @@ def _load() -> dict[str, _File]:
 
 
 class Stream:
-    """What one page is still to be told. client: where its connection comes from."""
+    """The messages queued for one page. client: the source of its connection."""
 
     def __init__(self, client: Client | None) -> None:
         self.client = client
         self.queue: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
 
     def say(self, message: str | None, instead: str = "") -> None:
-        """Add a message; where there is no room, `instead` takes the place of everything that waits."""
+        """Add a message; if the queue is full, `instead` replaces everything in it."""
         try:
             self.queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -88,7 +88,7 @@ class Stream:
 
 
 class Hub:
-    """Hands every change to all pages."""
+    """Sends every change to all pages."""
 
     def __init__(self) -> None:
         self._streams: Places[Stream] = Places(lambda: PAGES)
@@ -111,7 +111,7 @@ class Hub:
 
     def publish(self, message: str) -> None:
         for stream in self._streams:
-            stream.say(message)  # one that is too far behind gets a whole picture instead
+            stream.say(message)  # a page that is too far behind gets the whole picture instead
 
     def close(self) -> None:
         """End all streams."""
@@ -134,7 +134,7 @@ CROWDED = f"retry: {AGAIN_MS}\n" + event("crowded", {"again_ms": AGAIN_MS})
 
 
 class Page:
-    """The application: its routes, the picture behind it, who may press the button."""
+    """The application: its routes, its picture, access to the button."""
 
     def __init__(self, watcher: Watcher, safe: SafeState, names: Names, keys: Keys) -> None:
         self.watcher, self.safe, self.names, self.keys = watcher, safe, names, keys
@@ -159,11 +159,11 @@ class Page:
             "instance": self._instance,
         }
 
-    def look(self) -> None:
-        """Bring the picture up to date and tell all pages what changed."""
-        self.watcher.look()
+    def refresh(self) -> None:
+        """Update the picture and send the changes to all pages."""
+        self.watcher.refresh()
         changed = changes(self.watcher.picture)
-        if self.safe.look():
+        if self.safe.poll():
             changed["safe"] = dict(self.safe.json())
         if changed:
             self.hub.publish(event("change", changed))
@@ -203,7 +203,7 @@ class Page:
     async def _enter(self, request: Request) -> Response:
         token = self.keys.enter(await _key(request))
         if token is None:
-            return _said(403, "this key was used or never given out: take the address that testbed ui printed last")
+            return _said(403, "this key is used or unknown: open the address that testbed ui printed last")
         return JSONResponse({"token": token}, headers={"cache-control": "no-store"})
 
     async def _press(self, request: Request) -> Response:
@@ -258,20 +258,20 @@ async def serve(page: Page, listener: socket.socket, ready: Callable[[], None]) 
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # errors of stray clients do not belong on the operator's terminal
+        log_level="error",  # errors of unrelated clients do not belong on the operator's terminal
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=2,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    told = False
+    announced = False
     try:
         while not serving.done():
-            if server.started and not told:
-                told = True
+            if server.started and not announced:
+                announced = True
                 ready()
-            page.look()
+            page.refresh()
             await asyncio.sleep(LOOK_S)
     finally:
         page.hub.close()

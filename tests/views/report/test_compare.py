@@ -143,7 +143,7 @@ def test_two_plans_are_compared_and_the_lab_is_as_before(typed: Typed, engine: E
     assert once_more is not None and once_more.to_json() == found
     rows = page.numbers["answers"]["verdict"]["rows"]
     assert [row[1] for row in rows[:3]] == [found[name]["value"] for name in ("a", "b", "difference")]
-    assert "Measured in turns: A B B A." in page.text and "B: parallel-ring-12: iterations" in page.text
+    assert "Measured alternately: A B B A." in page.text and "B: parallel-ring-12: iterations" in page.text
     assert "The lab was left as it was before: nothing is up." in page.text
 
 
@@ -196,7 +196,7 @@ def rewritten(change: Callable[[dict[str, Any]], object], home: Path) -> Path:
 
 
 BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "no job": (lambda p: p.pop("job"), "the plan has no job, so there is nothing to measure"),
+    "no job": (lambda p: p.pop("job"), "the plan has no job, so nothing can be measured"),
     "another job": (
         lambda p: p["job"]["args"].update(iterations=77),
         "the jobs differ in args: two things would be compared at once",
@@ -245,7 +245,7 @@ def test_a_difference_is_told_where_there_is_one_and_not_where_there_is_none() -
         and 1.1 < slower.ratio.low < 1.2 < (slower.ratio.high or 0) < 1.3
     )
     same = verdict(drawn(1, 40.0), drawn(2, 40.0))
-    assert same is not None and not same.sure and "no difference can be told" in same.words({"a": "A", "b": "B"})
+    assert same is not None and not same.sure and "no difference found" in same.words({"a": "A", "b": "B"})
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:

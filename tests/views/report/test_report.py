@@ -104,7 +104,7 @@ def test_every_number_of_a_campaign_is_recomputed_and_the_spread_is_that_of_its_
     spread = {row[0]: row[1:] for row in page.numbers["answers"]["percentiles"]["rows"]}
     assert spread["dark"] == [5, 40.0, 42.0, 44.0, 44.0, 44.0]
     assert "6 runs: 5 ok, 1 rolled-back." in page.text
-    assert "taken back: everything is as it was before. ocs1: no answer" in page.text
+    assert "rolled back: everything is as it was before. ocs1: no answer" in page.text
     assert "testbed up --topology 'my plan.json' (6 x)" in page.text
     with (typed.home / "data" / "reconfig.csv").open() as file:
         assert [float(row["dark_ms"]) for row in csv.DictReader(file)] == [40.0, 41.0, 42.0, 43.0, 44.0]
@@ -144,12 +144,12 @@ def test_packet_switches_of_a_plan_are_in_the_figure(typed: Typed, lab: Lab) -> 
     assert ">over-tree</text>" in page.html and ">ring</text>" in page.html and "packet switches: no light moved" in page.text
     unnoted = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, noted=False)
     page, _ = report(typed, unnoted)
-    assert "packet switches (which hosts are at them was not noted): tree" in page.text and "No links" not in page.text
+    assert "packet switches (their hosts were not recorded): tree" in page.text and "No links" not in page.text
     refused = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message="held by a tag")
-    assert "asked, not reached" in report(typed, refused)[0].text
+    assert "requested, not reached" in report(typed, refused)[0].text
     words = "over-tree is up and stays up; its job does not run"
     jobless = lab.up("over-tree", [], switches=["tree"], moved=False, job_ms=None, status="failed", message=words)
-    assert "asked, not reached" not in report(typed, jobless)[0].text
+    assert "requested, not reached" not in report(typed, jobless)[0].text
 
 
 def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, lab: Lab) -> None:
@@ -157,8 +157,8 @@ def test_what_was_never_recorded_is_said_to_be_so_and_is_not_zero(typed: Typed, 
     assert "not recorded: power, first packet, resume" in page.text
     assert "No port counters were sampled around a move" in page.text
     assert "No job ran before or after a move" in page.text
-    assert "whether emulated or real was not recorded, time scale not recorded" in page.text
-    assert "the command, from what the store kept of it testbed up (plan ring, rollback=True)" in page.text
+    assert "emulated or real: not recorded, time scale not recorded" in page.text
+    assert "the command, as reconstructed from the store testbed up (plan ring, rollback=True)" in page.text
     answer = page.numbers["answers"]["reconfigs"]
     assert answer["rows"][0][answer["columns"].index("power_ms")] is None
 
@@ -177,17 +177,17 @@ def test_a_run_that_did_not_do_what_was_asked_says_so_plainly(typed: Typed, lab:
         "ring", RING, status="rolled-back", message="ocs1: no <answer>", moved=False, job_ms=None, before=("crossed", CROSSED)
     )
     page, _ = report(typed, run)
-    assert "It failed and was taken back: everything is as it was before." in page.text and "ocs1: no <answer>" in page.text
-    assert "asked, not reached" in page.text and "No reconfiguration was completed" in page.text
+    assert "It failed and was rolled back: everything is as it was before." in page.text and "ocs1: no <answer>" in page.text
+    assert "requested, not reached" in page.text and "No reconfiguration was completed" in page.text
     assert "FAILED" in page.text
 
 
 ENDS = {
-    "ok": "It did what was asked.",
+    "ok": "It succeeded.",
     "failed": "It failed.",
-    "hands-needed": "hands were needed",
+    "hands-needed": "manual repair was needed",
     "interrupted": "It was interrupted.",
-    "running": "What follows is what it has written so far.",
+    "running": "This report shows what it has recorded so far.",
 }
 
 
@@ -204,13 +204,13 @@ def test_every_way_to_end_has_its_words(lab: Lab, status: str) -> None:
 def test_a_run_that_was_killed_tells_what_it_had_written(typed: Typed, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.up("ring", RING, status="died", moved=False, job_ms=None)
     monkeypatch.setattr("orchestrator.store.store.process_alive", lambda *_: False)
-    assert "The program died on its way. What follows is what it had written by then." in report(typed, run)[0].text
+    assert "The program died during the run. This report shows what it had recorded by then." in report(typed, run)[0].text
 
 
 def test_a_run_without_a_journal_is_told_from_the_store(typed: Typed, lab: Lab) -> None:
     lab.store.new_run("up", "emulated", plan_name="ring").finish("failed", 5, "ocs1: no answer")
     page, data = report(typed, "last")
-    assert "This run left no journal: nothing of its times was recorded." in page.text and "ocs1: no answer" in page.text
+    assert "This run left no journal: none of its times were recorded." in page.text and "ocs1: no answer" in page.text
     assert "Nothing had been changed." in page.text and data["journals"] == []
 
 
@@ -329,7 +329,7 @@ def test_runs_of_other_labs_are_left_out_of_a_campaign_and_named(typed: Typed, l
     page, data = report(typed, "--plan", "ring")
     assert data["runs"][:2] == here and there not in data["runs"] and "other-77" not in page.text
     both, _ = report(typed, here[0], there)
-    assert f"They are of 2 labs, whose times are mixed below: {KEY}, other-77." in both.text
+    assert f"They cover 2 labs, whose times are mixed below: {KEY}, other-77." in both.text
 
 
 def test_a_move_is_drawn_in_milliseconds_a_job_in_seconds_and_each_phase_once(lab: Lab) -> None:
@@ -402,7 +402,7 @@ def test_bad_words_are_refused_with_what_would_do(typed: Typed, lab: Lab) -> Non
     assert "runs cannot be combined with" in typed("report", run, "--since", "7d").err
     (typed.home / "some.json").write_text("{}")
     said = typed("report", typed.home / "some.json")
-    assert said.code == 3 and "this is no campaign" in said.err
+    assert said.code == 3 and "this is not a campaign" in said.err
 
 
 @pytest.mark.parametrize("flag", ["--out", "--figures", "--data"])
@@ -478,7 +478,7 @@ def test_what_some_ports_sent_is_not_told_as_what_all_sent(typed: Typed, lab: La
 def test_a_run_of_many_moves_shows_their_spread_and_draws_the_longest(typed: Typed, lab: Lab) -> None:
     page, _ = report(typed, lab.up("ring", RING, again=11, ports=False))
     assert recomputed(typed, page) > 500 and shown_as_answered(typed, page) > 100
-    assert "Of 12 reconfigurations the 3 longest are drawn one by one." in page.text
+    assert "Of 12 reconfigurations the 3 longest are drawn individually." in page.text
     assert "12 reconfigurations were recorded." in page.text
     drawn = [a["aria-label"] or "" for t, a in page.tags if t == "svg"]
     run = page.numbers["runs"][0]

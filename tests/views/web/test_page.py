@@ -147,7 +147,7 @@ async def test_the_button_is_dead_without_a_key_and_asks_before_it_does_anything
         await expect(page.locator("#safe")).to_be_enabled()
         async with opened(browser, at) as other:
             await other.goto(f"{at.url}#key=wrong-key")
-            await expect(other.locator("#banner")).to_contain_text("this key was used or never given out")
+            await expect(other.locator("#banner")).to_contain_text("this key is used or unknown")
             await expect(other.locator("#safe")).to_be_disabled()
 
 

@@ -19,7 +19,7 @@ from orchestrator.session import load_lab
 from orchestrator.store.records import Belonging, CurrentPlan
 from orchestrator.telemetry import Point
 from orchestrator.views.live import Picture, Watcher
-from orchestrator.views.live.fabric import ways
+from orchestrator.views.live.fabric import live_circuits
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.live.standing import Moving, Standing, standing
 from tests.properties.switches import switched_lab
@@ -61,8 +61,8 @@ def test_a_plan_that_is_up_is_circuits_between_host_ports(told: Told) -> None:
     told.up()
     with told.watcher() as watcher:
         picture = watcher.picture
-        assert len(picture.ways) == 48 and set(picture.states.values()) == {"lit"}
-        assert picture.ways["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
+        assert len(picture.circuits) == 48 and set(picture.states.values()) == {"lit"}
+        assert picture.circuits["gpu01:p1->gpu02:p1"].path == ("ocs1:1->18",)
         assert {d.phase for d in picture.devices.values()} == {"up"}
         assert changes(picture) == {} and picture.since(0) == [], "what was is no news"
         log = whole(picture)["log"]
@@ -80,7 +80,7 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(tol
         step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
         told.store.own(told.slice, run.id, [new])
-        watcher.look()
+        watcher.refresh()
         states = watcher.picture.states
         assert states["gpu01:p1->gpu02:p1"] == "dark" and states["gpu01:p1->gpu03:p1"] == "making"
         assert watcher.picture.devices["ocs1"].phase == "dark" and watcher.picture.running is not None
@@ -88,11 +88,11 @@ def test_circuits_go_dark_while_a_device_is_told_and_others_take_their_place(tol
         assert {"circuits", "devices", "run", "marks"} <= changed.keys()
         told.store.disown(told.slice, [old])
         step.end()
-        watcher.look()
+        watcher.refresh()
         assert "gpu01:p1->gpu02:p1" not in states and states["gpu01:p1->gpu03:p1"] == "lit"
         assert watcher.picture.devices["ocs1"].phase == "up"
         run.finish("failed", 5, "ocs2 does not answer\nmore")
-        watcher.look()
+        watcher.refresh()
     told_words = words(watcher)
     assert any("up next begins (ann)" in w for w in told_words)
     assert any(w == "ocs1: gpu01:p1->gpu02:p1 goes dark" for w in told_words)
@@ -111,7 +111,7 @@ def test_a_step_that_failed_makes_its_device_a_fault_until_the_next_run(told: To
         assert watcher.picture.devices["ocs3"].phase == "fault"
         assert watcher.picture.devices["ocs3"].words == "TimedOut: ocs3: no answer"
         told.run().finish("ok")
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.devices["ocs3"].phase == "up"
 
 
@@ -137,7 +137,7 @@ def test_a_carrier_that_was_told_before_a_circuit_was_made_says_nothing_of_it(to
     with told.watcher() as watcher:
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
         told.up()
-        watcher.look()
+        watcher.refresh()
         assert set(watcher.picture.states.values()) == {"lit"}
         watcher.picture.carrier("gpu02:p1", now_ms() + 1, False)  # and still
         assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "lost"
@@ -152,13 +152,13 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(tol
         step = run.plan("device", "ocs1", "-1 +1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
         told.store.own(told.slice, run.id, [CrossConnect(ports[0], ports[2])])
-        watcher.look()
+        watcher.refresh()
         made, heard = "gpu01:p1->gpu03:p1", "gpu03:p1"
         picture.carrier(heard, now_ms(), False)
         assert picture.states[made] == "making"
         told.store.disown(told.slice, [CrossConnect(ports[0], ports[1])])
         step.end()
-        watcher.look()
+        watcher.refresh()
         picture.carrier(heard, now_ms() + 1, False)
         assert picture.states[made] == "making", "the device is ready, its light is on the way"
         lost = [e.fields["circuits"] for e in picture.since(0) if e.fields.get("state") == "lost"]
@@ -166,7 +166,7 @@ def test_a_circuit_that_is_just_being_made_has_not_lost_a_light_it_never_had(tol
         picture.carrier(heard, now_ms() + 2, True)
         assert picture.states[made] == "lit"
         picture.carrier(heard, now_ms() + 3, False)
-        watcher.look()
+        watcher.refresh()
         assert picture.states[made] == "lost", "now it had some"
 
 
@@ -174,10 +174,10 @@ def test_hosts_that_hear_of_a_move_before_we_read_of_it_raise_no_alarm(told: Tol
     told.up()
     with told.watcher() as watcher:
         run = told.run(plan="next")
-        watcher.look()
+        watcher.refresh()
         run.plan("device", "ocs1", "-1", {"remove": ["1->18"], "add": []}).begin()
         watcher.picture.carrier("gpu02:p1", now_ms(), False)
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.states["gpu01:p1->gpu02:p1"] == "dark"
         assert not any("lost" in w for w in words(watcher))
 
@@ -189,15 +189,15 @@ def test_a_circuit_that_stays_dark_has_lost_its_light_once_the_run_that_made_it_
         step = run.plan("device", "ocs1", "+1", {"remove": ["1->18"], "add": ["1->19"]})
         step.begin()
         told.store.own(told.slice, run.id, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "19"))])
-        watcher.look()
+        watcher.refresh()
         told.store.disown(told.slice, [CrossConnect(Port("ocs1", "1"), Port("ocs1", "18"))])
         step.end()
-        watcher.look()
+        watcher.refresh()
         watcher.picture.carrier("gpu03:p1", now_ms() + 1, False)
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "making"
         run.finish("failed", 6, "no light")
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.states["gpu01:p1->gpu03:p1"] == "lost"
 
 
@@ -242,14 +242,14 @@ def test_the_waterfall_is_that_of_the_run_at_work_else_of_the_last_that_moved_li
     with told.watcher() as watcher:
         later = told.run("down", "")
         journal = told.journal(later)
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.move is not None and watcher.picture.move.run == moved.id
         now = journal.now_ns()
         journal.phase("observe", now, now + 10**9)
-        watcher.look()
+        watcher.refresh()
         assert watcher.picture.move.run == later.id
         later.finish("ok")
-        watcher.look()
+        watcher.refresh()
         move = whole(watcher.picture)["move"]
     assert isinstance(move, dict) and move["run"] == moved.id and move["figures"]["dark_ms"] == 64.0  # type: ignore[index,call-overload]
     assert [r["name"] for r in move["phases"]] == ["stage", "switch"]  # type: ignore[union-attr,index,call-overload]
@@ -295,7 +295,7 @@ def test_jobs_of_others_stay_out_of_ones_own_figure_and_curve(told: Told) -> Non
         told.store.set_job(number, "finished", ended=True)
         second = told.up()
         told.store.add_job(told.slice, second.id, "c", {"wanted": {}})
-        watcher.look()
+        watcher.refresh()
         assert picture.job["name"] == "c" and "iteration_ms" not in picture.job, "what a took is not told as of c"
 
 
@@ -325,7 +325,7 @@ def test_news_come_once_and_memory_has_a_bound(told: Told) -> None:
 
 
 def test_light_that_ends_nowhere_is_no_circuit(told: Told) -> None:
-    assert ways(told.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
+    assert live_circuits(told.lab, {CrossConnect(Port("ocs1", "1"), Port("ocs1", "30")): MINE}) == {}
 
 
 @pytest.mark.parametrize(
@@ -339,11 +339,11 @@ def test_every_kind_of_lab_is_drawn_circuit_by_circuit(lab: str, plan: str) -> N
         read_plan((ROOT / "examples" / f"{plan}.json").read_text(), plan, there), there, dict.fromkeys(there.devices, NONE), ()
     )
     held = {setting: MINE for settings in goal.wanted.values() for setting in settings}
-    drawn = ways(there, held)
+    drawn = live_circuits(there, held)
     assert drawn.keys() == {str(c) for c in goal.circuits}
     assert {w.path for w in drawn.values()} == {tuple(map(str, c.path)) for c in goal.circuits}
     some = goal.circuits[0].path[-1]
-    moved = ways(there, held, remove={str(some)})
+    moved = live_circuits(there, held, remove={str(some)})
     dark = {i for i, way in moved.items() if way.state == "dark"}
     assert dark == {str(c) for c in goal.circuits if some in c.path} and moved.keys() == drawn.keys()
 
@@ -354,8 +354,8 @@ def test_the_store_is_read_again_only_when_somebody_wrote(told: Told) -> None:
     assert standing(told.store, told.lab, told.settings.owner) == first
     assert Standing() != first and Moving("a", frozenset(), frozenset(), 0.0, "r") != first
     picture = Picture(told.lab)
-    picture.stand(first, 0.0)
-    assert len(picture.ways) == 48
+    picture.update(first, 0.0)
+    assert len(picture.circuits) == 48
 
 
 def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_ports_at_packet_switches_show_them_and_their_rates(tmp_path: Path) -> N
     number = next(iter(segment.ports.values())).number
     links = {"links": [link_data(link) for link in segment.links(list(segment.ports))]}
     plan = CurrentPlan("r", "over-tree", "x", "", links, 1, now / 1e3)
-    picture.stand(Standing(plans={"ann": plan}), now)
+    picture.update(Standing(plans={"ann": plan}), now)
     for at, sent in ((0, 0), (500, 2_875_000)):
         picture.count(f"gpu01:p{number}", now + at, sent, 0)
     lines = painted(picture).splitlines()
