@@ -189,7 +189,7 @@ class Module:
         assert command == "RRA?"
         return wssmap.write_map(self.map)
 
-    async def tell(self, command: str) -> None:
+    async def send(self, command: str) -> None:
         if command == "RSW":
             self.map = dict(self.staged)
         else:
