@@ -9,7 +9,7 @@ from emulators.families import device_from_config
 
 
 class Bench:
-    """One device. `say` returns what the first session hears at once, `wait` what it hears while so many seconds pass."""
+    """One device. `say` returns what the first session receives at once, `wait` what it receives in that many seconds."""
 
     def __init__(self, driver: str, *, time_scale: float = 1.0, transport: str = "ssh", seed: int = 1, **overrides: Any) -> None:
         self.plant, self.dialect = device_from_config("box1", driver, overrides, seed, time_scale=time_scale)

@@ -186,10 +186,10 @@ def test_of_all_light_in_a_coupler_the_switch_selects_one_transmitter_for_each_r
             sock.close()
 
 
-def test_two_transmitters_at_one_receiver_are_dark_and_told_of(waveshaper: EmulatedLab) -> None:
+def test_two_transmitters_at_one_receiver_are_dark_and_reported(waveshaper: EmulatedLab) -> None:
     assert shape(waveshaper, type="blockall") == 0
     assert shape(waveshaper, type="bandpass", port=2, center=191.40, bandwidth=0.2, attn=0) == 0  # gpu01's slot and gpu02's
     assert not waveshaper.carrier("gpu02", 1)
-    assert "gpu02:p1 hears gpu01:p1 and gpu02:p1 at once" in waveshaper.log.read_text()
+    assert "gpu02:p1 receives light of gpu01:p1 and gpu02:p1 at once" in waveshaper.log.read_text()
     assert shape(waveshaper, type="bandpass", port=2, center=191.36, bandwidth=0.08, attn=0) == 0
     assert eventually(lambda: waveshaper.carrier("gpu02", 1))
