@@ -1,4 +1,4 @@
-"""The HTTP link: every way in which an answer can be missing or wrong has its own error, and none of them waits for ever."""
+"""The HTTP link: each kind of missing or wrong answer has its own error, and every wait is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manners every transport shares: deadlines, dropped connections, rounds that begin by reading, watching."""
+"""The behaviour every transport shares: deadlines, dropped connections, rounds that begin by reading, watching."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_host_that_does_not_exist_is_unreachable() -> None:
 
 
 def lost(marks: Marks[str], *ends: Exception | str) -> Callable[[], Awaitable[str]]:
-    """An attempt that writes once and ends as told, one end per round."""
+    """An attempt that writes once and ends as given, one end per round."""
     rest = list(ends)
 
     async def attempt() -> str:

@@ -58,7 +58,7 @@ class Bench:
         return self.text(session)
 
     def text(self, session: Session | None = None) -> str:
-        """Return what was heard since the last time, without carriage returns."""
+        """Return what was received since the last call, without carriage returns."""
         return self.take(session or self.session).decode("latin-1").replace("\r", "")
 
     def take(self, session: Session) -> bytes:

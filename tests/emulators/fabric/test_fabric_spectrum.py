@@ -159,7 +159,7 @@ def shape(lab: EmulatedLab, **profile: object) -> int:
 
 
 def rows(host: int, port: int) -> str:
-    """Return the rows that bring the light of host number `host` to `port`, 0: to nobody."""
+    """Return the rows that bring the light of host number `host` to `port`; 0: to no receiver."""
     low, high = (edge // 1000 for edge in edges_mhz(-280 + 16 * (host - 1), 4))
     return "\n".join(f"{ghz / 1000:.3f}\t0.0\t0.0\t{port}" for ghz in range(low, high))
 
