@@ -1,6 +1,6 @@
 """All-reduce of 64 MB over 12 ranks: one ring against one link's rate, and four ring groups against one ring.
 
-Both jobs run on the TopoOpt plan (examples/topoopt-12.json) on a private emulated lab, by `testbed up`, the way a user's job runs;
+Both jobs run on the TopoOpt plan (examples/topoopt-12.json) on a private emulated lab, by `testbed up`, as a user's job runs;
 they differ in the plan's `job.rings` alone. The two are measured in turn, several times. One link's rate is what the lab shapes
 to, less the headers of its frames: 250 Mb/s x 8948 / 9014 payload bytes for an MTU of 9000 (TCP with timestamps over Ethernet).
 """

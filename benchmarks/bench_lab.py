@@ -57,7 +57,7 @@ class BenchLab:
         return data if isinstance(data, dict) else {}
 
     def ask(self, op: str, **arguments: object) -> dict[str, Any]:
-        """One question to the lab itself. Raises: NoTruth - it says no."""
+        """One request to the lab itself. Raises: NoTruth - it refuses."""
         return Truth(self.state / "control.sock").ask(op, **arguments)
 
     def settle(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""How long `testbed --help` takes from start to end of the process, median of 21, beside what a bare `import typer` takes.
+"""How long `testbed --help` takes from start to end of the process, median of 21, compared with a bare `import typer`.
 
 Side figures: `ansible --version`, and a second verb (`testbed history` on an empty store).
 """

@@ -3,7 +3,7 @@
 Six disjoint pairs, so every host, probe each other in both directions every millisecond over real sockets in the hosts'
 namespaces; `testbed up` moves the lab back and forth between two plans that share no circuit. The outage of a direction is the time
 from its last packet before to its first packet after. The figure is the median over the moves of the median direction; the worst
-direction of each move is printed and reported beside it.
+direction of each move is printed and reported with it.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ ONE_BY_ONE = {
 }
 """Families whose command names one circuit: how many commands a circuit takes, and which."""
 LONG_MAP = {
-    "calient-rest": "crossconnects/?id=list tells halves, states and losses of every connection: 82 kB",
-    "dicon-scpi": "X1 CH n? tells of one input: 320 questions, sixteen at a time",
+    "calient-rest": "crossconnects/?id=list reports halves, states and losses of every connection: 82 kB",
+    "dicon-scpi": "X1 CH n? reports one input: 320 questions, sixteen at a time",
     "glimmerglass-tl1": "rtrv-crs-fiber has 18 fields in each of 640 rows: 148 kB",
     "lumentum-netconf": "a connection is a tree of settings and channel powers: 56 kB for 90",
     "polatis-netconf": "XML: 18 kB, which both sides take apart into 960 elements",
@@ -65,7 +65,7 @@ LONG_MAP = {
 }
 """Families whose map takes long to ask for, with the reason."""
 IN_BULK = {"polatis-restconf": {"bulk_from": "2"}}
-"""Options that let a family of `ONE_BY_ONE` take a set in one command: measured besides."""
+"""Options that let a family of `ONE_BY_ONE` take a set in one command: measured in addition."""
 NO_SIZE = {"waveshaper-http", "finisar-serial", "lumentum-netconf"}
 LINE_SPEED: dict[str, dict[str, object]] = {
     "calient-tl1": {"row_delay_s": 0.0},
@@ -78,9 +78,9 @@ a SONiC's daemon takes its time from the configuration to the hardware."""
 
 @dataclass
 class Ear:
-    """Notes what was asked on a link, how many commands at a time (TL1: a `;` ends each), and how long the answer took."""
+    """Records the requests on a link: how many commands at a time (TL1: a `;` ends each), and how long the answer took."""
 
-    asked: list[tuple[bytes, int, float, float]] = field(default_factory=list)  # kind, commands, sent, heard
+    asked: list[tuple[bytes, int, float, float]] = field(default_factory=list)  # kind, commands, sent, received
 
     def __call__(self, direction: str, data: bytes) -> None:
         now = time.perf_counter()
@@ -93,7 +93,7 @@ class Ear:
     def trip_s(self) -> float:
         """The mean time (s) of an answer per command, of the kind that was sent most often: in a large change, the setting."""
         kind, _ = Counter(kind for kind, *_ in self.asked).most_common(1)[0]
-        spans = [(count, heard - sent) for which, count, sent, heard in self.asked if which == kind]
+        spans = [(count, received - sent) for which, count, sent, received in self.asked if which == kind]
         return sum(took for _, took in spans) / sum(count for count, _ in spans)
 
 
@@ -105,10 +105,10 @@ def settings(device: str, identity: Identity, traits: Any) -> Iterator[Setting]:
             yield CrossConnect(Port(device, a), Port(device, b))
         return
     common = max(identity.ingress, key=lambda label: sum(traits.joins(label, out) for out in identity.egress))
-    ways = [out for out in identity.egress if traits.joins(common, out)]
+    exits = [out for out in identity.egress if traits.joins(common, out)]
     for k in range(90):
         # 50 GHz slots on the 50 GHz grid from 191.45 THz on; neighbours leave by different ports
-        yield SpectralRoute(Port(device, common), Port(device, ways[k % len(ways)]), Slot.flexgrid(8 * (k - 33), 4))
+        yield SpectralRoute(Port(device, common), Port(device, exits[k % len(exits)]), Slot.flexgrid(8 * (k - 33), 4))
 
 
 async def change(device: CircuitSwitch, remove: frozenset[Setting], add: frozenset[Setting]) -> float:

@@ -55,7 +55,7 @@ def write(folder: Path) -> list[tuple[str, int]]:
         for n, (driver, _) in enumerate(switches)
     }
     files = {
-        "hosts": {"all": {"hosts": {"nobody": host}}},
+        "hosts": {"all": {"hosts": {"unused": host}}},
         "devices": {"lab": "scale", "devices": devices},
         "fibres": {"fibres": []},
         "emulator": {"hosts": False, "devices": emulated},

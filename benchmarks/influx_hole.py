@@ -1,4 +1,4 @@
-"""What an InfluxDB that swallows everything costs a change: `testbed up` with one against without any, in turns.
+"""The cost of an unresponsive InfluxDB to a change: `testbed up` with one against without any, in turns.
 
 A private emulated lab goes to and fro between two plans that share no circuit. The address takes connections and requests and never
 says a word, the worst a server can do to whoever waits for it. Every change with it also starts the sink anew. The order is

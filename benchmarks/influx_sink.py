@@ -1,4 +1,4 @@
-"""How many points a second the sink writes into influxd, beside raw lines posted without it.
+"""How many points a second the sink writes into influxd, compared with raw lines posted without it.
 
 The ceiling is measured in the same run, in turns: the same batches of 5000 lines posted by a bare HTTP connection. What a
 server that is silent costs a change is `influx_hole`.
@@ -65,7 +65,7 @@ def sunk(url: str, db: str, state: Path) -> float:
 
 def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
     """Points a second of the sink and of raw lines, in turns; every round counts what has arrived."""
-    ours: list[float] = []
+    sink: list[float] = []
     ceiling: list[float] = []
     undisturbed()
     with tempfile.TemporaryDirectory() as folder:
@@ -84,10 +84,10 @@ def rates(points: int, rounds: int) -> tuple[list[float], list[float]]:
                     assert arrived == size, f"{name}: {arrived} of {size} points arrived"
                     target.ask("POST", f"/query?q=DROP+DATABASE+{db}")
                     if turn >= 0:
-                        (ceiling if name == "raw" else ours).append(size / seconds)
+                        (ceiling if name == "raw" else sink).append(size / seconds)
         finally:
             influxd.stop(home / "influx")
-    return ours, ceiling
+    return sink, ceiling
 
 
 def main() -> int:
@@ -95,10 +95,10 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=POINTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     chosen = parser.parse_args()
-    ours, ceiling = rates(chosen.points, chosen.rounds)
-    value, most = statistics.median(ours), statistics.median(ceiling)
-    ratio = statistics.median(a / b for a, b in zip(ours, ceiling, strict=True))
-    print(f"sink       {value:10.0f} points/s   of {len(ours)} rounds, spread {spread(ours):.2f}")
+    sink, ceiling = rates(chosen.points, chosen.rounds)
+    value, most = statistics.median(sink), statistics.median(ceiling)
+    ratio = statistics.median(a / b for a, b in zip(sink, ceiling, strict=True))
+    print(f"sink       {value:10.0f} points/s   of {len(sink)} rounds, spread {spread(sink):.2f}")
     print(f"raw lines  {most:10.0f} points/s   spread {spread(ceiling):.2f}   ratio {ratio:.3f}")
     return verdict(
         "influx_sink",

@@ -1,8 +1,8 @@
-"""What a warm `testbed up` of 24 moved circuits spends on being safe: its store, its journal of telemetry, and its verification.
+"""The time a warm `testbed up` of 24 moved circuits spends on safety: its store, its journal of telemetry, and its verification.
 
 Each command runs in a fresh process in which every transaction and read of the store, every checkpoint of a fence and every point
 of the journal is timed from outside (no switch in the program turns them off, so the time they take is taken out of the time of the
-same run). The verification is the phase of that name: the whole ladder up to all pairs. Both are on the way of the change: summed,
+same run). The verification is the phase of that name: the whole ladder up to all pairs. Both are part of the change: summed,
 they are what the command would be faster by without them.
 """
 
@@ -31,7 +31,7 @@ INTO = "TESTBED_BENCH_JOURNAL_COST"
 
 
 class Stopwatch:
-    """Sums the time spent inside what it wraps, each moment once, per thread."""
+    """Sums the time spent inside the wrapped functions, each moment once, per thread."""
 
     def __init__(self) -> None:
         self.ns, self.calls = 0, 0

@@ -1,7 +1,7 @@
 """How long the emulated lab takes to be usable: every device listening, every fibre laid, every sshd showing its banner.
 
     python benchmarks/lab_boot.py [RUNS]
-Beside it Mininet (Debian package `mininet`) building the same hosts and links, rate-shaped by its own means (the ratio) and plain,
+Compared with Mininet (Debian `mininet`) building the same hosts and links, rate-shaped by its own means (the ratio) and plain,
 without switches, devices, management network or sshd; in namespaces of its own so that nothing is left behind.
 """
 
@@ -83,17 +83,20 @@ def main() -> int:
             print(f"{hosts} hosts, {hosts * PORTS} fibres, {PORTS} devices, {hosts} sshd", flush=True)
             inventory = Path(folder) / f"lab{hosts}"
             write(inventory, Path(folder) / f"state{hosts}", hosts, PORTS)
-            ours = lab_s(inventory, runs if hosts == 12 else min(runs, 3))
-            value = statistics.median(ours)
+            lab_times_s = lab_s(inventory, runs if hosts == 12 else min(runs, 3))
+            value = statistics.median(lab_times_s)
             met &= value <= limit
-            print(f"  lab     {value:6.2f} s   {[round(s, 2) for s in ours]}   limit {limit} s", flush=True)
+            print(f"  lab     {value:6.2f} s   {[round(s, 2) for s in lab_times_s]}   limit {limit} s", flush=True)
             figures: dict[str, object] = {"value": round(value, 3), "limit": limit}
             if has_mininet:
                 for links in ("plain", "shaped"):
-                    theirs = statistics.median(mininet_s(hosts, links, 3 if hosts == 12 else 1))
-                    figures[f"mininet_{links}_s"] = round(theirs, 3)
-                    figures["ratio" if links == "shaped" else "ratio_plain"] = round(value / theirs, 3)
-                    print(f"  Mininet {theirs:6.2f} s   {links} links, no sshd, no devices: ratio {value / theirs:.2f}", flush=True)
+                    mininet = statistics.median(mininet_s(hosts, links, 3 if hosts == 12 else 1))
+                    figures[f"mininet_{links}_s"] = round(mininet, 3)
+                    figures["ratio" if links == "shaped" else "ratio_plain"] = round(value / mininet, 3)
+                    print(
+                        f"  Mininet {mininet:6.2f} s   {links} links, no sshd, no devices: ratio {value / mininet:.2f}",
+                        flush=True,
+                    )
             else:
                 print("  Mininet is not installed (Debian package mininet): no ratio")
             if hosts == 12:

@@ -1,7 +1,7 @@
 """Time an all-reduce loop loses when one of its circuits is moved: drained first, and moved as it is, interleaved.
 
 Twelve ranks all-reduce 1 MB over one ring without a pause while `testbed up` moves the link between gpu01 and gpu02 to a spare port
-and back. Other circuits join the two hosts the long way round, so that draining has somewhere to go. Lost time is what the slow
+and back. Other circuits join the two hosts by a longer path, so that draining has somewhere to go. Lost time is what the slow
 iterations that overlap the move, from the first phase that touches traffic (drain, or switch) to the last commit, took beyond the
 usual one (median before the command); a stall that the move causes lasts until its iteration ends, so it is counted whole. Staging
 before and verification after touch no circuit of the loop; that Ansible and probes slow every rank while they run is the price of

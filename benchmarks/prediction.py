@@ -1,4 +1,4 @@
-"""Prediction beside measurement: iteration and all-reduce of designed jobs on a private emulated lab, ten plans and sizes.
+"""Prediction compared with measurement: iteration and all-reduce of designed jobs on a private emulated lab, ten plans and sizes.
 
 Each case is designed, brought up and run as a user would; the figures are those of `testbed design compare`: medians over the job's
 iterations, the first left out. Links are shaped to 20 Mb/s and iterations take several seconds, so that bandwidth counts and not
@@ -37,7 +37,7 @@ def measured(lab: BenchLab, method: str, workload: str, backend: str, size: floa
     predicted_ms = lab.call(*base, "--out", plan, "--scale", str(scale), "--iterations", str(ITERATIONS))["here"]["iteration_ms"]
     lab.call("up", "--topology", plan, "--no-job")
     lab.call("job", "launch")
-    time.sleep(predicted_ms / 1e3 * ITERATIONS)  # every look at the job takes time from it
+    time.sleep(predicted_ms / 1e3 * ITERATIONS)  # every poll of the job takes time from it
     deadline_s = time.monotonic() + WITHIN_S
     while (status := lab.call("job", "status", check=False))["state"] in ("starting", "running"):
         if time.monotonic() > deadline_s:

@@ -1,7 +1,7 @@
 """Send numbered UDP packets between emulated hosts every millisecond and record when each arrives.
 
 One process holds a socket in every host's network namespace, so that measuring costs a few percent of one core instead of a process
-per host. Used by the benchmarks only; it looks into the emulated lab from outside, which hardware would not allow.
+per host. Used by the benchmarks only; it observes the emulated lab from outside, which hardware would not allow.
 
     python benchmarks/prober.py SECONDS PERIOD_MS < {"hosts": {name: {"pid": .., "address": ..}}, "pairs": [[a, b], ...]}
 Prints one JSON object per direction when done: {"pair": [a, b], "sent": n, "received": n, "gaps": [[from_ns, to_ns], ...]}, the

@@ -2,7 +2,7 @@
 
 The runs are written through the real store and journal, each with what a run of `examples/topoopt-12.json` writes (circuits, phases
 of devices and hosts, light, verification, port counters at 10 Hz for two seconds, forty iterations): 1.2 million points. One run's
-report stands beside it.
+report is given for comparison.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def write(journal: Journal, run: str, clock: Clock, chance: random.Random) -> No
         journal.point("verify", {"rung": rung}, done, sent + 150 * MS)
     for k in range(84):
         a, b = HOSTS[k % 12], HOSTS[(k + 1) % 12]
-        told = {"circuit": f"{a}:p{k % 4 + 1}->{b}:p{k % 4 + 1}", "source": a, "target": b, "state": "made", "loss_db": 2.5}
-        journal.point("circuit", {"ocs": f"ocs{k % 4 + 1}", "id": str(k)}, told, sent + 200 * MS)
+        fields = {"circuit": f"{a}:p{k % 4 + 1}->{b}:p{k % 4 + 1}", "source": a, "target": b, "state": "made", "loss_db": 2.5}
+        journal.point("circuit", {"ocs": f"ocs{k % 4 + 1}", "id": str(k)}, fields, sent + 200 * MS)
         journal.point("optical", {"device": f"ocs{k % 4 + 1}", "port": str(k)}, {"rx_dbm": -1.5}, sent + 150 * MS)
     clock.now_ns = sent + 500 * MS
     for n in range(40):

@@ -1,7 +1,7 @@
 """Fibres cut under a training job: how soon `testbed guard` says so, and how soon traffic is rerouted, job running all the while.
 
 A lab of six hosts carries a ring with three chords and a training job. Twelve times one of its cables is cut through; the guard
-hears it from the hosts, leads traffic round it, and puts the planned routes back when the cable is whole again. Detection counts
+learns it from the hosts, routes traffic around it, and puts the planned routes back when the cable is whole again. Detection counts
 from before the cut to the guard's word; the reroute from the first host's loss of carrier to the last host's commit. The job must
 have finished iterations after every reroute; how long it stood still is reported.
 """
@@ -31,7 +31,7 @@ NAMES = [f"gpu{n:02d}" for n in range(1, HOSTS + 1)]
 
 
 class Events:
-    """What a guard in the foreground says, in order."""
+    """The output of a guard in the foreground, in order."""
 
     def __init__(self, lab: BenchLab) -> None:
         words = [str(TESTBED), "guard", "--jsonl", "--hold", "500ms"]

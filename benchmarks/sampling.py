@@ -68,13 +68,13 @@ def plan(lab: BenchLab) -> Path:
 
 
 class Bench:
-    """The lab's hosts, sampled or not, and what everybody took meanwhile."""
+    """The lab's hosts, sampled or not, and the processor time taken meanwhile."""
 
     def __init__(self, hosts: Hosts, lab: BenchLab, journal: Journal) -> None:
         self.hosts, self.lab, self.journal = hosts, lab, journal
 
     async def window(self, hz: float, seconds: float) -> tuple[dict[str, float], float, tuple[int, int], float]:
-        """Shares of a core that each host's committer and this process took, when that was (wall ns), samples a second and port."""
+        """Shares of a core that each host's agent and this process took, when that was (wall ns), samples a second and port."""
         queue, counters = self.hosts.subscribe(), Counters(self.journal)
         await self.hosts.stream_counters(1 / hz if hz else None)
         await asyncio.sleep(0.2)
@@ -93,15 +93,15 @@ class Bench:
         took = time.monotonic() - began
         shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)]
         hosts = per_host(shares, [network(pid) for pid in pids])
-        ours = (time.process_time_ns() - here) / 1e9 / took
+        operator = (time.process_time_ns() - here) / 1e9 / took
         await self.hosts.stream_counters(None)
         self.hosts.unsubscribe(queue)
         rate = (counters.rows - rows) / took / max(1, len(counters.latest))
-        return hosts, ours, (wall, time.time_ns()), rate
+        return hosts, operator, (wall, time.time_ns()), rate
 
 
 def per_host(shares: list[float], hosts: list[str]) -> dict[str, float]:
-    """What a host's processes took together."""
+    """The processor time of a host's processes together."""
     found: dict[str, float] = {}
     for share, host in zip(shares, hosts, strict=True):
         found[host] = found.get(host, 0.0) + share
@@ -119,8 +119,8 @@ async def measure(lab: BenchLab, turns: int, window_s: float) -> dict[str, Any]:
             bench = Bench(session.hosts, lab, journal)
 
             async def once(hz: float, seconds: float) -> tuple[int, int]:
-                hosts, ours, when, rate = await bench.window(hz, seconds)
-                costs.setdefault(hz, []).append((hosts, ours, rate))
+                hosts, operator, when, rate = await bench.window(hz, seconds)
+                costs.setdefault(hz, []).append((hosts, operator, rate))
                 return when
 
             for turn in range(turns):

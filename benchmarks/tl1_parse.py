@@ -1,7 +1,7 @@
 """How fast the TL1 codec of the drivers cuts the port dump of a 320-port switch into rows: whole, in 1500-byte and 1-byte pieces.
 
 The limit holds for large pieces (the whole dump, 1500 bytes), whichever is slower. A dump ten times as long may take at most twelve
-times as long, however it comes. Beside it: the same text through `str.splitlines`, and every row read by its keys.
+times as long, however it comes. For comparison: the same text through `str.splitlines`, and every row read by its keys.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def delays(url: str, journal: Journal, rounds: int) -> tuple[list[float], int]:
         weight = sum(len(request.response().body()) for request in loaded if "events" not in request.url)
         page.evaluate(OBSERVE)
         for n in range(rounds):
-            time.sleep(CALM_S + (n % 10) * 0.0041)  # at every place between two looks of the server
+            time.sleep(CALM_S + (n % 10) * 0.0041)  # at every place between two polls of the server
             began = time.time()
             journal.point("circuit", {"ocs": "ocs1", "id": "1"}, {"state": "dark"})
             found.append(drawn(page, "dark") - began * 1e3)

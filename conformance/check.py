@@ -1,4 +1,4 @@
-"""What a check is, and the list of all of them. A check is a small async function over a `Subject`; its name is a sentence."""
+"""The definition of a check and the list of all checks. A check is a small async function of a `Subject`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Body: TypeAlias = Callable[[Subject], Awaitable[None]]
 
 
 class Effect(StrEnum):
-    """What a check does to the device."""
+    """The effect of a check on the device."""
 
     READS = "reads"
     MOVES = "moves light"
@@ -24,7 +24,8 @@ class Effect(StrEnum):
 class Check:
     """One check. name: its id (`--only`); sentence: what it confirms.
 
-    truth: it asks the emulator (glass, counters, faults) and cannot be tried on hardware. ports: how many free lights it needs.
+    truth: it queries the emulator (optical state, counters, faults) and cannot be run on hardware.
+    ports: how many free connections it needs.
     """
 
     name: str
@@ -57,7 +58,7 @@ def check(
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Every check: first what only reads, then what moves light without faults, then the rest."""
+    """Every check: first those that only read, then those that change connections without faults, then the rest."""
     for part in PARTS:
         import_module(f"conformance.checks.{part}")
     return tuple(sorted(CHECKS.values(), key=lambda c: (c.effect is not Effect.READS, c.truth)))

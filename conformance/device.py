@@ -1,4 +1,4 @@
-"""A driver opened for tests that are plain functions: its questions are asked in a loop that runs only while one is asked."""
+"""A driver opened for synchronous tests: its event loop runs only while a request is pending."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ OPEN_S = 20.0
 
 
 class Opened:
-    """A device and, where it is one of this project's emulators, its truth."""
+    """A device and, if it is one of this project's emulators, its true state."""
 
     def __init__(self, subject: Subject, runner: asyncio.Runner) -> None:
         self.subject, self._runner = subject, runner
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`, a question to `self.subject.device`, say."""
+        """Await `work`, for example a request to `self.subject.device`."""
         return self._runner.run(work)
 
     @property
     def truth(self) -> Truth:
-        """What the emulator knows. Raises: NotTried - this device keeps it to itself."""
+        """The emulator's true state. Raises: NotTried - this device does not disclose it."""
         return self.subject.known
 
     @property
@@ -55,7 +55,7 @@ class Opened:
         return self.run(self.subject.apply(remove, add))
 
     def light(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
-        """The settings that lead the a-th light out by the b-th exit."""
+        """The settings that connect the a-th input to the b-th output, for each (a, b)."""
         return self.subject.light(*pairs)
 
     def conform(self, *only: str) -> Report:
@@ -70,13 +70,13 @@ class Opened:
 
 @contextmanager
 def opened(config: DeviceConfig, truth: Truth | None) -> Iterator[Opened]:
-    """Open a device, look at it, and close it tidily with the block."""
+    """Open a device, read its state, and restore and close it when the block ends."""
     with asyncio.Runner() as runner:
 
         async def begin() -> Subject:
             subject = Subject(config, truth)
             try:
-                await subject.look()
+                await subject.inspect()
             except BaseException:
                 await subject.device.close()
                 raise
@@ -107,7 +107,7 @@ def private(lab: Lab, driver: str) -> Iterator[Opened]:
 
 @contextmanager
 def own_emulator(driver: str, command: str, address: str) -> Iterator[Opened]:
-    """A device behind an emulator of your own, started by `command`; `{port}` and `{python}` are filled in.
+    """A device served by your own emulator, which `command` starts; `{port}` and `{python}` are filled in.
 
     Raises: Missing - it does not answer in time.
     """

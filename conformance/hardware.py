@@ -1,4 +1,4 @@
-"""A real device under check: first what only reads, then, if its owner agrees, light on free ports; then all is as it was."""
+"""Check a real device: first the checks that only read, then, with consent, those that use free ports; then restore it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from optics import Change, Setting
 async def run_on_hardware(
     subject: Subject,
     agreed: Callable[[str], Awaitable[None]],
-    told: Callable[[Result], None] = lambda result: None,
+    report_result: Callable[[Result], None] = lambda result: None,
     only: tuple[str, ...] = (),
 ) -> Report:
-    """Run the checks that need no emulator. `agreed` is awaited, with what comes next in words, before light is moved.
+    """Run the checks that need no emulator. `agreed` is awaited, with a description of what follows, before light is moved.
 
-    Settings found at the start are restored at the end, also after a failed check or a cut-short run. Raises: what `agreed` raises,
-    TestbedError - the device does not even say who it is.
+    Settings found at the start are restored at the end, also after a failed check or an interrupted run. `report_result` is
+    called after each check. Raises: whatever `agreed` raises; TestbedError - the device does not even identify itself.
     """
-    await subject.look()
+    await subject.inspect()
     found = subject.foreign
     checks = chosen(subject, only)
     results = []
     for check in (check for check in checks if check.effect is Effect.READS):
         results.append(await run_check(subject, check))
-        told(results[-1])
+        report_result(results[-1])
     moving = [check for check in checks if check.effect is Effect.MOVES]
     if any(not check.truth and check.ports <= subject.lights for check in moving):
         await agreed(intention(subject, found))
     try:
         for check in moving:
             results.append(await run_check(subject, check))
-            told(results[-1])
+            report_result(results[-1])
     finally:
         await restore(subject, found)
     return report(subject, results)
 
 
 def intention(subject: Subject, found: frozenset[Setting]) -> str:
-    """What moving light would touch, in words for the device's owner."""
+    """What moving light would affect, described for the device's owner."""
     enter = sorted(set(subject.ingress[: subject.lights]))
     leave = subject.egress[: subject.lights]
     identity = subject.identity
@@ -52,7 +52,7 @@ def intention(subject: Subject, found: frozenset[Setting]) -> str:
 
 
 async def restore(subject: Subject, found: frozenset[Setting]) -> None:
-    """Bring the device back to what it carried; nothing is sent when it does."""
+    """Restore the settings the device had; nothing is sent if they are still in place."""
     now = await subject.device.read()
     if now != found:
         await subject.device.apply(Change(subject.name, now - found, found - now))

@@ -1,4 +1,4 @@
-"""A private emulated lab: a process of its own, with one device per driver, on free ports, gone with the block that started it."""
+"""A private emulated lab: a separate process with one device per driver, on free ports, stopped when its block ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Lab:
     devices: Mapping[str, DeviceConfig] = field(default_factory=dict)
 
     def truth(self, device: str) -> Truth:
-        """What the lab knows of one of its devices."""
+        """The true state of one of the lab's devices."""
         return Truth(self.state / "control.sock", device)
 
     @property
@@ -53,7 +53,7 @@ def name_of(driver: str) -> str:
 
 
 def families() -> dict[str, dict[str, Any]]:
-    """What the emulators say of each family: driver -> schemes, login, time_scale, size."""
+    """The emulators' description of each family: driver -> schemes, login, time_scale, size."""
     found: dict[str, dict[str, Any]] = json.loads(_python("-m", "emulators.families").stdout)
     return found
 
@@ -62,9 +62,9 @@ def families() -> dict[str, dict[str, Any]]:
 def devices_lab(
     drivers: Iterable[str], *, keep_under: Path | None = None, emulated: Mapping[str, Mapping[str, object]] | None = None
 ) -> Iterator[Lab]:
-    """Run one device of each driver in one process, quick to settle, no hosts. emulated: driver -> keys of emulator.yml.
+    """Run one fast-settling device of each driver in one process, without hosts. emulated: driver -> keys of emulator.yml.
 
-    Raises: Missing - a driver without an emulator, or the lab does not start; with its own words.
+    Raises: Missing - a driver without an emulator, or the lab does not start; the message quotes its output.
     """
     folder = Path(tempfile.mkdtemp(prefix="testbed-conform-", dir=keep_under))
     try:
@@ -80,7 +80,7 @@ def devices_lab(
 
 @contextmanager
 def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
-    """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's own words."""
+    """Run a lab of one family with real hosts, which needs root. Raises: Missing - with the lab's own message."""
     folder = Path(tempfile.mkdtemp(prefix="testbed-lab-"))
     try:
         generate(folder / "lab", folder / "state", driver, hosts)
@@ -91,9 +91,9 @@ def hosts_lab(driver: str, hosts: int) -> Iterator[Lab]:
 
 
 def generate(out: Path, state: Path, driver: str, hosts: int | None) -> None:
-    """Write the inventory of a lab of one family, by the emulators' own generator; hosts: as many as it chooses if None or 0.
+    """Write the inventory of a lab of one family with the emulators' generator; hosts: None or 0 for its default number.
 
-    Raises: Missing - the driver has no emulator, or its device cannot serve so many hosts, in the generator's words.
+    Raises: Missing - the driver has no emulator, or its device cannot serve that many hosts; the message is the generator's.
     """
     words = ["--free-ports", "--driver", driver, "--out", str(out), "--state", str(state)]
     try:
@@ -116,7 +116,7 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
     lab = folder / "lab"
     for part in (lab, folder / "state"):
         part.mkdir(mode=0o700)
-    host = {  # nobody runs it; its key says where the lab keeps its state
+    host = {  # never started; its key file shows where the lab keeps its state
         "ansible_port": 1,
         "testbed_host_id": 1,
         "testbed_mgmt_address": "10.254.0.1",
@@ -124,7 +124,7 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
         "ansible_ssh_private_key_file": str(folder / "state" / "id_ed25519"),
         "ansible_user": "root",
     }
-    (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"nobody": host}}}))
+    (lab / "hosts.yml").write_text(yaml.safe_dump({"all": {"hosts": {"unused": host}}}))
     (lab / "devices.yml").write_text(yaml.safe_dump({"lab": "conformance", "devices": devices}))
     (lab / "fibres.yml").write_text("fibres: []\n")
     keys = {name_of(driver): dict(given) for driver, given in emulated.items()}
@@ -133,7 +133,7 @@ def _write(folder: Path, drivers: tuple[str, ...], emulated: Mapping[str, Mappin
 
 
 def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> dict[str, Any]:
-    """The device in devices.yml, so fast that a suite of hundreds of changes stays short."""
+    """The device in devices.yml, fast enough that a suite of hundreds of changes stays short."""
     found, scheme = driver_class(driver), family["schemes"][0]
     options = {"patience_s": PATIENCE_S, "known_hosts": str(state / "known_hosts_devices"), "homing": "auto"}
     entry: dict[str, Any] = {
@@ -151,7 +151,7 @@ def _entry(driver: str, family: Mapping[str, Any], state: Path, port: int) -> di
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports free a moment ago, below the range the kernel gives to outgoing connections."""
+    """Loopback ports that were free just now, below the range that the kernel uses for outgoing connections."""
     with ExitStack() as held:
         found: list[int] = []
         for port in random.sample(range(20_000, 32_000), 12_000):
@@ -185,7 +185,7 @@ def _configs(inventory: Path) -> dict[str, DeviceConfig]:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A lab in the foreground: seconds from starting Python to its report that it is ready, and its process."""
+    """A lab in the foreground: seconds from starting Python until it reported ready, and its process id."""
 
     ready_s: float
     pid: int
@@ -193,7 +193,7 @@ class Running:
 
 @contextmanager
 def running(inventory: Path, *options: str) -> Iterator[Running]:
-    """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises: Missing - with its own words."""
+    """Run `python -m emulators` until the block ends; it is ready when the block begins. Raises: Missing - with its output."""
     here, there = os.pipe()
     with tempfile.TemporaryFile("w+", prefix="testbed-lab-") as log:
         began = time.monotonic()
@@ -212,7 +212,7 @@ def running(inventory: Path, *options: str) -> Iterator[Running]:
                 end(process)
                 log.seek(0)
                 said = "\n".join(log.read().splitlines()[-15:])
-                raise Missing(f"the emulated lab did not start: {said or 'it said nothing'}")
+                raise Missing(f"the emulated lab did not start: {said or 'no output'}")
             yield Running(time.monotonic() - began, process.pid)
         finally:
             os.close(here)
@@ -220,7 +220,7 @@ def running(inventory: Path, *options: str) -> Iterator[Running]:
 
 
 def _ready(pipe: int) -> bool:
-    """Whether the lab wrote its word; False when it ended or took too long."""
+    """Whether the lab reported ready; False if it exited or took too long."""
     deadline = time.monotonic() + START_S
     while (left := deadline - time.monotonic()) > 0:
         if select.select([pipe], [], [], left)[0]:

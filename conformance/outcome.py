@@ -1,17 +1,17 @@
-"""How a check ends when it does not pass."""
+"""The outcomes of a check that does not pass."""
 
 from __future__ import annotations
 
 
 class Failed(AssertionError):
-    """The driver, or the device, does not do what was declared; the message says what was wanted and what was seen."""
+    """The driver, or the device, does not do what was declared; the message states what was wanted and what was seen."""
 
 
 class NotTried(Exception):
-    """This subject gives no opportunity (too few free ports, no login); the message says what is lacking."""
+    """The check does not apply to this subject (too few free ports, no login); the message states what is missing."""
 
 
 def want(holds: object, words: str) -> None:
-    """Go on if `holds`. Raises: Failed - with `words`."""
+    """Check that `holds` is true. Raises: Failed - with `words`."""
     if not holds:
         raise Failed(words)

@@ -1,4 +1,4 @@
-"""What a run found, for people and programs: JSON, JUnit XML, tables, the rows of the support matrix. Values in, text out."""
+"""A run's results for people and programs: JSON, JUnit XML, tables, the rows of the support matrix. Values in, text out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NoMarkers(ValueError):
 
 
 def as_json(report: Report) -> dict[str, object]:
-    """The report, with the names of the values."""
+    """The report as a JSON object."""
     return {
         "driver": report.driver,
         "device": report.device,
@@ -45,7 +45,7 @@ def as_json(report: Report) -> dict[str, object]:
 
 
 def junit(reports: Iterable[Report]) -> str:
-    """The reports as JUnit XML, one suite per driver; what was not tried is skipped there, with its reason."""
+    """The reports as JUnit XML, one suite per driver; checks that were not tried appear as skipped, with the reason."""
     root = ElementTree.Element("testsuites", name="conformance")
     for report in reports:
         suite = ElementTree.SubElement(
@@ -71,7 +71,7 @@ def junit(reports: Iterable[Report]) -> str:
 
 
 def standings(report: Report) -> list[tuple[str, str, str]]:
-    """Rows (capability, standing, what it means) in order, those not declared left out."""
+    """Rows (capability, standing, meaning) in order, without those that are not declared."""
     return [
         (name, str(standing), CAPABILITIES[name].means)
         for name, standing in report.standings.items()
@@ -131,7 +131,7 @@ def evidence_table(drivers: Sequence[str]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a bar inside a cell is kept from being one of the table's."""
+    """A Markdown table; a vertical bar inside a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines).replace(" --- ", "---")
 

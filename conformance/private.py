@@ -1,4 +1,4 @@
-"""Labs and a command line of a test session's own."""
+"""Private labs and a command line for a test session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CommandFailed(AssertionError):
 
 
 class Labs:
-    """Labs by driver and number of hosts: started when first asked for, stopped together."""
+    """Labs by driver and number of hosts: each is started when first requested; all are stopped together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -48,13 +48,13 @@ class Labs:
 
 
 class CommandLine:
-    """The command `testbed` on one inventory, with a store and logs of its own below `home`."""
+    """The command `testbed` for one inventory, with its own store and logs below `home`."""
 
     def __init__(self, inventory: Path, home: Path) -> None:
         self.inventory, self.home = inventory, home
 
     def __call__(self, *words: object, timeout_s: float = COMMAND_S) -> dict[str, Any]:
-        """Run `testbed WORDS --json`; return what it answers as `data`. Raises: CommandFailed - any exit code but 0."""
+        """Run `testbed WORDS --json`; return the `data` of its answer. Raises: CommandFailed - any exit code but 0."""
         own = {f"TESTBED_{kind}_DIR": str(self.home / kind.lower()) for kind in ("DATA", "STATE", "LOCK")}
         own |= {"TESTBED_INVENTORY": str(self.inventory), "TMPDIR": os.environ.get("TMPDIR", tempfile.gettempdir())}
         done = subprocess.run(

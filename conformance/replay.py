@@ -21,7 +21,7 @@ LONGEST = 1 << 20  # bytes of one question
 
 
 class Replay:
-    """A device that knows one transcript. piece: cut its answers into so many bytes, None leaves them whole."""
+    """A device that replays one transcript. piece: cut its answers into pieces of this many bytes; None leaves them whole."""
 
     def __init__(self, transcript: Transcript, port: int = 0, piece: int | None = None) -> None:
         if transcript.kind == "netconf":
@@ -143,7 +143,7 @@ class Replay:
 
 
 def _key(question: str) -> tuple[str, ...]:
-    """What makes two questions the same: everything but headers for HTTP, but tag and password for TL1, all of it otherwise."""
+    """What identifies a question: for HTTP all but the headers, for TL1 all but tag and password, otherwise the whole text."""
     if is_http(question):
         return _http_key(question)
     if not question.endswith(";"):

@@ -1,4 +1,4 @@
-"""Run checks over a subject, one after the other, and say of each declared capability whether it is confirmed."""
+"""Run checks on a subject, one after another, and report for each declared capability whether it is confirmed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from drivers.registry import driver_class, evidence
 from optics import DeviceConfig, TestbedError
 
 CHECK_S = 60.0
-"""No check takes longer (s); one that does waits for something that never comes."""
+"""Time limit of a check (s); one that exceeds it waits for something that will not happen."""
 
 
 class Verdict(StrEnum):
-    """What became of a check."""
+    """The result of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 
 
 class Standing(StrEnum):
-    """What is known of a capability."""
+    """Whether a capability is confirmed."""
 
     CONFIRMED = "confirmed"
     NOT_CONFIRMED = "not confirmed"
@@ -38,7 +38,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One check's outcome; `words` say why it failed or was not tried, `seconds` how long it took."""
+    """One check's outcome; `words`: why it failed or was not tried; `seconds`: how long it took."""
 
     check: Check
     verdict: Verdict
@@ -66,7 +66,7 @@ class Report:
         return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
 
     def standing(self, capability: str) -> Standing:
-        """Confirmed if something was tried and nothing failed."""
+        """Confirmed if at least one check passed and none failed."""
         if capability not in self.declared:
             return Standing.NOT_DECLARED
         verdicts = {result.verdict for result in self.results if result.check.capability == capability}
@@ -85,7 +85,7 @@ def declared(subject: Subject) -> tuple[str, ...]:
 
 
 def chosen(subject: Subject, only: Iterable[str] = ()) -> tuple[Check, ...]:
-    """The checks of declared capabilities; `only`: of these names. Raises: ValueError - there is no such check."""
+    """The checks of declared capabilities, or those named in `only`. Raises: ValueError - there is no such check."""
     checks = all_checks()
     names = set(only)
     if unknown := names - {check.name for check in checks}:
@@ -95,7 +95,7 @@ def chosen(subject: Subject, only: Iterable[str] = ()) -> tuple[Check, ...]:
 
 
 async def run_check(subject: Subject, check: Check) -> Result:
-    """Run one check and tidy up behind it, whatever it did."""
+    """Run one check and clean up after it, whatever its outcome."""
     began = time.monotonic()
 
     def result(verdict: Verdict, words: str = "") -> Result:
@@ -104,7 +104,7 @@ async def run_check(subject: Subject, check: Check) -> Result:
     if check.truth and subject.truth is None:
         return result(Verdict.NOT_TRIED, "needs an emulator")
     if check.ports > subject.lights:
-        return result(Verdict.NOT_TRIED, f"needs {check.ports} free lights, there are {subject.lights}")
+        return result(Verdict.NOT_TRIED, f"needs {check.ports} free connections, there are {subject.lights}")
     violations = subject.truth.violations if subject.truth else 0
     problems: list[str] = []
     not_tried = ""
@@ -117,7 +117,7 @@ async def run_check(subject: Subject, check: Check) -> Result:
         problems.append(str(error) or f"not finished after {CHECK_S:.0f} s")
     except AssertionError as error:
         problems.append(str(error) or "an assertion failed")
-    except (TestbedError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:  # a driver may fail in any way
+    except (TestbedError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:  # a driver may raise anything
         problems.append(f"{type(error).__name__}: {error}")
     try:
         if subject.truth:
@@ -137,24 +137,26 @@ async def run_check(subject: Subject, check: Check) -> Result:
 
 
 async def run(
-    subject: Subject, checks: Sequence[Check] | None = None, told: Callable[[Result], None] = lambda result: None
+    subject: Subject,
+    checks: Sequence[Check] | None = None,
+    report_result: Callable[[Result], None] = lambda result: None,
 ) -> Report:
-    """Look at the subject, run the checks, return what they found. `told` hears of each when it is done."""
+    """Read the subject's state, run the checks and return the report. `report_result` is called after each check."""
     try:
-        await subject.look()
+        await subject.inspect()
     except TestbedError:
         if subject.truth is None or not subject.identity.ingress:
             raise
-        subject.choose()  # a driver that cannot read yet: each check says what it misses
+        subject.choose()  # a driver that cannot read yet: each check reports what is missing
     results = []
     for check in checks if checks is not None else chosen(subject):
         results.append(await run_check(subject, check))
-        told(results[-1])
+        report_result(results[-1])
     return report(subject, results)
 
 
 def report(subject: Subject, results: Iterable[Result]) -> Report:
-    """What `results` say of the subject."""
+    """The report of `results` on the subject."""
     identity = subject.identity
     words = " ".join(word for word in (identity.vendor, identity.model, identity.serial, identity.firmware) if word)
     return Report(subject.config.driver, subject.name, words, subject.truth is not None, declared(subject), tuple(results))
@@ -166,9 +168,10 @@ async def run_many(
     told: Callable[[Subject, Result], None] = lambda subject, result: None,
     at_once: int = 4,
 ) -> dict[str, Report]:
-    """Run several subjects, each its checks in turn, `at_once` of them side by side; reports by driver.
+    """Run the checks of several subjects, `at_once` subjects in parallel; return the reports by driver.
 
-    Most of a check is waiting for a device; a few together fill one processor. Families that are slow by nature begin.
+    A check mostly waits for a device; a few in parallel use one processor fully. Slow families start first.
+    `told` is called after each check.
     """
     turn = asyncio.Semaphore(at_once)
     kinds = {subject: driver_class(subject.config.driver).TRAITS.settle_s for subject in subjects}
@@ -177,7 +180,7 @@ async def run_many(
         async with turn:
             try:
                 return await run(subject, only(subject), lambda result: told(subject, result))
-            except (TestbedError, OSError, ValueError) as error:  # not even its identity can be had: everything failed
+            except (TestbedError, OSError, ValueError) as error:  # not even its identity can be read: everything failed
                 words = f"{type(error).__name__}: {error}"
                 return report(subject, [Result(check, Verdict.FAILED, words, 0.0) for check in only(subject)])
             finally:
@@ -189,7 +192,7 @@ async def run_many(
 
 
 def imagined(driver: str, login: tuple[str, str] = ("", "")) -> Subject:
-    """A subject that is never asked: what its driver declares is known without a device. Raises: BadFile."""
+    """A subject that is never queried: what its driver declares is known without a device. Raises: BadFile."""
     scheme = evidence(driver).schemes[0]
     address = "serial:///dev/null" if scheme == "serial" else f"{scheme}://127.0.0.1:9"
     return Subject(DeviceConfig(driver, driver, address, *login))

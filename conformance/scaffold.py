@@ -1,4 +1,4 @@
-"""Writes the start of a driver of one's own: a package with driver, emulator, transcript, page and tests, which fails honestly."""
+"""Write the skeleton of a driver package: driver, emulator, transcript, page and tests, which fail until it is written."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ PROTOCOLS: Mapping[str, tuple[str, str]] = {
     ),
     "cli": ("ssh://HOST", "> show version\n< $name,MODEL,0001,1.0,16,16"),
 }
-"""Protocol -> the usual address, and the first questions as a transcript."""
+"""Protocol -> the usual address, and the first requests as a transcript."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 def scaffold(name: str, protocol: str, out: Path) -> list[Path]:
-    """Write the package of driver `name` into the folder `out`, which must not exist or be empty; return the files.
+    """Write the package of driver `name` into the folder `out`, which must be absent or empty; return the files.
 
-    Raises: BadFile - a name that is none, a protocol that is not known, a folder with something in it.
+    Raises: BadFile - an invalid name, an unknown protocol, a folder that is not empty.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise BadFile([f"{name!r} is no driver name: lower case letters, digits and single dashes, such as acme-scpi"])
+        raise BadFile([f"{name!r} is not a driver name: wanted lower-case letters, digits and single dashes, such as acme-scpi"])
     if protocol not in PROTOCOLS:
-        raise BadFile([f"--protocol {protocol}: there are {', '.join(PROTOCOLS)}"])
+        raise BadFile([f"--protocol {protocol}: unknown; choose one of {', '.join(PROTOCOLS)}"])
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise BadFile([f"{out}: is there already and not empty"], hint="name another folder: --out DIR")
+        raise BadFile([f"{out}: already exists and is not empty"], hint="name another folder: --out DIR")
     package = name.replace("-", "_") + "_testbed"
     address, transcript = PROTOCOLS[protocol]
     words = {

@@ -1,4 +1,4 @@
-"""Addresses of the same kind as a device's, with no server behind them, or one that sends nonsense."""
+"""Addresses of the same kind as a device's, with no server behind them, or with one that sends nonsense."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONSENSE = b"\r\n\n   X 26-01-01 00:00:00\r\nHTTP/1.1 400 Bad Request\r\n;\r\n"
 
 
 @contextlib.asynccontextmanager
-async def nobody(address: str) -> AsyncIterator[str]:
+async def unreachable(address: str) -> AsyncIterator[str]:
     """Yield an address where a connection is refused."""
     if address.startswith("serial:"):
         yield "serial:///dev/no-such-line"
@@ -27,7 +27,7 @@ async def nobody(address: str) -> AsyncIterator[str]:
 
 @contextlib.asynccontextmanager
 async def nonsense(address: str) -> AsyncIterator[str]:
-    """Yield an address where every question is answered with nonsense."""
+    """Yield an address where every request is answered with nonsense."""
     if address.startswith("serial:"):
         async with _nonsense_line() as path:
             yield f"serial://{path}"

@@ -1,4 +1,4 @@
-"""What is checked: a driver, opened from a `DeviceConfig`, and what is known of the device behind it."""
+"""The subject of the checks: a driver, opened from a `DeviceConfig`, and what is known of the device it controls."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from optics import Change, CrossConnect, DeviceConfig, Identity, Outcome, Port, 
 
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 LIGHTS = 16
-"""How many lights a check may speak of at most."""
+"""The most connections a check may use."""
 _SLOT_N, _SLOT_STEP, _SLOT_M = -40, 16, 4  # 50 GHz wide, 100 GHz apart: on every 50 GHz grid, in the C-band, none touches another
 _POLL_S = 0.005
 _SLACK_S = 0.05  # the processor is shared
 
 
 class OneLine:
-    """A device on a line that one program can have open at a time: before each verb the other opening lets go of it."""
+    """A device on a line that only one program can open at a time: before each call the other instance closes it."""
 
     def __init__(self, device: CircuitSwitch, other: CircuitSwitch, turn: asyncio.Lock) -> None:
         self._device, self._other, self._turn = device, other, turn
@@ -46,10 +46,10 @@ class OneLine:
 
 
 class Subject:
-    """One device under check. Light number a leaves by exit number b: `light((a, b))`, whatever the family calls its ports.
+    """One device under check. `light((a, b))` connects input a to output b, whatever the family calls its ports.
 
-    A cross-connect's light is an ingress port; a spectral route's is a slot on the ingress that leads to most egress ports. Ports
-    that carried anything at the beginning are never used: what is there is foreign and must not change.
+    The input of a cross-connect is an ingress port; that of a spectral route is a slot on the ingress that reaches most egress
+    ports. Ports in use at the beginning are never used: their settings are foreign and must not change.
     truth: the emulated lab behind it, None for a real device.
     """
 
@@ -64,14 +64,14 @@ class Subject:
 
     # ---- the device
 
-    async def look(self) -> None:
+    async def inspect(self) -> None:
         """Read identity and settings; choose the free ports."""
         self.identity = await self.device.identify()
         self.foreign = await self.device.read()
         self.choose()
 
     def choose(self) -> None:
-        """Choose ports without light, as far as the device said what it carries."""
+        """Choose free ports, as far as the device has reported what it carries."""
         busy = {setting.ingress.label for setting in self.foreign}, {setting.egress.label for setting in self.foreign}
         duplex = set(self.identity.ingress) & set(self.identity.egress)
         taken = tuple(side | ((busy[0] | busy[1]) & duplex) for side in busy)
@@ -83,7 +83,9 @@ class Subject:
             best = max(enter, key=lambda label: len(exits[label]), default="")
             self.ingress, self.egress = (best,) * LIGHTS if best else (), exits.get(best, ())
         elif self.device.traits.ways and enter and leave:
-            first = next((way for way in self.device.traits.ways if any(re.fullmatch(way[0], label) for label in enter)), ("", ""))
+            first = next(
+                (pair for pair in self.device.traits.ways if any(re.fullmatch(pair[0], label) for label in enter)), ("", "")
+            )
             self.ingress = tuple(label for label in enter if re.fullmatch(first[0], label))
             self.egress = tuple(label for label in leave if re.fullmatch(first[1], label))
         else:
@@ -95,7 +97,7 @@ class Subject:
 
     @property
     def lights(self) -> int:
-        """How many lights there are to use."""
+        """How many connections a check can use."""
         if self.spectral:
             return LIGHTS if len(self.egress) > 1 else 0
         return min(len(self.ingress), len(self.egress), LIGHTS)
@@ -106,7 +108,7 @@ class Subject:
 
     @property
     def quick_s(self) -> float:
-        """A time-out (s) that a local emulator keeps easily; encryption takes processor time."""
+        """A time-out (s) that a local emulator meets easily; encryption takes processor time."""
         return 0.5 if self.scheme in ("ssh", "netconf", "https") else 0.2
 
     @asynccontextmanager
@@ -130,24 +132,24 @@ class Subject:
     # ---- settings
 
     def light(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
-        """The settings that lead light a out at exit b, for each (a, b) counted from 1."""
+        """The settings that connect input a to output b, for each (a, b) counted from 1."""
         return frozenset(self._setting(a, b) for a, b in pairs)
 
     def one(self, a: int, b: int) -> Setting:
         return self._setting(a, b)
 
     def clashing(self, setting: Setting) -> Setting:
-        """A setting that cannot be while `setting` is."""
+        """A setting that conflicts with `setting`."""
         if isinstance(setting, SpectralRoute):
             other = next((label for label in self.egress if label != setting.egress.label), None)
             if other is None:
-                raise NotTried("the device has a single way out")
+                raise NotTried("the device has a single output")
             return replace(setting, egress=Port(self.name, other))
         used = self.ingress.index(setting.ingress.label)
         return CrossConnect(Port(self.name, self.ingress[(used + 7) % len(self.ingress)]), setting.egress)
 
     def key(self, setting: Setting) -> Lit:
-        """A setting as the glass knows it: without its attenuation."""
+        """The identity of a setting in the emulator's true state: without its attenuation."""
         ends = (setting.ingress.label, setting.egress.label)
         return (*ends, setting.slot.low_mhz, setting.slot.high_mhz) if isinstance(setting, SpectralRoute) else ends
 
@@ -156,7 +158,7 @@ class Subject:
 
     def _setting(self, a: int, b: int) -> Setting:
         if a > self.lights:
-            raise NotTried(f"{self.lights} free lights, {a} wanted")
+            raise NotTried(f"{self.lights} free connections, {a} wanted")
         ingress = Port(self.name, self.ingress[a - 1])
         if self.spectral:
             slot = Slot.flexgrid(_SLOT_N + _SLOT_STEP * (a - 1), _SLOT_M)
@@ -173,38 +175,38 @@ class Subject:
         device: CircuitSwitch | None = None,
         ready: Ready = at_once,
     ) -> Outcome:
-        """Make a change on the device, or through another opening of it."""
+        """Apply a change through the device, or through another instance of it."""
         return await (device or self.device).apply(Change(self.name, frozenset(remove), frozenset(add)), ready)
 
     async def make(self, *pairs: tuple[int, int]) -> frozenset[Setting]:
-        """Make lights; return their settings. Raises: Failed - the device did not make them all."""
+        """Make connections; return their settings. Raises: Failed - the device did not make them all."""
         wanted = self.light(*pairs)
         outcome = await self.apply(add=wanted)
-        want(not outcome.failed, f"could not begin: {_first(outcome)}")
+        want(not outcome.failed, f"preparation failed: {_first(outcome)}")
         await self.world(self.keys(wanted))
         return wanted
 
     async def clear(self) -> None:
-        """Take down whatever a check left; foreign settings stay."""
+        """Remove whatever a check left; foreign settings stay."""
         left = await self.device.read() - self.foreign
         if left:
             outcome = await self.apply(remove=left)
-            want(not outcome.failed, f"could not tidy up: {_first(outcome)}")
+            want(not outcome.failed, f"clean-up failed: {_first(outcome)}")
 
     # ---- truth
 
     @property
     def known(self) -> Truth:
-        """The emulator's truth. Raises: NotTried - a real device does not reveal it."""
+        """The emulator's true state. Raises: NotTried - a real device does not disclose it."""
         if self.truth is None:
-            raise NotTried("needs the emulator's own knowledge")
+            raise NotTried("needs the true state, which only an emulator discloses")
         return self.truth
 
     async def world(self, expected: frozenset[Lit] = frozenset()) -> frozenset[Lit]:
-        """What carries light, foreign lights aside: by the glass where there is an emulator, else by the device's report.
+        """The connections that carry light, foreign ones excluded: from the emulator if there is one, else from the device.
 
-        expected: lights that may still be on their way. No public source says of any family that its report waits for the mirrors,
-        so light has the settling time the driver promises to appear, and half as much again; dark has none.
+        expected: connections that may still be settling. No public source states for any family that its report waits for the
+        mirrors, so light may take 1.5 times the settling time the driver promises to appear; darkness must be immediate.
         """
         deadline = time.monotonic() + 1.5 * self.device.traits.settle_s + _SLACK_S
         while True:
@@ -215,21 +217,21 @@ class Subject:
             await asyncio.sleep(_POLL_S)
 
     async def shows(self, wanted: Iterable[Setting]) -> None:
-        """The world is `wanted`, nothing less and nothing more. Raises: Failed."""
+        """Check that `wanted` carries light, nothing less and nothing more. Raises: Failed."""
         expected = self.keys(wanted)
         seen = await self.world(expected)
-        want(seen == expected, f"wanted {_words(expected)} lit, {_words(seen)} is")
+        want(seen == expected, f"wanted {_words(expected)} lit, found {_words(seen)}")
 
     async def honest(self, outcome: Outcome) -> None:
-        """The outcome tells the truth: its map is the world, its marks of time are in order. Raises: Failed."""
-        told = self.keys(outcome.observed) - self.keys(self.foreign)
-        seen = await self.world(told)
-        want(told == seen, f"the outcome says {_words(told)}, {_words(seen)} is lit")
+        """Check that the outcome reports the true connections and that its timestamps are in order. Raises: Failed."""
+        reported = self.keys(outcome.observed) - self.keys(self.foreign)
+        seen = await self.world(reported)
+        want(reported == seen, f"the outcome reports {_words(reported)}; {_words(seen)} is lit")
         marks = (outcome.sent_ns, outcome.broken_ns, outcome.acked_ns, outcome.settled_ns)
-        want(list(marks) == sorted(marks), f"marks of time out of order: sent, broken, acked, settled = {marks}")
+        want(list(marks) == sorted(marks), f"timestamps out of order: sent, broken, acked, settled = {marks}")
 
     def since(self, settings: Iterable[Setting]) -> dict[Lit, float]:
-        """When each of `settings` was made last, by the emulator's history; -1 once it was broken again."""
+        """When each of `settings` was last made, from the emulator's history; -1 if it was broken since."""
         wanted = self.keys(settings)
         found: dict[Lit, float] = dict.fromkeys(wanted, -1.0)
         for event in self.known.events():
@@ -239,7 +241,7 @@ class Subject:
         return found
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Poll `holds` for at most `seconds`; return what it said last."""
+        """Poll `holds` for at most `seconds`; return its last value."""
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:
@@ -249,7 +251,7 @@ class Subject:
 
 
 async def refused(act: Callable[[], Any]) -> TestbedError | None:
-    """Await `act()`; return the error raised on purpose, None when it went well."""
+    """Await `act()`; return the TestbedError it raised, None if it succeeded."""
     try:
         await act()
     except TestbedError as error:
@@ -258,16 +260,16 @@ async def refused(act: Callable[[], Any]) -> TestbedError | None:
 
 
 def names_device(subject: Subject, error: TestbedError) -> None:
-    """An error says of which device it speaks. Raises: Failed."""
+    """Check that the error names its device. Raises: Failed."""
     want(subject.name in str(error), f"the error does not name the device: {type(error).__name__}: {error}")
 
 
 def failed_exactly(subject: Subject, outcome: Outcome, wanted: Iterable[Setting]) -> None:
-    """`wanted` and nothing else failed, each in words. Raises: Failed."""
+    """Check that exactly `wanted` failed, each with a reason. Raises: Failed."""
     expected = frozenset(wanted)
     if outcome.failed.keys() != expected:
         said = {str(setting): words for setting, words in outcome.failed.items()}
-        raise Failed(f"wanted {sorted(map(str, expected))} reported as failed, reported is {said}")
+        raise Failed(f"wanted {sorted(map(str, expected))} reported as failed, got {said}")
     for setting, words in outcome.failed.items():
         want(len(words) > 10, f"{setting} failed without a reason: {words!r}")
 
@@ -277,4 +279,4 @@ def _first(outcome: Outcome) -> str:
 
 
 def _words(lit: Iterable[Lit]) -> str:
-    return ", ".join(f"{way[0]}->{way[1]}" + (f"@{way[2]}-{way[3]}" if len(way) == 4 else "") for way in sorted(lit)) or "nothing"
+    return ", ".join(f"{one[0]}->{one[1]}" + (f"@{one[2]}-{one[3]}" if len(one) == 4 else "") for one in sorted(lit)) or "nothing"

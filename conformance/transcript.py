@@ -1,7 +1,7 @@
-"""Transcripts: what a device was asked and what it said, one text file with its source and grade at the top.
+"""Transcripts: the questions put to a device and its answers, in one text file with source and grade at the top.
 
 One marker and one blank start every line: `# ` header (source, grade, remarks), `> ` sent by the client, `< ` received from the
-device, `~ ` seconds that pass before the next line. Line ends are not written; blanks after the marker are significant.
+device, `~ ` seconds that pass before the next line. Line ends are not recorded; blanks after the marker are significant.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from optics.plain import reason
 
 GRADES = ("REAL", "DOC", "CODE", "constructed")
 MASK = "********"
-TEAR = "\0"  # between the parts of what passed
-MAX_CHARACTERS = 64_000_000  # of a transcript; a dump of 320 ports has a tenth of a million
+TEAR = "\0"  # between the recorded parts
+MAX_CHARACTERS = 64_000_000  # of a transcript; a dump of 320 ports has about 100 000
 PAUSE_S = 0.05  # shorter silences are not worth a line
 
 
@@ -33,7 +33,7 @@ class Exchange:
 
 @dataclass
 class Transcript:
-    """A transcript read from a file. greeting: what the device says before it is asked."""
+    """A transcript read from a file. greeting: what the device sends before the first question."""
 
     name: str
     source: str
@@ -67,9 +67,9 @@ def read_transcript(path: Path) -> Transcript:
 
 
 def transcript_of(content: str, path: Path) -> Transcript:
-    """The transcript that `content` is; `path`: its file, for error messages.
+    """Parse `content` as a transcript; `path`: its file, for error messages.
 
-    Raises: BadFile - with file:line: what is not in the format; no source or grade; nothing asked.
+    Raises: BadFile - a line that is not in the format (with file:line), no source or grade, no question.
     """
     header: dict[str, str] = {}
     exchanges: list[Exchange] = []
@@ -103,23 +103,23 @@ def transcript_of(content: str, path: Path) -> Transcript:
         last = marker
     problems = []
     if not header.get("source"):
-        problems.append(f"{path}: no source: the first lines say where it comes from, '# source: own device, lab X'")
+        problems.append(f"{path}: no source: the first lines state its origin, such as '# source: own device, lab X'")
     if header.get("grade") not in GRADES:
         problems.append(f"{path}: grade: wanted one of {', '.join(GRADES)}, got {header.get('grade')!r}")
     if not exchanges:
-        problems.append(f"{path}: nothing is asked in it: no line starts with '> '")
+        problems.append(f"{path}: it has no question: no line starts with '> '")
     if problems:
         raise BadFile(problems)
     return Transcript(path.stem, header["source"], header["grade"], exchanges, greeting)
 
 
 def is_http(question: str) -> bool:
-    """Whether a question is an HTTP request, which has several lines."""
+    """Whether a question is an HTTP request, which can span several lines."""
     return question.split(" /", 1)[0] in ("GET", "PUT", "POST", "DELETE", "PATCH")
 
 
 class Recorder:
-    """Writes down what passes on a link, secrets masked: the text as given and the forms logins carry it in."""
+    """Records the traffic of a link with secrets masked, both as given and as encoded in logins."""
 
     def __init__(self, secrets: Iterable[str], pairs: Iterable[tuple[str, str]] = ()) -> None:
         words = {s for s in secrets if s}
@@ -128,7 +128,7 @@ class Recorder:
         self._parts: list[tuple[str, float, bytearray]] = []
 
     def hear(self, direction: str, data: bytes) -> None:
-        """Take what passed; for `drivers.link.tap.listening`."""
+        """Record data that passed; for `drivers.link.tap.listening`."""
         now = time.monotonic()
         if self._parts and self._parts[-1][0] == direction and now - self._parts[-1][1] < PAUSE_S:
             self._parts[-1][2].extend(data)
@@ -137,11 +137,11 @@ class Recorder:
 
     @property
     def exchanges(self) -> int:
-        """How often something was asked."""
+        """How many questions were recorded."""
         return sum(direction == ">" for direction, _, _ in self._parts)
 
     def text(self, source: str, grade: str, remarks: Iterable[str] = ()) -> str:
-        """The transcript. `source` says that credentials are masked where they are."""
+        """The transcript. `source` is to mention masked credentials."""
         lines = [f"# source: {source}", f"# grade: {grade}", *(f"# {remark}" for remark in remarks)]
         before_s: float | None = None
         for (direction, at_s, _), text in zip(self._parts, self._masked(), strict=True):
@@ -152,10 +152,10 @@ class Recorder:
         return "\n".join(lines) + "\n"
 
     def _masked(self) -> list[str]:
-        """The text of every part. A secret may be torn into several: a line that echoes does so character by character."""
+        """The text of every part. A secret may span several parts: a line that echoes does so character by character."""
         texts = [data.decode("utf-8", "backslashreplace").replace("\r", "").replace(TEAR, "\\x00") for _, _, data in self._parts]
-        for way in {direction for direction, _, _ in self._parts}:
-            mine = [at for at, (direction, _, _) in enumerate(self._parts) if direction == way]
+        for one in {direction for direction, _, _ in self._parts}:
+            mine = [at for at, (direction, _, _) in enumerate(self._parts) if direction == one]
             whole = TEAR.join(texts[at] for at in mine)
             for secret in self._secrets:
                 torn = f"{TEAR}*".join(map(re.escape, secret))

@@ -1,4 +1,5 @@
-"""What an emulator knows and a real device keeps to itself: glass, counters, faults. The lab's control socket, as JSON lines."""
+"""An emulator's true state, which a real device does not disclose: connections, counters, faults. Read over the lab's control
+socket, as JSON lines."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ ANSWER_S = 10.0
 
 
 class NoTruth(RuntimeError):
-    """The lab does not answer, or says no; the message has its words."""
+    """The lab does not answer or refuses; the message quotes its answer."""
 
 
 class Truth:
-    """One emulated device of a running lab, as the lab knows it.
+    """The true state of one emulated device of a running lab.
 
-    socket_path: the lab's `control.sock`; without a device only `ask` is of use. Raises: NoTruth from every question.
+    socket_path: the lab's `control.sock`; without a device only `ask` is useful. Raises: NoTruth from every request.
     """
 
     def __init__(self, socket_path: Path, device: str = "") -> None:
@@ -30,36 +31,36 @@ class Truth:
         self._armed: set[int] = set()
 
     def ask(self, op: str, **values: object) -> dict[str, Any]:
-        """Ask the lab one question."""
+        """Send the lab one request and return its answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(ANSWER_S)
             try:
                 with _short(self.path) as path:
                     link.connect(path)
                 link.sendall(json.dumps({"op": op, **values}).encode() + b"\n")
-                heard = b""
-                while not heard.endswith(b"\n") and (piece := link.recv(1 << 20)):
-                    heard += piece
+                received = b""
+                while not received.endswith(b"\n") and (piece := link.recv(1 << 20)):
+                    received += piece
             except OSError as error:
                 raise NoTruth(f"emulated lab at {self.path}: {op}: {error}") from error
-        answer: dict[str, Any] = json.loads(heard or b'{"ok": false, "error": "no answer"}')
+        answer: dict[str, Any] = json.loads(received or b'{"ok": false, "error": "no answer"}')
         if not answer.pop("ok"):
             raise NoTruth(f"emulated lab: {op}: {answer.get('error')}")
         return answer
 
     @property
     def lit(self) -> frozenset[Lit]:
-        """What passes light now."""
+        """The connections that pass light now."""
         return frozenset(_lit(row) for row in self.ask("glass")["glass"][self.device])
 
     @property
     def writes(self) -> int:
-        """How many commands that change the device it heard so far."""
+        """How many commands that change the device it has received."""
         return int(self.ask("writes")["writes"][self.device])
 
     @property
     def violations(self) -> int:
-        """How often it was told to drive a port that carried something else."""
+        """How often it received a command to drive a port that carried another connection."""
         return int(self.ask("writes")["violations"][self.device])
 
     @property
@@ -68,7 +69,7 @@ class Truth:
         return len(self.ask("truth", device=self.device)["sessions"])
 
     def events(self) -> list[tuple[Any, ...]]:
-        """What the glass did so far: (time, "making" | "lit" | "broken", ingress, egress, ...)."""
+        """The history of its connections: (time, "making" | "lit" | "broken", ingress, egress, ...)."""
         return [tuple(event) for event in self.ask("history", device=self.device)["history"]]
 
     def fault(self, kind: str, **values: object) -> int:
@@ -85,7 +86,7 @@ class Truth:
 
     @contextmanager
     def wrong(self, kind: str, **values: object) -> Iterator[int]:
-        """Arm a fault for the time of the block; yields its number."""
+        """Arm a fault for the duration of the block; yield its number."""
         number = self.fault(kind, **values)
         try:
             yield number
@@ -94,30 +95,30 @@ class Truth:
                 self.lift(number)
 
     def fired(self, number: int) -> int:
-        """How often an armed fault struck."""
+        """How often an armed fault took effect."""
         found = self.ask("faults.list")["faults"][self.device]
         return next((int(fault["fired"]) for fault in found if fault["number"] == number), 0)
 
     def mend(self) -> None:
-        """Disarm every fault of this device, by whatever client it was armed."""
+        """Disarm every fault of this device, whichever client armed it."""
         for fault in self.ask("faults.list")["faults"][self.device]:
             self.lift(int(fault["number"]))
 
     def light(self, port: str, dbm: float | None) -> None:
-        """Say what light a fibre brings to an ingress port (dBm; None: none)."""
+        """Set the power that a fibre brings to an ingress port (dBm; None: no light)."""
         self.ask("power", device=self.device, port=port, dbm=dbm)
 
     def settle(self, seconds: float, boot_s: float | None = None) -> None:
-        """Give the device another switching time (s), and another time to boot."""
+        """Set the device's switching time (s) and, optionally, its boot time (s)."""
         more = {} if boot_s is None else {"boot_s": boot_s}
         self.ask("settle", device=self.device, s=seconds, **more)
 
     def settle_s(self) -> float:
-        """The switching time the device has now (s)."""
+        """The device's current switching time (s)."""
         return float(self.ask("status")["devices"][self.device]["settle_s"])
 
     def pieces(self, how: str) -> None:
-        """Cut its replies from now on: "whole", "split" at random places, one "byte" at a time."""
+        """Set how its replies are sent: "whole", "split" at random places, or one "byte" at a time."""
         self.ask("pieces", device=self.device, **{"as": how})
 
 
@@ -128,7 +129,7 @@ def _lit(row: list[Any]) -> Lit:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name of the socket that fits: sun_path holds 108 bytes (unix(7))."""
+    """A path of the socket that fits: sun_path holds 108 bytes (unix(7))."""
     if len(os.fsencode(path)) < 100:
         yield str(path)
         return

@@ -1,1 +1,1 @@
-"""How to reach real devices. Start reading at `drivers.api`."""
+"""Access to real devices. Start reading at `drivers.api`."""

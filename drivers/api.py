@@ -1,7 +1,7 @@
 """What a device promises: the interface every driver author reads.
 
 A driver is constructed from a `DeviceConfig`, opens its link on first use and answers one question at a time. Abilities beyond the
-three verbs are further small protocols that a driver implements or not; nothing here has a body that says "not supported".
+three operations are small optional protocols; nothing here has a body that raises "not supported".
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ async def at_once() -> None:
 class Evidence:
     """The evidence behind a driver; the support matrix prints it.
 
-    family: vendor, devices and interface, as a reader would look for them ("Polatis / HUBER+SUHNER, SCPI"). schemes: kinds of
+    family: vendor, devices and interface, as a reader would search for them ("Polatis / HUBER+SUHNER, SCPI"). schemes: kinds of
     address it takes, the usual one first. grades: function ("identify", "read", "change", "refusals", "power", ...; "unsolicited":
-    unsolicited messages are set aside) -> REAL (a capture from a device), DOC (a manual or data sheet), CODE (a public client
+    unsolicited messages are ignored) -> REAL (a capture from a device), DOC (a manual or data sheet), CODE (a public client
     program that works with the device) or assumed (an inference, marked as one in the code).
-    hardware: the models it was tried on, empty while it never met one.
+    hardware: the models it was tested on; empty if none.
     """
 
     family: str
@@ -61,8 +61,8 @@ class Evidence:
 class CircuitSwitch(Protocol):
     """A device that holds a set of settings.
 
-    All three verbs raise `Unreachable` (no connection; nothing was sent), `TimedOut` (silence; the message names the question),
-    `Garbled` (an answer outside the grammar, quoted) and `Refused` (the device said no, in its own words).
+    All three operations raise `Unreachable` (no connection; nothing was sent), `TimedOut` (silence; the message names the query),
+    `Garbled` (an answer outside the grammar, quoted) and `Refused` (the device refused; quoted).
     """
 
     name: DeviceName
@@ -73,7 +73,7 @@ class CircuitSwitch(Protocol):
         ...
 
     async def read(self) -> frozenset[Setting]:
-        """What the whole device reports now, never a remembered copy; writes nothing."""
+        """The settings the whole device reports now, never a cached copy; writes nothing."""
         ...
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
@@ -93,12 +93,12 @@ class CircuitSwitch(Protocol):
 
 @runtime_checkable
 class PortHolders(Protocol):
-    """A device whose table has entries that hold ports and lead no light: reserved, or in fault although light enters."""
+    """A device whose table has entries that hold ports but pass no light: reserved, or in fault although light enters."""
 
     def holders(self) -> Mapping[Setting, str]:
         """These entries as the last `read` or `apply` saw them, each with the device's own words; none of them is a setting.
 
-        Asks the device nothing.
+        Sends nothing to the device.
         """
         ...
 
@@ -108,7 +108,7 @@ class PowerMeter(Protocol):
     """A device that measures light at its ports."""
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        """Power (dBm) at each port, an ingress port's input, an egress port's output; a port too dark to read is absent.
+        """Power (dBm) at each port: the input of an ingress port, the output of an egress port; a port too dark to read is absent.
 
         Where one label is both sides of a duplex port (`1.2.5`), the label alone means the side where light leaves and the label
         with `:in` the side where it enters; a device without such ports ignores labels with `:in`.
@@ -118,12 +118,12 @@ class PowerMeter(Protocol):
 
 @runtime_checkable
 class ChannelMeter(Protocol):
-    """A spectral device that measures the light of each route apart, which equalisation needs; a `PowerMeter` knows only sums."""
+    """A spectral device that measures each route separately, which equalisation needs; a `PowerMeter` reports only sums."""
 
     async def channel_power(self, settings: Iterable[Setting]) -> Mapping[Setting, tuple[Dbm | None, Dbm | None]]:
-        """Power (dBm) of each route where its light enters and where it leaves, None where it is too dark to read.
+        """Power (dBm) of each route at its input and at its output, None where it is too dark to read.
 
-        A route that the device does not hold, or says nothing of, is absent. Two routes that differ in attenuation alone are the
+        A route that the device does not hold, or does not report, is absent. Two routes that differ only in attenuation are the
         same one. Writes nothing.
         """
         ...
@@ -131,14 +131,14 @@ class ChannelMeter(Protocol):
 
 @runtime_checkable
 class PortControl(Protocol):
-    """A device whose ports can be shut and opened by command, and that knows when one has failed."""
+    """A device whose ports can be shut and opened by command, and which reports failed ports."""
 
     async def port_states(self, ports: Iterable[Port]) -> Mapping[Port, PortState]:
-        """What each port's hardware says; a port the device says nothing of is absent. Writes nothing."""
+        """The hardware state of each port; a port that the device does not report is absent. Writes nothing."""
         ...
 
     async def set_ports(self, ports: Iterable[Port], *, enabled: bool) -> Mapping[Port, PortState]:
-        """Open or shut `ports`; circuits through a shut port go dark but stay. Returns the ports' states read back.
+        """Open or shut `ports`; circuits through a shut port go dark but are kept. Returns the states read back.
 
         Raises: Refused - the device said no, in its own words.
         """
@@ -163,13 +163,13 @@ class Persistence(Protocol):
     """A device that can be configured what to do with its circuits when power comes back."""
 
     async def persistence(self) -> str:
-        """The mode in force, in the device's own word (Polatis: DARK, RESTORE, AUTOSAVE)."""
+        """The mode in force, as the device names it (Polatis: DARK, RESTORE, AUTOSAVE)."""
         ...
 
 
 @runtime_checkable
 class JobQueue(Protocol):
-    """A slow device (a robot) that works through a queue, one move after the other, and says how far it is.
+    """A slow device (a robot) that works through a queue, one move after another, and reports its progress.
 
     The caller of `apply` sets `on_progress`; the driver calls it in the event loop whenever there is progress.
     """

@@ -1,7 +1,7 @@
 """Calient MEMS switches over REST: `http(s)://host/rest/...`, Basic login, session cookie.
 
 Requests as in the COSMOS Ryu application and NTT Com RENAT. What they leave open, and what is done here:
-- A refusal arrives inside HTTP 200; every item of a batch has its own result and is believed alone.
+- A refusal arrives inside HTTP 200; every item of a batch has its own result, which alone counts.
 - `badd` makes a connection and activates it: no client activates what it added.
 - Public clients wait 20 s for lists, 15 s for ports, 5 s for the rest: lists get four times `timeout_s`, ports three times,
   changes twice.
@@ -72,7 +72,7 @@ class CalientRest(CalientSwitch):
 
     @property
     def _owner(self) -> str:
-        # In the group that every client uses, reserved connections of others cannot be told from our own.
+        # In the group that every client uses, reserved connections of others cannot be distinguished from this program's.
         return self._group if self._group != SYSTEM else ""
 
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> list[Connection]:
@@ -87,7 +87,7 @@ class CalientRest(CalientSwitch):
             self._entered |= c.pairs
         await self._batch("badd", enter, items, marks)
         for c in activate:
-            if c not in enter:  # reserved by us before
+            if c not in enter:  # reserved by this program before
                 marks.write()
                 (refused,) = await self._tell("activate", {"conn": c.name, "group": c.group}, 1)
                 marks.words.update(dict.fromkeys(c.pairs, refused) if refused else {})
@@ -114,7 +114,7 @@ class CalientRest(CalientSwitch):
                         marks.words.pop(pair, None)
 
     async def _tell(self, verb: str, content: Json, count: int) -> list[str]:
-        """POST; return the words of each item's failure, empty where it was done."""
+        """POST; return the reason of each item's failure, empty where it succeeded."""
 
         def parse(answer: Answer) -> list[str]:
             if 400 <= answer.status < 500:
@@ -124,17 +124,17 @@ class CalientRest(CalientSwitch):
         path, headers = f"{CROSS}?id={verb}", {"Content-Type": "application/json", "Accept": "application/json"}
         body = json.dumps(content).encode()
         try:
-            found = await self._session.tell(
+            found = await self._session.send(
                 "POST", path, parse, body=body, headers=headers, timeout_s=SLOW_CHANGE * self._timeout_s
             )
-        except Refused as error:  # a read-only user, say
+        except Refused as error:  # for example a read-only user
             found = [str(error)] * count
         return [words and f'refused "{verb}": {words}' for words in found]
 
     async def _ask(self, path: str, slow: int = 1) -> Json:
         def parse(answer: Answer) -> Json:
             found = wire.body(answer.status, answer.body)
-            # A failed question, too, is answered by HTTP 200 with a result of status "0".
+            # A failed query is also answered by HTTP 200 with a result of status "0".
             if isinstance(held := found[0] if isinstance(found, list) and found else found, dict) and held.get("status") == "0":
                 raise Refused(f'{self.name} refused "GET {path}": {wire.refusal(held)}')
             return found
@@ -172,12 +172,12 @@ class CalientRest(CalientSwitch):
 
 
 def _first(answer: Json) -> Mapping[str, Json]:
-    """The object of an answer, also where it is the only member of a list."""
+    """The object of an answer, also if it is the only member of a list."""
     return rest.mapping(answer[0] if isinstance(answer, list) and answer else answer, "the answer")
 
 
 def _parse_row(row: Mapping[str, Json]) -> Connection:
-    """A row; a two-way connection is as well as the worse of its halves. Raises: Garbled."""
+    """A row; a two-way connection has the state of its worse half. Raises: Garbled."""
     two_way = rest.text(row, "dir", "uni").lower().startswith("bi")
     halves = [rest.mapping(row.get(key), key) for key in ("half1", "half2")[: 1 + two_way]]
     source, destination = wire.endpoints(halves[0])

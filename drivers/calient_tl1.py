@@ -4,15 +4,15 @@ A circuit is made in two steps, ENT-CRS (reserve the ports) and ACT-CRS (move th
 DLT-CRS. Commands and rows: Quali cloudshell-L1-calient tests (captures), Phosphorus G2MPLS plugin (states), pynt, MonALISA.
 
 Decisions on what the public sources leave open:
-- `settled_ns` is the first answer in which every wanted row says IS, IS, OK.
+- `settled_ns` is the time of the first answer in which every wanted row reports IS, IS, OK.
 - Several commands go out in one write (at most `window`) where none depends on another: all CANC, then all DLT, all ENT, all ACT.
   Their answers find them by tag. Mirrors move in parallel, so this keeps the dark time at one switching time.
-- Connections are entered under a group of our own, to tell a leftover of ours from another client's reservation.
-- Power is asked with RTRV-PORT-SUM (S-series); a switch that denies it is asked with the PXC's rtrv-det-eqpt.
-- A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the change come up. One that is under
-  way is waited for, whatever was refused about it; before a rollback the table is read once more.
-- Whole tables of a PXC took pynt 73 s (connections) and 436 s (ports as well), with a time-out of 120 s. So much silence is allowed
-  in a table where RTRV-NE does not name an S-series chassis; on those it is timeout_s.
+- Connections are entered under this program's own group, to distinguish its leftovers from another client's reservations.
+- Power is queried with RTRV-PORT-SUM (S-series); if the switch denies it, with the PXC's rtrv-det-eqpt.
+- A circuit may take as long as the Phosphorus plugin waits, 10 s, and longer while others of the change come up. One that is in
+  progress is waited for, whatever was refused about it; before a rollback the table is read once more.
+- Whole tables of a PXC took pynt 73 s (connections) and 436 s (ports as well), with a time-out of 120 s. That much silence is
+  allowed in a table where RTRV-NE does not name an S-series chassis; on those it is timeout_s.
 - Alarms are skipped, not silenced: of INH-MSG only the name is known (Lawo VSM), so it is sent where `silence` asks for it.
 """
 
@@ -45,7 +45,7 @@ class CalientTl1(CalientSwitch):
         settle_s=0.2, at_once=None, keeps_others_lit=True, latching=False, insertion_loss_db=1.5, meter_db=1.0
     )
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "group": "group name of the connections made here, how they are told from others'; default TESTBED",
+        "group": "group name that marks the connections made by this program; default TESTBED",
         **OPTIONS,
         "silence": "true to send INH-MSG after the login, against alarms and event messages; default false",
         "patience_s": patience_option(),
@@ -135,7 +135,7 @@ class CalientTl1(CalientSwitch):
 
     async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
         if denied := await self._in_turn("ENT-CRS", enter, "ACT-CRS", activate, marks):
-            # Perhaps only the name is another than the default one: ask for it.
+            # Perhaps only the name differs from the default: query it.
             rows = {(row.aid, row.kind, row.group): row for row in await self._rows()}
             renamed = [row for c in denied if (row := rows.get((c.aid, c.kind, c.group))) and row.name != c.name]
             await self._send([("ACT-CRS", row) for row in renamed], marks)
@@ -145,8 +145,8 @@ class CalientTl1(CalientSwitch):
     ) -> list[Connection]:
         """Send `first` for `ones` and `then` for `others` in one batch; return those of `others` whose `then` was denied.
 
-        A switch that is still busy with `first` may deny `then`: it is asked once more, after all answers. Where `first` was
-        denied, its words count.
+        A switch that is still busy with `first` may deny `then`: it is sent once more, after all answers. Where `first` was
+        denied, its reason is kept.
         """
         denied = await self._send([*((first, c) for c in ones), *((then, c) for c in others)], marks)
         early = [c for verb, c in denied if verb == then and c in ones and (first, c) not in denied]
@@ -154,7 +154,7 @@ class CalientTl1(CalientSwitch):
         return [c for verb, c in denied if verb == then and (c not in early or (then, c) in late)]
 
     async def _send(self, orders: Sequence[tuple[str, Connection]], marks: Marks[Pair]) -> list[tuple[str, Connection]]:
-        """Send one command per connection, in this order, return the denied ones; the first words against each circuit are kept."""
+        """Send one command per connection, in this order; return the denied ones. The first reason for each circuit is kept."""
         commands: list[tuple[tuple[str, Connection], Command]] = []
         denied: list[tuple[str, Connection]] = []
         for verb, connection in orders:
@@ -182,7 +182,7 @@ class CalientTl1(CalientSwitch):
         return denied
 
     async def _table(self, question: Command) -> tl1.Reply:
-        """Ask for a whole table, with the patience that the switch's chassis needs."""
+        """Query a whole table, with the time limit that the switch's chassis needs."""
         if self._dump_s is None:
             (element,) = await self._session.batch([retrieve("RTRV-NE")])
             kinds = [tl1.parse_row(row).fields.get("CHASSISTYPE", "") for row in element.rows]
@@ -201,7 +201,7 @@ class CalientTl1(CalientSwitch):
 
 
 def _command(verb: str, connection: Connection) -> Command:
-    """The four verbs take the same words in three orders (Quali, Phosphorus)."""
+    """The four commands take the same arguments in three orders (Quali, Phosphorus)."""
     group, name = tl1.identifier(connection.group), tl1.identifier(connection.name)
     payload = {"ENT-CRS": f"{group},{connection.kind}", "ACT-CRS": f"{name},{group}"}.get(verb, f",{group},{name}")
     return Command(verb, connection.aid, (payload,))

@@ -1,13 +1,13 @@
 """DiCon GP600 3D matrix switches ("X1" configuration) over SCPI: TCP 10001, RS-232, or anything pyvisa opens.
 
 Commands as in the public autosweep client, which cites the manual's table 4-11 and ran against a device. Set commands are not
-answered; each is followed at once by `SYST:ERR?` (without a leading colon, which the device does not like) and believed only after
-`X1 CH n?` says so. One command sets one input, so a change takes a round trip per circuit; one question tells of one input, so the
-inputs that were set are watched alone, and the rest of the map is asked for when they are there.
+answered; each is followed at once by `SYST:ERR?` (without a leading colon, which the device rejects) and is accepted only when
+`X1 CH n?` confirms it. One command sets one input, so a change takes a round trip per circuit; one query reports one input, so only
+the inputs that were set are polled, and the rest of the map is read once they have settled.
 
-Several such questions go out at once (`window`), each on a line of its own: their answers name the input, so that one which is lost
-or belongs elsewhere is noticed. No public client does so. A device that answers only some of them, as IEEE 488.2 allows where the
-next question comes before the answer was taken, is asked one by one from then on.
+Several such queries are sent at once (`window`), each on its own line: the answers name the input, so that a lost or misplaced one
+is detected. No public client does so. A device that answers only some of them, as IEEE 488.2 allows if the next query arrives
+before the answer was read, is queried one by one from then on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from optics import DeviceConfig, Garbled, Identity, Setting, TimedOut, Traits
 
 ERRORS = "SYST:ERR?"
 OFF = 0  # output 0 switches an input off
-WINDOW = 16  # some 180 bytes of questions, which a serial line's buffers hold
+WINDOW = 16  # about 180 bytes of queries, which a serial line's buffers hold
 LARGEST = 512  # more inputs or outputs than any 3D matrix on the market
 
 
@@ -58,10 +58,10 @@ class DiconScpi(PairSwitch):
         self._window = int(config.options.get("window", "1" if pace else str(WINDOW)))
         if self._window < 1 or (pace and self._window > 1):
             raise ValueError(f"window {self._window}: at least 1, and 1 with pace_s")
-        self._outputs = LARGEST  # how many, as last asked
+        self._outputs = LARGEST  # how many, as last reported
         self._map: dict[int, int] = {}  # input -> output, as last read whole
         self._awaited: dict[int, int] = {}  # the same, as commanded and not yet reported
-        self._told: dict[int, int] = {}  # what inputs reported since the last command
+        self._reported: dict[int, int] = {}  # what inputs reported since the last command
         self._narrow_until = 0.0  # a device that takes longer is read as a whole again
 
     async def identify(self) -> Identity:
@@ -89,15 +89,15 @@ class DiconScpi(PairSwitch):
         return await super().read()
 
     async def _read(self) -> frozenset[Pair]:
-        """The whole map. While an input that was set is on its way: how far those are, which is never yet what is waited for."""
-        told = self._told if time.monotonic() < self._narrow_until else {}
-        if told is self._told:
-            told |= await self._output_of(self._awaited)
-            self._awaited = {ingress: wanted for ingress, wanted in self._awaited.items() if told[ingress] != wanted}
-        if told is self._told and self._awaited:
-            return _lit({**self._map, **told})
+        """The whole map. While inputs that were set are still switching only those are read; the map is then not yet as wanted."""
+        reported = self._reported if time.monotonic() < self._narrow_until else {}
+        if reported is self._reported:
+            reported |= await self._output_of(self._awaited)
+            self._awaited = {ingress: wanted for ingress, wanted in self._awaited.items() if reported[ingress] != wanted}
+        if reported is self._reported and self._awaited:
+            return _lit({**self._map, **reported})
         inputs, self._outputs = await self._size()
-        found = {**told, **await self._output_of(n for n in range(1, inputs + 1) if n not in told)}
+        found = {**reported, **await self._output_of(n for n in range(1, inputs + 1) if n not in reported)}
         self._map, self._narrow_until = found, 0.0
         lit = _lit(found)
         if len({egress for _, egress in lit}) != len(lit):
@@ -133,7 +133,7 @@ class DiconScpi(PairSwitch):
     async def _set(self, pair: Pair, egress: int, marks: Marks[Pair]) -> None:
         command = f"X1 CH {pair[0]} {egress}"
         marks.write()
-        self._told.clear()
+        self._reported.clear()
         self._awaited[pair[0]] = egress
         words = await self._session.order(command, ERRORS, _parse_error)
         self._narrow_until = time.monotonic() + soon_s(self.traits, self._patience_s) / 2

@@ -1,8 +1,8 @@
 """Finisar DWP/EWP wavelength-selective switch modules on a serial line (115200 8N1, CR LF).
 
 From public pyvisa scripts: every command is echoed, may answer one line of data, and ends with `OK`. A change has two phases: `URA`
-stages channel settings, `RSW` applies everything staged in one go, so a change is one set whatever its size. What an error looks
-like is published nowhere: any line where `OK` should be is taken for the module's own words.
+stages channel settings, `RSW` applies everything staged at once, so a change is one step whatever its size. The format of errors
+is not published: any line in place of `OK` is taken for the module's error message.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from drivers.wire.wssmap import BLOCKED_DB, Entry
 from optics import Change, DeviceConfig, Garbled, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
 
 COMMON = "in"
-MOST_DB = 30.0  # more than any module attenuates on purpose (0..15 dB typical, unconfirmed); above it is a slip of the pen
+MOST_DB = 30.0  # more than any module attenuates on purpose (0..15 dB typical, unconfirmed); above it is a typing error
 Map = dict[int, Entry]
 
 
 class FinisarSerial(Device[Setting]):
-    """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, channel by channel of 50 GHz."""
+    """A 1xN module: light enters at the common port `in` and leaves by ports 1..N, in channels of 50 GHz."""
 
     # 0.2 s for RSW, 5.0 dB (modules of this kind lose 4 to 6) and a map kept without power are unconfirmed.
     TRAITS: ClassVar[Traits] = Traits(
@@ -96,8 +96,8 @@ class FinisarSerial(Device[Setting]):
             if staged != last.report:
                 try:
                     marks.write(2)
-                    await self._session.tell(f"URA {wssmap.write_map(staged)}")
-                    await self._session.tell("RSW")
+                    await self._session.send(f"URA {wssmap.write_map(staged)}")
+                    await self._session.send("RSW")
                 except Refused as error:
                     words |= {s: str(error) for s in todo if s not in words}
                 marks.broke()
@@ -110,7 +110,7 @@ class FinisarSerial(Device[Setting]):
                 )
         marks.acked_ns = marks.acked_ns or last.at_ns
         for setting, (_, entry) in missing(last.report).items():
-            silence = f"{'still' if entry is None else 'not yet'} there after {last.watched_s:.1f} s, no objection heard"
+            silence = f"{'still' if entry is None else 'not yet'} there after {last.watched_s:.1f} s, no error reported"
             failed[setting] = words.get(setting, silence)
         return marks.outcome(self.name, self._routes(last.report), last.at_ns, failed)
 
@@ -138,7 +138,7 @@ class FinisarSerial(Device[Setting]):
         return not all(seen[channel] == gone for channel in channels)
 
     def _channels(self, setting: Setting) -> tuple[range, Entry]:
-        """The channels of a route and what they are to do. Raises: ValueError - this module cannot hold it."""
+        """The channels of a route and their settings. Raises: ValueError - this module cannot hold it."""
         if not isinstance(setting, SpectralRoute):
             raise ValueError("a cross-connect; this is a wavelength-selective switch")
         egress = [str(n) for n in range(1, self._ports + 1)]

@@ -4,16 +4,16 @@ Requests as in MonALISA (CODE), rows as in a public driver log (REAL); read by k
 enters, 20001.. light leaves.
 
 Decisions on what the public sources leave open:
-- A row is an established circuit when it says `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then it
-  is as good as the switch can make it. A `fault` with light at the input holds its ports and is no circuit, but `holders` tells of
-  it; one that `apply` made is deleted again and reported with its cause.
+- A row is an established circuit when it reports `steady`, or `fault` and no light enters (its cause says so, or INPWR does): then
+  it is as good as the switch can make it. A `fault` with light at the input holds its ports and is not a circuit, but `holders`
+  reports it; one that `apply` made is deleted again and reported with its cause.
 - A circuit may need a while to become steady. What this change entered is waited for, not entered again, and deleted only after
-  `patience_s` without a change and one last look.
+  `patience_s` without a change and a last read.
 - A port locked by another user is not driven: the change fails with the holder's name before anything is sent for it.
 - Several circuits go in one command, lists paired by position (CODE for duplex pairs); where the switch denies a list, what is
-  missing is sent one by one, so that each gets its own words.
+  missing is sent one by one, so that each gets its own answer.
 - One question at a time: the switch echoes.
-- No source shows a login. A user in the inventory logs in; a switch that does not know the command is taken to need none.
+- No source shows a login. A user in the inventory logs in; a switch that does not know the command is assumed to need none.
 """
 
 from __future__ import annotations
@@ -166,16 +166,18 @@ class GlimmerglassTl1(PairSwitch):
         return found
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """As every switch of pairs; then delete what was made and does not work, and say why."""
+        """As every switch of pairs; then delete what was made and does not work, and report why."""
         outcome = await super()._round(change, marks)
         tried = {pair: s for s in outcome.failed if s in change.add and (pair := self._pair(s))}
         if not any(row.pair in tried and not row.established for row in self._table):
             return outcome
-        pairs = await self._read()  # one last look: what became steady by now is kept
+        pairs = await self._read()  # a last read: what became steady by now is kept
         failed = {s: words for s, words in outcome.failed.items() if s not in change.add or self._pair(s) not in pairs}
         outcome = replace(outcome, observed=self._settings(pairs), failed=failed)
         stale = {row.pair: row for row in self._table if row.pair in tried and row.connected and not row.established}
-        stale = {pair: row for pair, row in stale.items() if pair not in marks.words}  # refused: another's, not ours to delete
+        stale = {
+            pair: row for pair, row in stale.items() if pair not in marks.words
+        }  # refused: another client's, not to be deleted here
         if not stale:
             return outcome
         failed |= {tried[pair]: f"made, but reports {row.words}; deleted again" for pair, row in stale.items()}
@@ -238,7 +240,7 @@ class GlimmerglassTl1(PairSwitch):
             await self._in_lists(verb == "ent-crs-fiber", part, marks, lambda pairs: self._command(verb, pairs, marks), self._held)
 
     async def _held(self) -> frozenset[Pair]:
-        """What holds ports, whether it is steady or not."""
+        """The pairs that hold ports, steady or not."""
         await self._read()
         return frozenset(row.pair for row in self._table if row.connected)
 

@@ -1,10 +1,10 @@
 """Lumentum ROADM-20 (two wavelength-selective switches and two amplifiers in one box) over NETCONF: `netconf://host:830`.
 
 Requests as in the COSMOS team's client and Mininet-Optical; attenuation alone as in the ONOS driver. Module 1 multiplexes add ports
-4101..4120 into the line port 4201, module 2 demultiplexes the line port 5101 into drop ports 5201..5220. Nothing public says how
-the box tells its serial number or firmware.
+4101..4120 into the line port 4201, module 2 demultiplexes the line port 5101 into drop ports 5201..5220. No public source states
+how the device reports its serial number or firmware.
 
-One edit-config makes any number of connections; where it is refused, each is sent alone so that each gets its own words. Removals
+One edit-config makes any number of connections; if it is refused, each is sent alone so that each gets its own answer. Removals
 go first: spectrum that overlaps what is still there is refused.
 """
 
@@ -28,14 +28,14 @@ from drivers.wire.roadm import Connection
 from optics import Change, Dbm, DeviceConfig, Identity, Outcome, Port, Refused, Setting, SpectralRoute, Traits
 
 FLOOR_DBM = Decimal(-30)  # COSMOS
-MOST_DB = 25.0  # no source gives the range of attenuation; above it is a slip of the pen
+MOST_DB = 25.0  # no source gives the range of attenuation; above it is a typing error
 ADD, DROP = (tuple(f"{first}{n:02d}" for n in range(1, 21)) for first in (41, 52))
 MUX_OUT, DEMUX_IN = "4201", "5101"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What the device holds: every connection, and those that carry light as routes."""
+    """All that the device holds: every connection, and those that carry light as routes."""
 
     connections: tuple[Connection, ...]
     where: Mapping[SpectralRoute, Connection]
@@ -77,17 +77,17 @@ class LumentumNetconf(RouteSwitch[Table]):
         if edfa not in ("leave", "cycle"):
             raise ValueError(f"edfa: leave or cycle, not {edfa!r}")
         self._cycle = edfa == "cycle"
-        self._dark = False  # the amplifiers are out of service by our hand
+        self._dark = False  # this driver took the amplifiers out of service
 
     async def identify(self) -> Identity:
         async with self._turn:
             uris = await self._session.capabilities()
         revisions = [found[1] for uri in uris if uri.startswith(roadm.NS) and (found := re.search(r"revision=([0-9-]{10})", uri))]
-        firmware = f"connection model {revisions[0]}" if revisions else "not told"
-        return Identity("Lumentum", "ROADM-20", "not told", firmware, (*ADD, DEMUX_IN), (MUX_OUT, *DROP))
+        firmware = f"connection model {revisions[0]}" if revisions else "not reported"
+        return Identity("Lumentum", "ROADM-20", "not reported", firmware, (*ADD, DEMUX_IN), (MUX_OUT, *DROP))
 
     async def power(self, ports: Iterable[Port]) -> Mapping[Port, Dbm]:
-        """As the protocol says: the sum over the connections of a port, the only thing the box is known to tell."""
+        """As the protocol says: the sum over the connections of a port, the only power the device is known to report."""
         async with self._turn:
             seen = await self._look()
         sums: dict[str, float] = {}
@@ -120,7 +120,7 @@ class LumentumNetconf(RouteSwitch[Table]):
         return Table(connections, where)
 
     async def _round(self, change: Change, marks: Marks[Setting]) -> Outcome:
-        """As every device of routes; amplifiers that an earlier round left out of service, its answer lost, come back first."""
+        """As every device of routes; amplifiers left out of service by an earlier round whose answer was lost come back first."""
         if self._dark:
             await marks.begin()
             await self._light(marks)
@@ -154,7 +154,7 @@ class LumentumNetconf(RouteSwitch[Table]):
                 marks.broke()
             if tuned:
                 await self._tune(tuned, seen, marks)
-            stuck = [route for route in gone if route in marks.words]  # a new route may not be led over what could not be removed
+            stuck = [route for route in gone if route in marks.words]  # a new route may not use what could not be removed
             marks.words.update({route: words for route in new if (words := in_the_way(route, stuck))})
             if free := [route for route in new if route not in marks.words]:
                 await self._make(free, seen, gone, marks)
@@ -162,7 +162,7 @@ class LumentumNetconf(RouteSwitch[Table]):
             await self._light(marks)
 
     async def _light(self, marks: Marks[Setting]) -> None:
-        """Put the amplifiers back in service, if they are out of it by our hand."""
+        """Put the amplifiers back in service if this driver took them out."""
         if self._dark:
             marks.write()
             await self._session.edit(roadm.amplifiers("in-service"), question="edfas in-service", timeout_s=self._write_s)
@@ -174,7 +174,7 @@ class LumentumNetconf(RouteSwitch[Table]):
         await self._tell(both, roadm.attenuation_of(changes), f"edit attenuation of {len(tuned)}", marks, edit=True)
 
     async def _make(self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]) -> None:
-        """Send one edit-config for all; where the device objects, find out to which of them."""
+        """Send one edit-config for all; if the device refuses it, find out which of them it refuses."""
         wanted = self._numbered(new, seen, gone, marks)
         if not wanted or not await self._try(wanted, marks) or len(wanted) == 1:
             return
@@ -197,15 +197,15 @@ class LumentumNetconf(RouteSwitch[Table]):
     def _numbered(
         self, new: Sequence[SpectralRoute], seen: Table, gone: Sequence[SpectralRoute], marks: Marks[Setting]
     ) -> dict[SpectralRoute, Connection]:
-        """Give each route a free number of its module. A dark connection of ours for the same light is used again."""
+        """Give each route a free number of its module. A dark connection of this program for the same route is reused."""
         freed = {seen.where[route].dn for route in gone if route not in marks.words}
         taken = {(c.module, c.number) for c in seen.connections if c.dn not in freed}
         found: dict[SpectralRoute, Connection] = {}
         for route in new:
             module = roadm.module_of(route.ingress.label)
             same = (route.ingress.label, route.egress.label, route.slot)
-            ours = [c for c in seen.connections if not c.lit and c.name.startswith(roadm.NAME)]
-            again = [c.number for c in ours if (c.ingress, c.egress, c.slot) == same]
+            owned = [c for c in seen.connections if not c.lit and c.name.startswith(roadm.NAME)]
+            again = [c.number for c in owned if (c.ingress, c.egress, c.slot) == same]
             free = again or [n for n in range(1, roadm.MOST_CONNECTIONS + 1) if (module, n) not in taken]
             if not free:
                 marks.words[route] = f"all {roadm.MOST_CONNECTIONS} connections of module {module} are taken"
@@ -218,7 +218,7 @@ class LumentumNetconf(RouteSwitch[Table]):
     async def _tell(
         self, routes: Sequence[SpectralRoute], what: netconf.Element, question: str, marks: Marks[Setting], *, edit: bool = False
     ) -> bool:
-        """Send a change; where the device refuses it, keep its words for `routes` and return True."""
+        """Send a change; if the device refuses it, keep the reason for `routes` and return True."""
         marks.write()
         try:
             if edit:

@@ -2,7 +2,7 @@
 
 Names, operations and values as in the ONOS driver and public ncclient scripts. The list of circuits is called `pairs` in models
 before revision 2017-08-04 and `pair` from then on; the hello lists the revision. One edit-config carries any
-number of circuits; where the device refuses it, each is sent alone so that each gets its own words.
+number of circuits; if the device refuses it, each is sent alone so that each gets its own answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PolatisNetconf(PolatisYang):
         await self._in_lists(True, pairs, marks, lambda part: self._edit("merge", part, marks))
 
     async def _edit(self, operation: str, pairs: list[Pair], marks: Marks[Pair]) -> str:
-        """One edit-config; the device's words, empty when it was done.
+        """Send one edit-config; return the device's reason for a refusal, empty if it was done.
 
         A circuit is merged, not created, as public clients do; the map was read a moment ago and its ports were free.
         """
@@ -96,14 +96,14 @@ class PolatisNetconf(PolatisYang):
         return ""
 
     async def _word(self) -> str:
-        """What the list of circuits is called on this device."""
+        """The name of the list of circuits on this device."""
         for uri in await self._session.capabilities():
             if uri.startswith(NS + "?") and (revision := re.search(r"[?&]revision=([0-9-]{10})", uri.replace("&amp;", "&"))):
                 return "pair" if revision[1] >= SINCE_PAIR else "pairs"
         return "pair"
 
     async def _ports(self, name: str) -> dict[int, Element]:
-        """The rows of a list of ports by number; empty where the switch has no such thing."""
+        """The rows of a list of ports by number; empty if the switch has no such list."""
 
         def read(data: Element) -> dict[int, Element]:
             held = netconf.child(data, name)

@@ -110,7 +110,7 @@ class PolatisRestconf(PolatisYang):
         if self._in_bulk(pairs):
             for _ in range(RETRIES):
                 if any(pair[0] == held[0] or pair[1] == held[1] for pair in pairs for held in self._seen):
-                    break  # another client came between: pair by pair, each with its own words
+                    break  # another client changed the map: pair by pair, each with its own answer
                 if not await self._replace(self._seen | set(pairs), pairs, marks):
                     return
         for pair in pairs:
@@ -135,7 +135,7 @@ class PolatisRestconf(PolatisYang):
         return False
 
     async def _one(self, method: str, pair: Pair, marks: Marks[Pair]) -> None:
-        """Write one circuit; what the device says against it goes into `marks.words`."""
+        """Write one circuit; the reason for a refusal goes into `marks.words`."""
         path = f"{MAP}/pair={pair[0]}"
         body = f"<pair><ingress>{pair[0]}</ingress><egress>{pair[1]}</egress></pair>".encode() if method == "PUT" else b""
         for _ in range(RETRIES):
@@ -147,7 +147,7 @@ class PolatisRestconf(PolatisYang):
                 break
             seen = await self._read()
             if method == "DELETE" and pair not in seen:
-                return  # gone already; what took its place is not ours
+                return  # gone already; what took its place belongs to another client
             if method == "PUT" and (held := [other for other in sorted(seen) if other[0] == pair[0]]):
                 words = "" if pair in seen else f"port {pair[0]} is held by {held[0][0]}->{held[0][1]}, made meanwhile"
                 break
@@ -157,7 +157,7 @@ class PolatisRestconf(PolatisYang):
             marks.words[pair] = words
 
     async def _write(self, method: str, path: str, body: bytes, kind: str, headers: Mapping[str, str]) -> tuple[int, str]:
-        """Write; return the status and the device's words, empty when it was done."""
+        """Write; return the status and the reason for a refusal, empty if it was done."""
         said = {**JSON, **({"Content-Type": kind} if body else {}), **headers}
 
         def parse(answer: Answer) -> tuple[int, str, str]:
@@ -169,7 +169,7 @@ class PolatisRestconf(PolatisYang):
             return answer.status, words, self._tag
 
         try:
-            status, words, self._tag = await self._session.tell(method, f"{self._api}{path}", parse, body=body, headers=said)
+            status, words, self._tag = await self._session.send(method, f"{self._api}{path}", parse, body=body, headers=said)
         except Refused as error:
             return 403, str(error)
         return status, words
@@ -181,7 +181,7 @@ class PolatisRestconf(PolatisYang):
             raise Refused(f"{self.name} {words}")
 
     async def _ports(self, resource: str) -> dict[int, Mapping[str, Json]]:
-        """The rows of a list of ports by `port-id`; empty where the switch has no such thing."""
+        """The rows of a list of ports by `port-id`; empty if the switch has no such list."""
 
         def parse(answer: Answer) -> dict[int, Mapping[str, Json]]:
             if answer.status == 404:
@@ -226,7 +226,7 @@ def _body(answer: Answer) -> Json:
 
 
 def _parse_map(answer: Answer) -> tuple[frozenset[Pair], str]:
-    """The map and its ETag. Where there is no circuit there may be no such resource (RFC 8040, 3.3.1: 404 `invalid-value`)."""
+    """The map and its ETag. Without any circuit the resource may not exist (RFC 8040, 3.3.1: 404 `invalid-value`)."""
     missing = answer.status == 404 and all(word in answer.body for word in (b"ietf-restconf:errors", b"invalid-value"))
     if answer.status == 204 or missing:
         return frozenset(), _etag(answer)

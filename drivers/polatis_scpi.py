@@ -1,10 +1,11 @@
 """Polatis / HUBER+SUHNER piezo switches over SCPI: TCP 5025, RS-232 38400 8N1, or anything pyvisa opens.
 
 Commands as in the hpn-bristol and R. Polster clients (the latter cites manual PROD-B-100-03-0). Set commands are not answered and
-an impossible pair is silently not made, so each is followed at once by `:syst:err?` and believed only after `:oxc:swit:conn:stat?`.
+an impossible pair is silently not made, so each is followed at once by `:syst:err?` and accepted only when `:oxc:swit:conn:stat?`
+confirms it.
 
-What `settled_ns` means here: the moment the switch's own map showed the change. Nothing public says whether the map waits for the
-piezo to settle; treat light as proven by a power reading or the link, not by this mark.
+What `settled_ns` means here: the moment the switch's own map showed the change. No public source states whether the map waits for
+the piezo to settle; treat light as proven by a power reading or the link, not by this timestamp.
 """
 
 from __future__ import annotations

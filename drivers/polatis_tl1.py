@@ -1,11 +1,11 @@
 """Polatis / HUBER+SUHNER piezo switches over TL1, port 3082. A circuit is a patch; its ports are numbers, 1..N in, N+1..N+M out.
 
 Requests as in Quali's cloudshell-L1-polatis and public client code (CODE). No public capture of a refusal or of an unsolicited
-message exists, so a refusal is whatever is not COMPLD, in the switch's own words.
+message exists, so anything but COMPLD is a refusal, quoted from the switch.
 
-- A patch that was answered for is not yet made (the Optical Lab Portal sees patches "not confirmed" and asks up to four more times,
-  1.5 s apart): it is believed when RTRV-PATCH shows it, and asked for again, after reading, a bounded number of times.
-- Rows may come without their quotes (Quali), so text that is no row is read like one.
+- A patch that was acknowledged is not yet made (the Optical Lab Portal sees patches "not confirmed" and asks up to four more times,
+  1.5 s apart): it is accepted when RTRV-PATCH shows it, and requested again, after reading, a bounded number of times.
+- Rows may come without their quotes (Quali), so text outside rows is read as a row.
 - `MODE=RELATIVE` is taken to hold the output LEVEL dB below the port named by REFS, here the circuit's ingress port: assumed, the
   modes are known by name alone. So LEVEL is the attenuation and the circuit's own loss, which the switch's meters show while the
   attenuator is open; until they did, the typical loss is taken. In modes ABSOLUTE and CONVERGED the level is taken for a
@@ -160,7 +160,7 @@ class PolatisTl1(PairSwitch):
         await self._each("ENT-PATCH", {pair: f"{pair[0]},{pair[1]}" for pair in pairs}, marks)
 
     async def _each(self, verb: str, aids: Mapping[Pair, str], marks: Marks[Pair]) -> None:
-        """One command for each pair, so that each has its own answer; several are under way at once."""
+        """One command for each pair, so that each has its own answer; several are pending at once."""
         marks.write(len(aids))
         refusals = await self._session.refusals([_command(verb, aid) for aid in aids.values()])
         marks.words.update({pair: words for pair, words in zip(aids, refusals, strict=True) if words})
@@ -170,7 +170,7 @@ class PolatisTl1(PairSwitch):
         return (*reply.rows, *(text.strip('"') for text in reply.stray))
 
     async def _rows_of(self, verb: str, ports: Iterable[Port]) -> dict[Port, str]:
-        """What rows `port:words` say of each port. If a list is denied its ports are asked one by one; denied ones are absent."""
+        """The rows `port:words` by port. If a list is denied, its ports are queried one by one; denied ones are absent."""
         wanted = self._numbers(ports)
         lists = tl1.port_lists(wanted, PORTS_PER_LIST)
         replies = await self._session.batch([_ask(verb, text) for _, text in lists])
@@ -206,7 +206,7 @@ class PolatisTl1(PairSwitch):
         return states
 
     async def _able(self) -> frozenset[int]:
-        """The ports with attenuators, by the switch's own list; none where it denies the question."""
+        """The ports with attenuators, from the switch's own list; none if it denies the query."""
         if self._attenuators is None:
             (reply,) = await self._session.batch([_ask("RTRV-EQPT", "ATTEN", "", "PARAMETER=CONFIG")])
             texts = [*reply.rows, *reply.stray] if reply.completed else []
@@ -235,7 +235,7 @@ class PolatisTl1(PairSwitch):
 
 
 def _level_words(text: str) -> tuple[str, float | None]:
-    """Mode and level of an attenuator, by key where there are keys, else by what they look like."""
+    """Mode and level of an attenuator, by key if there are keys, else by their form."""
     parts = [part.strip() for part in text.split(",")]
     fields = tl1.parse_row(f"x:{text}").fields
     mode = fields.get("MODE") or next((part for part in parts if part.upper() in MODES), "")
@@ -244,7 +244,7 @@ def _level_words(text: str) -> tuple[str, float | None]:
 
 
 def _command(verb: str, aid: str = "", *blocks: str) -> Command:
-    """As Polatis clients write it: the colon after the tag is sent even where nothing follows."""
+    """As Polatis clients write it: the colon after the tag is sent even if nothing follows."""
     return Command(verb, aid, blocks, general="")
 
 

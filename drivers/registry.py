@@ -1,12 +1,12 @@
 """From the inventory's `driver:` to a device object.
 
-A third party adds a driver by an entry point in its own distribution, no change here:
+A third party adds a driver by an entry point in its own distribution, without a change here:
 
     [project.entry-points."testbed.drivers"]
     acme-rest = "acme_testbed.driver:AcmeRest"
 
 The class has `TRAITS` (its own numbers, each with its source), `OPTIONS` (option name -> meaning), `EVIDENCE` (what it is based on)
-and takes a `DeviceConfig` and the `Traits` to go by.
+and takes a `DeviceConfig` and the `Traits` to use.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def driver_class(name: str) -> Driver:
         raise BadFile([f"driver: there is no {name!r}{_meant(name, known_drivers())}; known: {', '.join(known_drivers())}"])
     try:
         found = entry.load()
-    except Exception as error:  # a third party's module may fail in any way
+    except Exception as error:  # a third party's module may raise anything
         raise BadFile([f"driver: {name!r} ({entry.value}) cannot be imported: {type(error).__name__}: {error}"]) from error
     if lacking := [word for word in ("TRAITS", "OPTIONS") if not hasattr(found, word)]:
         raise BadFile([f"driver: {name!r} ({entry.value}) has no {' and no '.join(lacking)}"])
@@ -86,7 +86,7 @@ def evidence(name: str) -> Evidence:
 
 
 def open_device(config: DeviceConfig) -> CircuitSwitch:
-    """Return the device of `config`; nothing is sent before its first question.
+    """Return the device of `config`; nothing is sent before its first request.
 
     Raises: BadFile - unknown driver, trait or option, or a value of the wrong kind; all of the device's problems at once.
     """
@@ -126,7 +126,9 @@ def _third_party() -> dict[str, EntryPoint]:
 
 def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
     overrides: Mapping[str, Any] = config.traits
-    names = [field.name for field in fields(Traits) if field.name != "spectral"]  # what a device is, not how well
+    names = [
+        field.name for field in fields(Traits) if field.name != "spectral"
+    ]  # properties of the device, not figures of its performance
     own = replace(own, settle_s=own.settle_s / config.time_scale)
     wrong = [f"{key}: no such trait{_meant(key, names)}" for key in overrides if key not in names]
     good: dict[str, Any] = {}
@@ -140,7 +142,7 @@ def _traits(own: Traits, config: DeviceConfig) -> tuple[Traits, list[str]]:
 
 
 def _fault(key: str, value: object) -> str:
-    """What is wrong with a trait's value, empty when nothing is."""
+    """The problem with a trait's value, empty if there is none."""
     if key == "at_once":
         fine = value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
         return "" if fine else "a whole number of at least 1, or null for no limit"

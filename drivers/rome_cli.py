@@ -1,8 +1,8 @@
 """Wave2Wave ROME and FiberZone AFM robotic patch panels over their command line: SSH 22, telnet 23.
 
 Commands and answers as captured in Quali cloudshell-L1-w2w-rome's tests. A robot moves one fibre at a time and takes a minute or so
-for it: requests are queued, the prompt comes back at once, the end of each move is told later by a log line. Believed is what
-`port show` says; log lines only lend their words.
+for it: requests are queued, the prompt returns at once, the end of each move is reported later by a log line. Only `port show`
+counts; log lines only supply the reasons.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ class RomeCli(Robot[tuple[str, str]]):
             return self._settings(joblog.connected((await self._rows()).values()))
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """Read map and queue, let what is queued for our ports end, request what is missing, watch the robot work."""
+        """Read map and queue, let what is queued for these ports end, request what is missing, watch the robot work."""
         remove, add, failed = self._sides(change)
         ports = {port for pair in (*remove, *add) for port in pair}
         at_ns = time.monotonic_ns()
         self._stalled = False
         seen = await self._look()
-        if any(ports & {*pair} for pair in seen.moving):  # a request of ours whose answer was lost, or another client's
+        if any(ports & {*pair} for pair in seen.moving):  # an earlier request whose answer was lost, or another client's
             at_ns, seen = await self._watch({}, ports, seen, marks)
-        marks.words.clear()  # what was said before is about older requests; that the robot is stuck still holds
+        marks.words.clear()  # earlier messages concern older requests; that the robot is stuck still holds
         for pair in [pair for pair in add if not {*pair} <= seen.rows.keys()]:
             failed[add.pop(pair)] = f"not a port of {self.name}: {', '.join(p for p in pair if p not in seen.rows)}"
         gone, new = self._wanting(remove, add, seen, marks)
@@ -126,7 +126,7 @@ class RomeCli(Robot[tuple[str, str]]):
     def _wanting(
         self, remove: Iterable[Pair], add: Iterable[Pair], seen: Seen, marks: Marks[Pair]
     ) -> tuple[list[Pair], list[Pair]]:
-        """What is still to be taken out and put in; a port that stays taken, or is locked, is not asked for."""
+        """What is still to be unplugged and plugged; a port that stays taken, or is locked, is not requested."""
         gone = [pair for pair in remove if pair in seen.plugged]
         new = []
         for pair in (pair for pair in add if pair not in seen.plugged):
@@ -142,10 +142,10 @@ class RomeCli(Robot[tuple[str, str]]):
         return gone, new
 
     async def _watch(self, goal: Mapping[Pair, bool], ports: set[str], seen: Seen, marks: Marks[Pair]) -> tuple[int, Seen]:
-        """Look until `goal` is reached or given up, and nothing that is queued needs `ports`; tell how far the robot is.
+        """Poll until `goal` is reached or given up and no queued move needs `ports`; report the robot's progress.
 
-        The robot is given its budget for each move, again whenever it finished one: only a robot that does nothing for so long is
-        stuck. `Perform "homing run"` is printed while all is well, too, so those words alone say nothing.
+        The robot is given its budget for each move, again whenever it finished one: only a robot that does nothing for that long is
+        stuck. `Perform "homing run"` is also printed while all is well, so it alone proves nothing.
         """
         loop = asyncio.get_running_loop()
         began = moved = loop.time()
@@ -203,7 +203,7 @@ class RomeCli(Robot[tuple[str, str]]):
             marks.words.setdefault(pair, f'refused "{command}": {(words[0] if words else answer.strip())[:120]}')
 
     def _hear(self, marks: Marks[Pair]) -> None:
-        """Keep what the log lines say against a move."""
+        """Keep the failures of moves that the log lines report."""
         for line in self._session.take_logs():
             end = joblog.ended(line)
             if end and end.how in ("failed", "invalid"):
@@ -225,7 +225,7 @@ class RomeCli(Robot[tuple[str, str]]):
             try:
                 return parse(answer)
             except Garbled:
-                await self._session.close()  # what comes late belongs to no other question
+                await self._session.close()  # late output belongs to no other question
                 raise
 
         return await twice(self.name, question, ask)
@@ -260,7 +260,7 @@ def _single(queue: Queue, rows: Mapping[str, PortRow]) -> Iterable[Pair]:
 
 
 def _silence(pair: Pair, seen: Seen) -> str:
-    """Words for a move the robot neither made nor refused."""
+    """The reason for a move that the robot neither made nor refused."""
     others = ", ".join(f"{a}->{b}" for a, b in sorted(seen.plugged) if a == pair[0] or b == pair[1]) or f"{pair[0]}->-"
     state = "the queue still works" if seen.queue.busy else "the queue is empty"
     return f"wanted {pair[0]}->{pair[1]}{' gone' if pair in seen.plugged else ''}, reports {others}; {state}"

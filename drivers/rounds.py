@@ -1,4 +1,4 @@
-"""The frame every `apply` shares: marks of time, and rounds that begin by reading: a lost answer is never retried blindly."""
+"""The frame that every `apply` shares: timestamps, and rounds that begin by reading; a lost answer is never retried blindly."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 ROUNDS = 3
-"""A device whose answer is lost three times in one change is given up."""
+"""A change is given up after the answer was lost in three rounds."""
 
 
 @dataclass(slots=True)
 class Marks(Generic[K]):
-    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: what the device said, this round.
+    """Times (ns, monotonic) and counts of one `apply`, over all its rounds; `words`: the device's reasons in this round.
 
-    tried: what a command was sent for. doubtful: what one was sent for twice, so that a refusal may only mean that the first is
-    being carried out: it is waited for all the same.
+    tried: items for which a command was sent. doubtful: items for which it was sent twice, so that a refusal may only mean that the
+    first is being carried out; they are still waited for.
     """
 
     ready: Ready = at_once
@@ -35,9 +35,9 @@ class Marks(Generic[K]):
     doubtful: set[K] = field(default_factory=set)
 
     async def begin(self) -> bool:
-        """Await the word to begin, the first time; call before the first command that could change the device.
+        """Await the ready signal, once; call before the first command that could change the device.
 
-        Return whether it had to wait: then what was read before may be out of date, and is read again.
+        Return whether it had to wait: then earlier reads may be out of date, and the device is read again.
         """
         ready, self.ready = self.ready, at_once
         await ready()
@@ -49,13 +49,13 @@ class Marks(Generic[K]):
         self.writes += commands
 
     def trying(self, what: Iterable[K]) -> None:
-        """Note what commands are about to be sent for."""
+        """Note the items for which commands are about to be sent."""
         wanted = set(what)
         self.doubtful |= wanted & self.tried
         self.tried |= wanted
 
     def final(self, what: K) -> bool:
-        """Whether the device's words about it settle the matter."""
+        """Whether the device's answer about it is conclusive."""
         return what in self.words and what not in self.doubtful
 
     def broke(self) -> None:
@@ -74,9 +74,9 @@ class Marks(Generic[K]):
 async def in_rounds(marks: Marks[K], attempt: Callable[[], Awaitable[T]]) -> T:
     """Run `attempt`, which reads the device and sends what is missing, until it ends without a lost answer.
 
-    A lost or unreadable answer leaves open whether the command was executed; the next round reads and decides from what is. A round
+    A lost or unreadable answer leaves open whether the command was executed; the next round reads the device and decides. A round
     that failed before it sent anything is not repeated: then the device does not answer at all.
-    Raises: what the last attempt raised; an Unreachable after commands were sent becomes a TimedOut, which claims less.
+    Raises: whatever the last attempt raised; an Unreachable after commands were sent becomes a TimedOut, which claims less.
     """
     for left in reversed(range(ROUNDS)):
         before = marks.writes

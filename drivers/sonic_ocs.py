@@ -1,8 +1,8 @@
 """Optical circuit switches that run SONiC, over the shell commands of its OCS extension: SSH, one command at a time.
 
 Commands as in sonic-mgmt's module `ocs_cross_connect` and its tests, and in the design documents of sonic-net/SONiC. The
-configuration is accepted at once, the hardware follows and may fail: believed is `show ocs cross-connect status`, whose row must
-say `tuned` on both sides. A row that is in the status but not in the configuration is stale; it holds its ports and cannot be
+configuration is accepted at once, the hardware follows and may fail: only `show ocs cross-connect status` counts, whose row must
+report `tuned` on both sides. A row that is in the status but not in the configuration is stale; it holds its ports and cannot be
 deleted before it is added again.
 """
 
@@ -44,7 +44,7 @@ SHOW_CONFIG, SHOW_STATUS = "show ocs cross-connect config", "show ocs cross-conn
 SHOW_PORTS, OPEN = "show ocs port config", "normal"
 KEYS = "sonic-db-cli CONFIG_DB keys 'OCS_PORT|*'"
 CHECKS, CHECK_S = 12, 5.0
-"""sonic-mgmt looks for `tuned tuned` 12 times, 5 s apart (CODE)."""
+"""sonic-mgmt checks for `tuned tuned` 12 times, 5 s apart (CODE)."""
 _PORT = r"[1-9][0-9]{0,3}[AB]"
 _SHUT = (  # forms of shutting a port, the newest first; each SONiC knows one of them
     ("config ocs port state {port} {state}", "force_blocked"),  # DOC: design document, pull request 2269
@@ -66,14 +66,14 @@ class Look:
 
     @property
     def holding(self) -> frozenset[Pair]:
-        """What holds ports, whether light passes or not."""
+        """The pairs that hold ports, whether light passes or not."""
         return self.config | self.status.keys()
 
 
 class SonicOcs(PairSwitch):
     """A SONiC switch. Light enters at ports 1A..NA and leaves at 1B..NB; a port is in one cross-connect at a time."""
 
-    # sonic-mgmt looks every 5 s, at most 12 times (CODE); no data sheet says how long a mirror takes. Insertion loss 1.6 dB: the
+    # sonic-mgmt checks every 5 s, at most 12 times (CODE); no data sheet states how long a mirror takes. Insertion loss 1.6 dB: the
     # factory table of the design document (DOC). Whether circuits survive a power cut is published nowhere.
     TRAITS: ClassVar[Traits] = Traits(settle_s=5.0, at_once=1, keeps_others_lit=True, latching=False, insertion_loss_db=1.6)
     OPTIONS: ClassVar[Mapping[str, str]] = {
@@ -167,7 +167,7 @@ class SonicOcs(PairSwitch):
         lit = look.tuned
         dark = look.status.keys() - lit
         if dark <= self._made and time.monotonic() < self._soon_at:
-            return lit  # being tuned; should a port of theirs be shut, the next look says so
+            return lit  # being tuned; if one of their ports is shut, the next read shows it
         if dark:
             shut = {port for port, state in (await self._ask(SHOW_PORTS, sonic.port_column)).items() if state != OPEN}
             if shut:
@@ -183,7 +183,7 @@ class SonicOcs(PairSwitch):
         return Look(await self._ask(SHOW_CONFIG, sonic.config), await self._ask(SHOW_STATUS, sonic.status))
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """As any switch of pairs; what was accepted here and never came to light is taken back: it would hold its ports."""
+        """As any switch of pairs; pairs that were accepted but never lit are removed: they would hold their ports."""
         self._made = set() if not marks.writes else self._made
         outcome = await super()._round(change, marks)
         left = {pair for s in outcome.failed if s in change.add and (pair := self._pair(s))} & self._made
@@ -210,7 +210,7 @@ class SonicOcs(PairSwitch):
 
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         look = await self._look()
-        if leaving := set(pairs) - look.config:  # being taken down, or stale: only the first goes by itself
+        if leaving := set(pairs) - look.config:  # being removed, or stale: only the former disappear by themselves
             seen = await watch(
                 self._look,
                 lambda now: not leaving & now.status.keys(),
@@ -229,7 +229,7 @@ class SonicOcs(PairSwitch):
 
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
         def held(now: Look) -> dict[Pair, Pair]:
-            """New cross-connects whose ports something else holds, and what that is."""
+            """New cross-connects whose ports are held otherwise, with the holder."""
             return {pair: other for pair in pairs for other in sorted(now.holding) if other != pair and _touch(pair, other)}
 
         def soon_free(now: Look) -> bool:
@@ -266,7 +266,7 @@ class SonicOcs(PairSwitch):
         return f'refused "{command}": {sonic.complaint(said)}'
 
     async def _configure(self, command: str) -> tuple[str, int]:
-        """Run a configuration command, as root from the first time that the switch asks for it."""
+        """Run a configuration command, as root once the switch has demanded it."""
         said, status = await self._session.run(self._root + command)
         if not self._root and "oot privileges are required" in said:  # words of sonic-utilities; nothing was done
             self._root = "sudo -n "

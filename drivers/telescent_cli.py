@@ -2,7 +2,7 @@
 
 Everything here is read off the public client ericrqs/cloudshell-L1-Telescent (CODE); no capture of a device is public, and what a
 newer panel (NTM G4, G5) speaks is published nowhere. A port may be locked and is unlocked before it is moved. A command may be
-answered before the robot is done: believed is `switchstate`, looked at until it shows the change.
+answered before the robot is done: only `switchstate` counts, which is polled until it shows the change.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TelescentCli(Robot[tuple[int, int]]):
         goal = {**dict.fromkeys(remove, False), **dict.fromkeys(add, True)}
         at_ns = time.monotonic_ns()
         cells = await self._look()
-        if marks.writes:  # a move whose answer was lost may be under way: asking again would be blind
+        if marks.writes:  # a move whose answer was lost may be in progress: do not request it again
             at_ns, cells = await self._watch(goal, cells, marks, self._budget_s if self._moving else 0.0)
         marks.words.clear()
         for pair in [pair for pair in add if any(port not in cells or cells[port].absent for port in pair)]:
@@ -117,7 +117,7 @@ class TelescentCli(Robot[tuple[int, int]]):
                 return
 
     async def _free(self, pair: Pair, marks: Marks[Pair]) -> tuple[int, dict[int, Cell]]:
-        """Unlock and free a connection, and look until it is gone.
+        """Unlock and free a connection, and poll until it is gone.
 
         The client's author found that unlocking the side of a port that is meant is not enough, "apparent bug in the switch (or at
         least the simulator)": where that does not do, both sides of both ports are unlocked, and both ends freed.
@@ -148,7 +148,7 @@ class TelescentCli(Robot[tuple[int, int]]):
     async def _watch(
         self, goal: Mapping[Pair, bool], cells: dict[int, Cell], marks: Marks[Pair], patience_s: float | None = None
     ) -> tuple[int, dict[int, Cell]]:
-        """Look until `goal` is reached or nothing changed for `patience_s` (s; the budget of a move); tell how far the robot is."""
+        """Poll until `goal` is reached or nothing changed for `patience_s` (s; the budget of a move); report progress."""
         loop = asyncio.get_running_loop()
         began = moved = loop.time()
         before = cells

@@ -15,7 +15,7 @@ T = TypeVar("T")
 LEAST_PATIENCE_S = 2.0
 """A device is given this long (s) to report even when its datasheet promises milliseconds, also one that runs faster than life."""
 PATIENCE_S = 10.0
-"""Patience (s) with a family that has no figure of its own: the Phosphorus Calient plugin looks ten times, a second apart, before
+"""Patience (s) with a family that has no figure of its own: the Phosphorus Calient plugin checks ten times, a second apart, before
 it takes a circuit down again (CODE). No public client of a mirror switch gives up later."""
 FARTHEST = 30
 """A report that goes on changing is waited for, but no longer than this many patiences in all."""

@@ -144,7 +144,7 @@ class WaveshaperHttp(RouteSwitch[Profile]):
 
         body = json.dumps({"type": "wsp", "wsp": wsp.write(rows)}).encode()
         headers = {"Content-Type": "application/json"}
-        words = await self._session.tell(
+        words = await self._session.send(
             "POST", "/waveshaper/loadprofile", parse, body=body, headers=headers, timeout_s=self._write_s
         )
         return words and f'refused "loadprofile": {words}'

@@ -101,12 +101,12 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         return _live(config, dialects, devices, hosts, control, folder, ready)
 
-    def tell(fd: int) -> None:
+    def report_ready(fd: int) -> None:
         with suppress(OSError):
             os.write(fd, b"ready\n")
 
     if foreground:
-        return live(lambda: tell(ready_fd) if ready_fd is not None else None)
+        return live(lambda: report_ready(ready_fd) if ready_fd is not None else None)
     here, there = os.pipe()
     if os.fork() == 0:
 
@@ -114,13 +114,13 @@ def _start(config: LabConfig, dialects: dict[str, AnyDialect], with_hosts: bool,
             os.close(here)
             os.setsid()
             _log_to(config.state / "lab.log")
-            return live(lambda: tell(there))
+            return live(lambda: report_ready(there))
 
         leave(stay)
     os.close(there)
     _wait(here, config)
     if ready_fd is not None:
-        tell(ready_fd)
+        report_ready(ready_fd)
     doors = f"{len(hosts)} hosts, {len(devices)} devices" if with_hosts else f"{len(devices)} devices, no hosts"
     print(f"lab ready in {time.monotonic() - began:.2f} s: {doors}; state in {config.state}")
     return 0

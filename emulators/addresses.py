@@ -16,7 +16,7 @@ _VISA_SERIAL = re.compile(r"ASRL(?P<path>/.+)::INSTR", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`port` of 127.0.0.1, or for a serial line the path of its link and its speed (baud; 0: any will do, VISA tells none)."""
+    """`port` of 127.0.0.1, or for a serial line the path of its link and its speed (baud; 0: any; VISA names none)."""
 
     scheme: str
     port: int = 0
@@ -25,7 +25,7 @@ class Address:
 
 
 def parse(text: str, baud: int = DEFAULT_BAUD) -> Address:
-    """Read an address; `baud` where a serial line names none. A VISA resource is served as what is behind it. Raises ValueError."""
+    """Read an address; `baud` if a serial line names none. A VISA resource is served as its transport. Raises ValueError."""
     scheme, _, rest = text.partition("://")
     if scheme == "visa":
         resource, _, _ = rest.partition("?")

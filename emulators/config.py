@@ -1,4 +1,4 @@
-"""Read the inventory directory: what the emulators need of hosts.yml, devices.yml, fibres.yml, and all of emulator.yml.
+"""Read the inventory directory: the parts of hosts.yml, devices.yml and fibres.yml that the emulators need, and emulator.yml.
 
 The emulated lab is a separate program and trusts nothing else; the full check of an inventory, with positions and suggestions,
 is the job of the program under test.
@@ -43,7 +43,7 @@ class HostConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """An emulated switch and where it answers. `overrides` go to its plant as they are; key_file: what its driver logs in with.
+    """An emulated switch and where it answers. `overrides` go to its plant unchanged; key_file: the key its driver logs in with.
 
     time_scale: how much faster than a real one it runs.
     """
@@ -65,9 +65,9 @@ class DeviceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Fibre:
-    """A duplex cable: the host's light enters the device at `enters`, what leaves at `leaves` reaches the host.
+    """A duplex cable: the host's light enters the device at `enters`; light leaving at `leaves` reaches the host.
 
-    slot: edges (MHz) of what the host's transmitter sends; None: light of no known frequency. loss_db: one way.
+    slot: edges (MHz) of what the host's transmitter sends; None: light of no known frequency. loss_db: in one direction.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Trunk:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Packet switches that join host ports. `ports` maps a host to its port; rates are each way.
+    """Packet switches that join host ports. `ports` maps a host to its port; rates are per direction.
 
     racks: the hosts of each leaf switch, and the rate of its uplinks to the spine; none: one switch.
     """
@@ -129,7 +129,7 @@ class LabConfig:
 def read_config(inventory: Path) -> LabConfig:
     """Read an inventory directory.
 
-    Raises: BadInventory - a file is missing, is not YAML, or says something that cannot be emulated.
+    Raises: BadInventory - a file is missing, is not YAML, or describes something that cannot be emulated.
     """
     inventory = inventory.resolve()
     hosts_file, devices_file, fibres_file = (_load(inventory / f"{stem}.yml") for stem in ("hosts", "devices", "fibres"))
@@ -226,7 +226,7 @@ def read_config(inventory: Path) -> LabConfig:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """What Ansible alone can read (`!vault`, `!unsafe`) is nothing here; emulator.yml may say it."""
+    """Tags that only Ansible can read (`!vault`, `!unsafe`) are dropped here; emulator.yml may give the value."""
 
 
 _Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
@@ -316,7 +316,7 @@ def _bps(mbps: Any) -> int:
 
 
 def _unplugged(segments: list[Segment], others: list[Fibre | Trunk], hosts: Mapping[str, HostConfig]) -> Iterator[str]:
-    """Say which cables of segments have no port to go to, or the name of something else."""
+    """Report cables of segments that have no port, or whose name is taken."""
     taken = {(cable.host, cable.port): cable.name for cable in others if isinstance(cable, Fibre)}
     names = {cable.name for cable in others}
     for segment in segments:
@@ -348,7 +348,7 @@ def _slot(given: object) -> tuple[int, int] | None:
 
 
 def _twice(fibres: list[Fibre], trunks: list[Trunk]) -> Iterator[str]:
-    """Say which plug would have to be in two sockets. A passive coupler joins fibres whose light has different frequencies."""
+    """Report plugs that would have to be in two sockets. A passive coupler joins fibres whose light has different frequencies."""
     seen: dict[tuple[str, str, str], list[Fibre | Trunk]] = {}
     cables: list[Fibre | Trunk] = [*fibres, *trunks]
     for cable in cables:

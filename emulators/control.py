@@ -1,4 +1,4 @@
-"""The lab's control socket: look at it, break it, stop it. One JSON object per line, answered by one.
+"""The lab's control socket: inspect the lab, inject faults, stop it. One JSON object per line, answered by one.
 
 {"op": "status"} -> {"ok": true, ...} or {"ok": false, "bad_request": true, "error": "..."}; it is no bad request if the machine
 failed us. Ops: status, glass, writes, history {device},
@@ -46,7 +46,7 @@ def _ours(writer: asyncio.StreamWriter) -> bool:
 
 
 class BadRequest(ValueError):
-    """A control request that cannot be carried out; the message says why."""
+    """A control request that cannot be carried out; the message states why."""
 
 
 class Control:
@@ -83,7 +83,7 @@ class Control:
         self._talks.add(task)
         task.add_done_callback(self._talks.discard)
         if not _ours(writer):
-            writer.write(json.dumps({"ok": False, "error": "this lab is somebody else's"}).encode() + b"\n")
+            writer.write(json.dumps({"ok": False, "error": "this lab belongs to another user"}).encode() + b"\n")
             writer.close()
             return
         try:
@@ -167,12 +167,12 @@ class Control:
         }
 
     def _history(self, request: Request) -> Words:
-        """What the glass of a device did: [time (s, monotonic), what, ingress, egress]."""
+        """The history of a device's connections: [time (s, monotonic), event, ingress, egress]."""
         events = self._server(request).plant.history
         return {"history": [[event.at_s, event.what, *event.pair] for event in events]}
 
     def _truth(self, request: Request) -> Words:
-        """All that is known of a device from inside: what tests compare its own words with."""
+        """The complete internal state of a device, with which tests compare its answers."""
         server = self._server(request)
         plant, now = server.plant, time.monotonic()
         sessions = [
@@ -196,19 +196,19 @@ class Control:
         return {}
 
     def _power(self, request: Request) -> Words:
-        """Say what light a fibre brings to an ingress port; a null `dbm` is none."""
+        """Set the power that a fibre brings to an ingress port; a null `dbm` is no light."""
         dbm = request["dbm"]
         self._server(request).set_input(str(request["port"]), None if dbm is None else float(str(dbm)))
         return {}
 
     def _writes(self, _: Request) -> Words:
-        """How many commands that change a device each heard, and how often a port in use was driven."""
+        """How many commands that change it each device received, and how often a port in use was driven."""
         plants = {name: server.plant for name, server in self._lab.servers.items()}
         violations = {name: len(plant.violations) for name, plant in plants.items()}
         return {"writes": {name: plant.writes for name, plant in plants.items()}, "violations": violations}
 
     def _pieces(self, request: Request) -> Words:
-        """Cut what a device says from now on: "whole" replies, "split" at random places, or one "byte" at a time."""
+        """Set how a device sends its replies from now on: "whole", "split" at random places, or one "byte" at a time."""
         if (pieces := request["as"]) not in ("whole", "split", "byte"):
             raise BadRequest(f"pieces: as {pieces!r}: wanted whole, split or byte")
         self._server(request).chunking = pieces
@@ -249,7 +249,7 @@ class Control:
         return {"plugged": {name: lab.light.strands[name]._asdict() for name in (one, other)}}
 
     def _link(self, request: Request) -> Words:
-        """Light may arrive at a port as it will: its link does not come up."""
+        """The port's link does not come up, whatever light arrives."""
         lab, port = self._lab, HostPort(str(request["host"]), int(str(request["port"])))
         if port.host not in lab.config.hosts or port.port not in lab.config.hosts[port.host].interfaces:
             raise BadRequest(f"no port {port.port} on a host {port.host}")
@@ -264,7 +264,7 @@ class Control:
         return host
 
     def _host_down(self, request: Request) -> Words:
-        """Take a host's power: it is gone until the lab starts anew."""
+        """Power a host off: it stays down until the lab is restarted."""
         host = self._running(request)
         os.kill(host.pid, signal.SIGKILL)
         return {"host": host.name}

@@ -1,4 +1,4 @@
-"""The packet switches of a generated lab: which hosts they join, at what rates, as fibres.yml says it.
+"""The packet switches of a generated lab: which hosts they join, at what rates, as written in fibres.yml.
 
 A specification is KIND[:NUMBER][@MBPS]. `ideal`: one switch. `fat-tree`: racks whose uplinks carry all that their hosts can send;
 `oversubscribed:F`: 1/F of it. `domains:K`: a switch for every K hosts in a row. `rails:K`: a switch for all hosts at the same of K
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 KINDS = ("ideal", "fat-tree", "oversubscribed", "domains", "rails")
 UNSHAPED_MBPS = 25_000
 MOST_MBPS = 10_000_000
-"""No inventory says more of a port or an uplink."""
+"""The highest rate an inventory accepts for a port or an uplink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Electrical:
 
 
 def parse(text: str) -> Electrical:
-    """Read a specification. Raises ValueError: what is wrong with it, and what would be right."""
+    """Read a specification. Raises ValueError: the problem, and a correct form."""
     found = re.fullmatch(r"([a-z-]+)(?::(\d+(?:\.\d+)?))?(?:@(\d+(?:\.\d+)?))?", text)
     if found is None or found[1] not in KINDS:
         raise ValueError(f"{text!r}: wanted ideal, fat-tree, oversubscribed:4, domains:2 or rails:2, each perhaps with @MBPS")
@@ -46,9 +46,9 @@ def parse(text: str) -> Electrical:
 def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int, default_mbps: float, rack: int) -> list[str]:
     """The lines of fibres.yml. default_mbps: of a port where the specification names no rate; rack: hosts of a leaf switch.
 
-    Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory says.
+    Raises ValueError: domains or rails that the hosts do not divide into, or of a single host; a rate that no inventory accepts.
     """
-    lines = ["# Packet switches: a port of every host listed, all joined. uplink_mbps: of a rack, each way.", "segments:"]
+    lines = ["# Packet switches: a port of every host listed, all joined. uplink_mbps: of a rack, per direction.", "segments:"]
     used: dict[str, int] = {}
     for port, spec in enumerate(specs, first_port):
         mbps = _rate(spec.mbps or default_mbps or UNSHAPED_MBPS, "a port")
@@ -67,7 +67,7 @@ def segments(specs: Sequence[Electrical], hosts: Sequence[str], first_port: int,
 
 
 def _rate(mbps: float, what: str) -> float:
-    """Round a rate as it is written (Mb/s). Raises ValueError: it is none, or more than an inventory says."""
+    """Round a rate as it is written (Mb/s). Raises ValueError: it is not a rate, or more than an inventory accepts."""
     if not 0 < (rounded := round(mbps, 3)) <= MOST_MBPS:
         raise ValueError(f"{what} of {mbps:g} Mb/s: wanted more than 0 and no more than {MOST_MBPS}")
     return rounded

@@ -37,7 +37,7 @@ _BUILT_IN: Mapping[str, str] = {
 
 
 class _Where(Mapping[str, str]):
-    """The families of this package, and those of third parties, which are looked up only when asked for."""
+    """The families of this package, and those of third parties, which are loaded only on request."""
 
     @cached_property
     def _all(self) -> Mapping[str, str]:

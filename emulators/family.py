@@ -38,7 +38,7 @@ class Family:
     dialect: class or function (plant, *, seed, **keys) -> dialect; its keyword parameters are the keys emulator.yml may give.
     faceplate: (N, M) -> ingress and egress labels. Port k of a generated lab is wired to the k-th of each.
     settle_s, bulk_settle_s: as Plant, of a real device (s); divided by time_scale. preset: puts one row of emulator.yml's
-    `preset` into the device as if it had been there for ever. login: what generated inventories use.
+    `preset` into the device as if it had always existed. login: the one that generated inventories use.
     coupler: the hosts' fibres are joined by a passive coupler and all enter the first ingress (a 1xN wavelength-selective switch);
     trunks: fibres from an egress of the device to an ingress of the same device that the lab needs. spectral: each host of a
     generated lab sends in a slot of its own. baud: of its serial line.
@@ -63,5 +63,5 @@ class Family:
 
     @property
     def settings(self) -> frozenset[str]:
-        """What emulator.yml may say of such a device."""
+        """The keys that emulator.yml may give for such a device."""
         return frozenset(inspect.signature(self.dialect).parameters) - {"self", "plant", "seed"} | PLANT_KEYS

@@ -1,4 +1,4 @@
-"""The inventory of a lab whose devices are all of one family, from what the family says of itself.
+"""The inventory of a lab whose devices are all of one family, from the family's own description.
 
 Port p of every host is wired to device p: the k-th host to the k-th ingress and egress of the family's faceplate. Where the family
 routes spectrum, the k-th host sends in a slot of its own; where it has one common port, a passive coupler joins the hosts' fibres
@@ -59,7 +59,7 @@ def most_hosts(kind: Family) -> int:
 
 
 def size_for(kind: Family, hosts: int) -> str:
-    """Return the usual size if it takes so many hosts, else the smallest that does. Raises ValueError: none does."""
+    """Return the usual size if it takes that many hosts, else the smallest that does. Raises ValueError: none does."""
     if hosts > most_hosts(kind):
         raise ValueError(f"a {kind.driver} takes at most {most_hosts(kind)} hosts, not {hosts}")
     return next(size for size in sizes(kind) if _hosts_on(kind, size) >= hosts)

@@ -1,15 +1,15 @@
-"""What can go wrong, each with a name. A fault is a name, a trigger and a few numbers; the dialects carry them out.
+"""The faults, each with a name. A fault is a name, a trigger and a few numbers; the dialects carry them out.
 
 Triggers: `match` (regular expression searched in the command, letter case ignored; None: every command), `on` ("write": only
-commands that change the device, "read": only those that do not), `after` (so many matches pass first), `count` (so many fire,
+commands that change the device, "read": only those that do not), `after` (this many matches pass first), `count` (this many fire,
 None: no end), `probability` (seeded), and time: `at_s` (seconds from now until it begins), `for_s` (how long it then lasts; None:
 until removed). All that are given must agree.
 
 For families that need more than the base does: `dialects.base.Dialect.struck`, `silent`, `half` and `partial` say what strikes the
 command that is being executed; `log_out` and `step_clock` may be overridden. A robot (`robot = True`) moves long after the command:
 there MOVES strike its moves instead of commands, and it asks `self.faults.strike(kind)` once as each move begins.
-What happens to hosts and fibres (swapped fibres, a link that never comes up, a host down, its sshd slow) is no device's fault: see
-control.py.
+What happens to hosts and fibres (swapped fibres, a link that never comes up, a host down, its sshd slow) is not a device's fault:
+see control.py.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SECONDS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault as asked for."""
+    """One fault as requested."""
 
     kind: str
     match: str | None = None
@@ -169,11 +169,11 @@ class Faults:
         self._armed: dict[int, _Armed] = {}
         self._next = 1
         self._random = random.Random(f"faults/{seed}")
-        self.armed = False  # any command fault at all: the fast path asks this alone
+        self.armed = False  # any command fault at all: the fast path checks only this
         self.next_s = math.inf  # when the next one begins or ends by itself
 
     def add(self, new: Fault, now: float = 0.0) -> int:
-        """Note `new`; return its number. It strikes once `turn` has told of it, and at once if it has no `at_s`."""
+        """Note `new`; return its number. It takes effect once `turn` has reported it, or at once if it has no `at_s`."""
         number, self._next = self._next, self._next + 1
         pattern = re.compile(new.match, re.IGNORECASE) if new.match else None
         begins_s = now + new.at_s
@@ -185,7 +185,7 @@ class Faults:
         return number
 
     def turn(self, now: float) -> list[tuple[Fault, bool]]:
-        """Return the faults whose time has come to begin (True) or to end (False), in that order of time."""
+        """Return the faults that are due to begin (True) or to end (False), in order of time."""
         if now < self.next_s:
             return []
         turned: list[tuple[float, Fault, bool]] = []
@@ -219,7 +219,7 @@ class Faults:
         ]
 
     def fire(self, command: str, writes: bool) -> dict[str, Fault]:
-        """Return the faults that strike `command`, by name; `writes` tells whether it changes the device."""
+        """Return the faults that strike `command`, by name; `writes`: whether it changes the device."""
         struck: dict[str, Fault] = {}
         for armed in self._armed.values():
             wanted = armed.fault
@@ -234,7 +234,7 @@ class Faults:
         return struck
 
     def strike(self, kind: str) -> Fault | None:
-        """Return the fault named `kind` that strikes what happens now, and count it: for what is no command (a robot's move)."""
+        """Return the fault named `kind` that strikes now, and count it: for events that are not commands (a robot's move)."""
         return next(
             (a.fault for a in self._armed.values() if a.state == "active" and a.fault.kind == kind and self._strikes(a)), None
         )

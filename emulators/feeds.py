@@ -1,6 +1,6 @@
-"""What light arrives at each ingress of each device: from the hosts' fibres and, over trunks, from other devices.
+"""The light that arrives at each ingress of each device: from the hosts' fibres and, over trunks, from other devices.
 
-So power meters behind a device show what that device lets through, and light too weak to pass it is missed further on.
+So power meters behind a device show the light that it passes, and light too weak to pass it is missing further on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from emulators.fabric.glass import Glass, HostPort, Plug
 from emulators.light import Beam, coupler_loss_db
 from emulators.server import DeviceServer
 
-LASER_DBM = 0.0  # what a host's transmitter puts into its fibre
+LASER_DBM = 0.0  # power that a host's transmitter puts into its fibre
 
 
 class Feeds:
@@ -28,7 +28,7 @@ class Feeds:
             self._leaving.setdefault(trunk.source[0], []).append(trunk)
 
     def start(self) -> None:
-        """Say what arrives before the devices start; the trunks are dark until their devices speak."""
+        """Set the inputs before the devices start; the trunks are dark until their devices report light."""
         for plug in self._entering:
             self._servers[plug[0]].plant.set_beams(plug[1], self._arriving(plug))
         for device, trunks in self._leaving.items():
@@ -37,14 +37,14 @@ class Feeds:
                 self._servers[trunk.target[0]].plant.set_beams(trunk.target[1], ())
 
     def refresh(self, cable: Fibre | Trunk) -> None:
-        """Say anew what arrives through `cable`."""
+        """Update the light that arrives through `cable`."""
         if isinstance(cable, Trunk):
             self._feed(cable, asyncio.get_running_loop().time())
             return
         self._say(self._plug(cable))
 
     def moved(self) -> None:
-        """Look where the fibres are plugged in now, and say what arrives there."""
+        """Check where the fibres are plugged in now, and update the light that arrives there."""
         before, self._entering = self._entering, self._plugged()
         for plug in sorted({*before, *self._entering}):
             if before.get(plug) != self._entering.get(plug):

@@ -37,7 +37,7 @@ def calient_aid(number: int) -> str:
 
 
 def is_polatis(device: int, devices: int) -> bool:
-    """Tell whether device number `device` of `devices` is one of the Polatis half."""
+    """Return whether device number `device` of `devices` is one of the Polatis half."""
     return device <= (devices + 1) // 2
 
 
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KIND",
-        help="a packet switch beside the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
+        help="a packet switch in addition to the optical ones, at a further port of every host: ideal, fat-tree, oversubscribed:F, "
         "domains:K or rails:K, with @MBPS for another rate than that of all optical ports together; may be repeated, at most 8",
     )
     parser.add_argument("--rack", type=int, default=4, help="hosts of a leaf switch of a fat-tree (default 4)")
@@ -202,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--state",
-        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or beside it by the name of --out)",
+        help=f"where keys, known_hosts and control socket go (default {DEFAULT_STATE}, or next to it under the name of --out)",
     )
     parser.add_argument(
         "--settle-s", type=float, help="the switches' switching time, s (default 0.05, piezo; with --driver the family's)"

@@ -27,7 +27,7 @@ BANNER_DEADLINE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The listening sockets and serial lines, opened before the lab left the machine's network, and the way back to that network.
+    """The listening sockets and serial lines, opened before the lab left the machine's network, and the namespace to return to.
 
     access: logins of the devices that are reached over SSH.
     """
@@ -41,7 +41,7 @@ class Doors:
 
 
 class Control(Protocol):
-    """What answers at the control socket (control.py)."""
+    """The operations of the control socket (control.py)."""
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client."""
@@ -68,7 +68,7 @@ class Lab:
             for name, dialect in dialects.items()
         }
         self.stopped = asyncio.Event()
-        self.light = fabric.glass if fabric else laid(config)  # who hears whom
+        self.light = fabric.glass if fabric else laid(config)  # which receiver gets which transmitter's light
         self._fibres = {HostPort(f.host, f.port): f for f in config.fibres}
         self.unplugged: set[str] = set()  # cables of packet switches
         self._cables: dict[str, Fibre | Trunk] = {f.name: f for f in config.fibres} | {t.name: t for t in config.trunks}
@@ -81,7 +81,7 @@ class Lab:
         return self.fabric.hosts if self.fabric else {}
 
     async def run(self, control: Control, ready: Callable[[], None]) -> None:
-        """Serve until told to stop; calls `ready` when every device listens and every host's sshd has shown its banner."""
+        """Serve until stopped; calls `ready` when every device listens and every host's sshd has shown its banner."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
@@ -119,7 +119,7 @@ class Lab:
         self._feeds.moved()
 
     def kill(self, port: HostPort, dead: bool) -> None:
-        """Let the link of a host's port never come up, or work again."""
+        """Keep the link of a host's port down, or let it work again."""
         if self.fabric and (cable := next((c for c, at in self.fabric.cables.items() if at == port), None)):
             self.sever(cable, dead)
             return
@@ -132,7 +132,9 @@ class Lab:
     def _relit(self, change: Relight) -> None:
         for receiver, senders in change.collided:
             fibre, now = self._fibres[receiver], asyncio.get_running_loop().time()
-            words = f"{receiver.host}:p{receiver.port} hears " + " and ".join(f"{host}:p{port}" for host, port in senders)
+            words = f"{receiver.host}:p{receiver.port} receives light of " + " and ".join(
+                f"{host}:p{port}" for host, port in senders
+            )
             pair = (self._fibres[senders[0]].enters, fibre.leaves)
             self.servers[fibre.device].plant.violations.append(Violation(now, pair, words))
             log(f"device {fibre.device}: {words} at once")
@@ -196,7 +198,7 @@ def build_devices(config: LabConfig) -> dict[str, AnyDialect]:
 
 
 def _loose_ends(config: LabConfig, dialects: Mapping[str, AnyDialect]) -> Iterator[str]:
-    """Say which cables are plugged into ports that their devices do not have."""
+    """Report cables that are plugged into ports their devices do not have."""
     plugs = [(f.name, "in", (f.device, f.enters)) for f in config.fibres] + [(t.name, "in", t.target) for t in config.trunks]
     plugs += [(f.name, "out", (f.device, f.leaves)) for f in config.fibres] + [(t.name, "out", t.source) for t in config.trunks]
     for name, which, (device, label) in plugs:
@@ -206,14 +208,14 @@ def _loose_ends(config: LabConfig, dialects: Mapping[str, AnyDialect]) -> Iterat
 
 
 def _settings(device: DeviceConfig) -> dict[str, object]:
-    """What emulator.yml says of a device, and the login devices.yml expects of it."""
+    """The keys of emulator.yml for a device, and the login that devices.yml expects."""
     login = {"username": device.username, "password": device.password}
     taken = family(device.driver).settings if device.driver in WHERE else frozenset()
     return {k: v for k, v in login.items() if v is not None and k in taken} | dict(device.overrides)
 
 
 def logins(config: LabConfig, keys: Keys) -> dict[str, Access]:
-    """Return who may log in to each device reached over SSH: as devices.yml or else the family says, and the lab's own key."""
+    """Return who may log in to each device reached over SSH: as devices.yml or else the family defines, and the lab's own key."""
     found = {}
     for name, (secret, _) in keys.hosts.items():
         device = config.devices[name]

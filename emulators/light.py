@@ -1,4 +1,4 @@
-"""The light every emulated device shares: what arrives, what a path loses, what a meter reads, what is wrong with ports.
+"""The optics that every emulated device shares: input power, path loss, meter readings, faults of ports.
 
 No clock and no socket here: `now` (s, monotonic) is an argument. The model is the same for every family; its numbers are arguments
 of the plant where the family's differ.
@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias, TypedDict
 Pair: TypeAlias = tuple[str, str]
 """(ingress label, egress label)."""
 Band: TypeAlias = tuple[str, str, int, int]
-"""(ingress label, egress label, from MHz, to MHz): what a wavelength-selective switch lets through."""
+"""(ingress label, egress label, from MHz, to MHz): a passband of a wavelength-selective switch."""
 Lit: TypeAlias = Pair | Band
 """A path through a device on which light passes now."""
 Side: TypeAlias = tuple[str, str]
@@ -34,9 +34,9 @@ NOISE_DB = 0.02
 DARK_DBM = -50.0  # a meter looking at no light, +-1 dB: Glimmerglass driver log shows -48..-52 dBm
 FLOOR_DBM = -60.0  # power-low limit in the public ONOS/Polatis NETCONF tests
 LOS_DBM = -30.0
-DEFAULT_INPUT_DBM = 0.0  # what an ingress gets that nothing was said of
-FOREVER_S = -1.0e9  # `since` of what was there before the clock started
-DRIFT_STEP_DB, DRIFT_STEP_S = 0.01, 0.25  # a drifting connector is looked at anew so often: no meter shows finer steps
+DEFAULT_INPUT_DBM = 0.0  # input of an ingress for which none was set
+FOREVER_S = -1.0e9  # `since` of circuits that existed before the clock started
+DRIFT_STEP_DB, DRIFT_STEP_S = 0.01, 0.25  # update interval of a drifting connector: no meter shows finer steps
 FIBRE_DB_PER_KM, CONNECTOR_DB = 0.35, 0.3  # single-mode fibre at 1310 nm (G.652), a good connector
 
 
@@ -53,7 +53,7 @@ class Beam(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to the glass: what is "making", "lit" or "broken"."""
+    """One event of a circuit: `what` is "making", "lit" or "broken"."""
 
     at_s: float
     pair: Lit
@@ -71,7 +71,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Impairments:
-    """What is wrong with the ports, by side; the fault list owns it."""
+    """The faults of the ports, by side; the fault list owns it."""
 
     stuck: set[Side] = field(default_factory=set)  # mirror does not move: neither made nor broken
     failed: set[Side] = field(default_factory=set)  # port hardware failed: no light, no new circuit
@@ -95,17 +95,17 @@ def total_dbm(beams: Iterable[Beam]) -> float | None:
 
 
 def fibre_loss_db(length_m: float, loss_db: float | None) -> float:
-    """Return what a fibre takes: as measured, or computed from its length and its two connectors."""
+    """Return the loss of a fibre: as measured, or computed from its length and its two connectors."""
     return FIBRE_DB_PER_KM * length_m / 1000.0 + 2 * CONNECTOR_DB if loss_db is None else loss_db
 
 
 def coupler_loss_db(fibres: int) -> float:
-    """Return what a passive coupler that joins so many fibres takes from each: physics, 10 log10 N."""
+    """Return the loss of a passive coupler that joins `count` fibres: physics, 10 log10 N."""
     return 10.0 * math.log10(fibres)
 
 
 class Figures(TypedDict, total=False):
-    """What an Optic may be told of its family, by the names of its arguments."""
+    """The arguments by which a family configures an Optic."""
 
     bulk_settle_s: float | None
     dark_dbm: float
@@ -116,10 +116,10 @@ class Figures(TypedDict, total=False):
 
 
 class Optic:
-    """What the plants of all families have in common: ports, what arrives at them, losses, meters, impairments, the records.
+    """The common part of all families' plants: ports, their input power, losses, meters, impairments, the records.
 
     settle_s: time from a command to light. bulk_settle_s: the same for a large set, where it differs (None: as settle_s).
-    floor_dbm: the least a meter shows; dark_dbm: what it shows of no light; los_dbm: weaker light is none.
+    floor_dbm: the least a meter shows; dark_dbm: its reading without light; los_dbm: weaker light counts as none.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Optic:
         self.history: deque[Event] = deque(maxlen=100_000)
         self.violations: list[Violation] = []
         self.version = 0  # moves whenever `lit` or `leaving` may have changed
-        self.attenuators: dict[Side, float] = {}  # variable attenuators at ports and what they take, dB
+        self.attenuators: dict[Side, float] = {}  # variable attenuators at ports and their attenuation, dB
         self._known: set[Side] = {("in", p) for p in self.ingress} | {("out", p) for p in self.egress}
         self._blocked: set[Side] = set()
         self._beams: dict[str, tuple[Beam, ...]] = {}
@@ -159,7 +159,7 @@ class Optic:
         self._bias = {side: self._random.uniform(-METER_BIAS_DB, METER_BIAS_DB) for side in sorted(self._known)}
         self._drift_due_s = math.inf
 
-    # ---- what the server, the lab and the base dialect ask of every plant
+    # ---- what the server, the lab and the base dialect require of every plant
 
     def lit(self, now: float) -> frozenset[Lit]:
         """Return the paths that bring light from the fibre at the ingress into the fibre at the egress."""
@@ -178,7 +178,7 @@ class Optic:
         return self._drift_due_s if self.wrong.drift else None
 
     def advance(self, now: float) -> None:
-        """Let happen what is due."""
+        """Carry out all that is due."""
         if now >= self._drift_due_s:
             self._drift_due_s = now + self._drift_step_s() if self.wrong.drift else math.inf
             self.version += 1
@@ -196,11 +196,11 @@ class Optic:
         return side in self._blocked
 
     def set_input(self, port: str, dbm: float | None) -> None:
-        """Say what light the fibre brings to ingress `port` (dBm); None is dark. Unset ports get +0 dBm. Raises KeyError."""
+        """Set the power that the fibre brings to ingress `port` (dBm); None is dark. Unset ports get +0 dBm. Raises KeyError."""
         self.set_beams(port, () if dbm is None else (Beam(dbm),))
 
     def set_beams(self, port: str, beams: tuple[Beam, ...]) -> None:
-        """Say what light of which frequencies the fibre brings to ingress `port`. Raises KeyError."""
+        """Set the power, by frequency, that the fibre brings to ingress `port`. Raises KeyError."""
         if ("in", port) not in self._known:
             raise KeyError(f"{self.name} has no ingress {port}")
         if self._beams.get(port) != beams:
@@ -208,7 +208,7 @@ class Optic:
             self.version += 1
 
     def impair(self, change: Callable[[Impairments], object]) -> None:
-        """Change what is wrong with the ports."""
+        """Change the faults of the ports."""
         change(self.wrong)
         self.version += 1
 
@@ -231,7 +231,7 @@ class Optic:
         return self._beams.get(ingress, (Beam(DEFAULT_INPUT_DBM),))
 
     def _extra_db(self, pair: Pair, now: float) -> float:
-        """Return what else a path loses: attenuation set on purpose, loss added at its ports, and what has drifted since."""
+        """Return the further losses of a path: attenuation set on purpose, loss added at its ports, and what has drifted since."""
         wrong = self.wrong
         if not wrong.extra_loss_db and not wrong.drift and not self.attenuators:
             return 0.0
@@ -239,7 +239,7 @@ class Optic:
         return sum(self.attenuators.get(side, 0.0) + self._spoiled_db(wrong, side, now) for side in sides)
 
     def attenuate(self, side: Side, db: float) -> None:
-        """Set the variable attenuator at `side`; 0 takes it out of the way."""
+        """Set the variable attenuator at `side`; 0 removes it."""
         if db > 0.0:
             self.attenuators[side] = db
         else:
@@ -252,13 +252,13 @@ class Optic:
         return wrong.extra_loss_db.get(side, 0.0) + max(0.0, now - since_s) * db_per_s
 
     def _reading(self, side: Side, dbm: float | None) -> float:
-        """Return what the meter of `side` shows of so much light: bias per port, noise, 0.01 dB steps, a floor."""
+        """Return the reading of the meter of `side` for this power: bias per port, noise, 0.01 dB steps, a floor."""
         if dbm is None or dbm < self.dark_dbm:
             return round(max(self.floor_dbm, self._random.gauss(self.dark_dbm, 1.0)), 2)
         return round(max(self.floor_dbm, dbm + self._bias[side] + self._random.gauss(0.0, NOISE_DB)), 2)
 
     def _draw_loss(self, pair: Pair) -> float:
-        """Return what a path loses that is being made: its own loss, the first time; a little more or less the next times."""
+        """Return the loss of a path that is being made: its own loss, the first time; a little more or less the next times."""
         if pair not in self._loss:  # drawn from the pair's own name, so that the order of making does not matter
             own = random.Random(f"{self.seed}/{self.name}/{pair[0]}>{pair[1]}")
             drawn = own.gauss(self.mean_loss_db, SPREAD * (self.max_loss_db - self.mean_loss_db))
@@ -277,6 +277,6 @@ def edges_mhz(n: int, m: int) -> tuple[int, int]:
     return 193_100_000 + 6_250 * (n - m), 193_100_000 + 6_250 * (n + m)
 
 
-def holds(way: Lit, slot: tuple[int, int] | None) -> bool:
-    """Return whether a transmitter's light passes the path `way` whole. Light of unknown frequency (None) passes no passband."""
-    return len(way) == 2 or (slot is not None and way[2] <= slot[0] and slot[1] <= way[3])
+def holds(path: Lit, slot: tuple[int, int] | None) -> bool:
+    """Return whether a transmitter's light passes `path` whole. Light of unknown frequency (None) passes no passband."""
+    return len(path) == 2 or (slot is not None and path[2] <= slot[0] and slot[1] <= path[3])

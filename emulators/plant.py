@@ -70,7 +70,7 @@ class Plant(Optic):
         self._settling: list[Circuit] = []
         self._due_s = math.inf  # nothing settles before
         self._lit: tuple[int, frozenset[Pair]] = (-1, frozenset())
-        self._moved: set[Pair] = set()  # pairs to look at again; the rest of `_lit` is right
+        self._moved: set[Pair] = set()  # pairs to re-evaluate; the rest of `_lit` is right
 
     # ---- circuits
 
@@ -178,7 +178,7 @@ class Plant(Optic):
     # ---- light
 
     def advance(self, now: float) -> None:
-        """Let circuits whose time has come settle."""
+        """Settle the circuits that are due."""
         super().advance(now)
         if now < self._due_s:
             return
@@ -249,7 +249,7 @@ class Plant(Optic):
         return self._reading(side, self.true_dbm(side, now))
 
     def true_dbm(self, side: Side, now: float) -> float | None:
-        """Return the power at `side` as no meter could tell it (dBm), None in the dark."""
+        """Return the power at `side` exactly, as no meter could show it (dBm), None in the dark."""
         which, label = side
         if which == "in":
             return total_dbm(self.arriving(label))
@@ -273,7 +273,7 @@ class Plant(Optic):
         self._pairs[circuit.pair] = circuit
 
     def _move(self, pairs: Iterable[Pair]) -> None:
-        """Note that these circuits changed and nothing else did: `lit` need not look at the others again."""
+        """Note that these circuits changed and nothing else did: `lit` need not re-evaluate the others."""
         if self._lit[0] == self.version:
             self._lit = (self.version + 1, self._lit[1])
             self._moved.update(pairs)

@@ -1,4 +1,4 @@
-"""Run a lab, with its control socket, in an event loop of its own."""
+"""Run a lab, with its control socket, in its own event loop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serve(
     fabric: Fabric | None,
     ready: Callable[[], None],
 ) -> None:
-    """Run a lab in an event loop of its own until it is told to stop."""
+    """Run a lab in its own event loop until it is stopped."""
 
     async def main() -> None:
         lab = Lab(config, dialects, doors, fabric)

@@ -14,7 +14,7 @@ from emulators.transports.doors import door
 from emulators.transports.pty import Line
 
 OnGlass = Callable[[str, frozenset[Lit], float], None]
-"""Called with the device's name, what passes its glass and the time (s, the loop's clock) at every change."""
+"""Called with the device's name, the circuits that pass light and the time (s, the loop's clock) at every change."""
 
 __all__ = ["Access", "Chunking", "DeviceServer", "Line", "OnGlass"]
 
@@ -43,7 +43,7 @@ class DeviceServer:
     ) -> None:
         self.name, self.dialect, self.plant = name, dialect, plant or dialect.plant
         self.on_glass, self.chunking, self.scheme = on_glass, chunking, scheme
-        self.on_light: Callable[[str, float], None] | None = None  # told whenever any light may have changed
+        self.on_light: Callable[[str, float], None] | None = None  # called whenever any light may have changed
         self.loop: asyncio.AbstractEventLoop
         dialect.transport = scheme
         self.door: Door = door(scheme, sock, access or Access(), host, port)
@@ -77,7 +77,7 @@ class DeviceServer:
 
     @property
     def address(self) -> str:
-        """What a client would call the device by."""
+        """The address by which a client reaches the device."""
         return self.door.address
 
     def add_fault(self, kind: str, **values: object) -> int:
@@ -95,12 +95,12 @@ class DeviceServer:
         return self.dialect.faults.list()
 
     def set_input(self, port: str, dbm: float | None) -> None:
-        """Say what light the fibre brings to ingress `port` (dBm, None: dark)."""
+        """Set the power that the fibre brings to ingress `port` (dBm, None: dark)."""
         self.plant.set_input(port, dbm)
         self.changed()
 
     def changed(self) -> None:
-        """Look again: call it after changing the plant from outside."""
+        """Re-evaluate: call it after changing the plant from outside."""
         self._settle(self.loop.time())
 
     # ---- for the transports
@@ -132,7 +132,7 @@ class DeviceServer:
     # ---- inside
 
     def _settle(self, now: float) -> None:
-        """Update the glass, send what is to be sent, and set the one timer. The glass comes first: light must not be late."""
+        """Update the light, send what is due, and set the one timer. The light comes first: it must not be late."""
         self.plant.advance(now)
         if self._version != self.plant.version:
             self._version = self.plant.version
@@ -169,7 +169,7 @@ class DeviceServer:
             conversation.emit(at, data, now)
 
     def _rearm(self, now: float) -> None:
-        """Move the timer only when something comes sooner; one that fires early finds nothing due and looks again."""
+        """Move the timer only if something is due sooner; one that fires early finds nothing due and is set again."""
         when = self.dialect.next_event(now)
         if when is None or when >= self._armed_for:
             return

@@ -37,7 +37,7 @@ SHAKEN_DB = 40.0  # the most that one takes; "high or low attenuation" (DOC: Wav
 
 @dataclass(eq=False, slots=True)
 class Passband:
-    """One passband; light passes from `lit_at_s` on, `until_s` if it is on its way out. `shaken_db`: of an intermediate state."""
+    """One passband; light passes from `lit_at_s` on, `until_s` if it is being removed. `shaken_db`: of an intermediate state."""
 
     ingress: str
     egress: str
@@ -64,8 +64,8 @@ class Passband:
 class SpectralPlant(Optic):
     """One wavelength-selective switch's optics.
 
-    settle_s: from a command to light. transient_s: how long an upload shakes what it covers, before it has settled (0: not at all).
-    ways: pairs of ports between which light can pass at all (None: any). range_mhz: what the device can shape.
+    settle_s: from a command to light. transient_s: how long an upload disturbs what it covers, before it has settled (0: not at
+    all). ways: pairs of ports between which light can pass at all (None: any). range_mhz: the spectrum the device can shape.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SpectralPlant(Optic):
         super().__init__(name, ingress, egress, settle_s, seed, **figures)
         self.transient_s, self.ways, self.range_mhz = transient_s, ways, range_mhz
         self._bands: dict[Band, Passband] = {}  # as commanded
-        self._fading: list[Passband] = []  # taken away by an upload that has not come so far
+        self._fading: list[Passband] = []  # removed by an upload that is not yet carried out
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = 0
         self._lit: tuple[int, frozenset[Band]] = (-1, frozenset())
@@ -151,7 +151,7 @@ class SpectralPlant(Optic):
         return {}
 
     def load(self, wanted: Mapping[Band, float], span_mhz: tuple[int, int], now: float) -> None:
-        """Upload what the spectrum within `span_mhz` shall be; what lies outside stays as it is.
+        """Upload the new spectrum within `span_mhz`; the rest stays as it is.
 
         Until shortly before `settle_s` is over the old light passes; then, for a draw from `transient_s`, what stays is shaken
         through intermediate states, then the new light passes. A band that is stuck stays; none is made on a failed port.
@@ -227,7 +227,7 @@ class SpectralPlant(Optic):
     # ---- light
 
     def advance(self, now: float) -> None:
-        """Let happen what is due."""
+        """Carry out all that is due."""
         super().advance(now)
         while self._agenda and self._agenda[0][0] <= now:
             at_s, _, action = heapq.heappop(self._agenda)
@@ -264,7 +264,7 @@ class SpectralPlant(Optic):
         return self._lit[1]
 
     def leaving(self, egress: str, now: float) -> tuple[Beam, ...]:
-        """Return the light that goes into the fibre at `egress`; what a passband cuts into is of no use to anybody."""
+        """Return the light that goes into the fibre at `egress`; light that a passband cuts into is lost."""
         out: list[Beam] = []
         for stretch in self.lit(now):
             if stretch[1] != egress or len(stretch) == 2:
@@ -408,7 +408,7 @@ class SpectralPlant(Optic):
         self.version += 1
 
     def _trim(self, span_mhz: tuple[int, int], now: float) -> None:
-        """Cut the passbands that stick out of `span_mhz` at its edges: each part goes its own way from here."""
+        """Cut the passbands that stick out of `span_mhz` at its edges: the parts are separate from here on."""
         for old in self.bands():
             edges = sorted({old.low_mhz, old.high_mhz, *(e for e in span_mhz if old.low_mhz < e < old.high_mhz)})
             if len(edges) > 2:

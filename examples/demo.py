@@ -2,7 +2,7 @@
 
     python examples/demo.py [--inventory DIR]
 
-Exit status 0 if every command succeeded. The lab is taken down on every way out.
+Exit status 0 if every command succeeded. The lab is stopped however the demo ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WATCH_S = 5.0
 
 
 class Failed(Exception):
-    """A command of the demo failed; it has said why itself."""
+    """A command of the demo failed; its own output states why."""
 
 
 def run(*words: str) -> None:

@@ -1,6 +1,6 @@
 """Every exception that this project raises on purpose.
 
-The class says what kind of fault it is; `code` is stable and printed, `exit_code` is the exit status of the command. The message
+The class is the kind of fault; `code` is stable and printed, `exit_code` is the exit status of the command. The message
 names the device or host, what was expected, what was observed and, if there is one, the device's own message; `hint` says what to
 do next.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class TestbedError(Exception):
-    """Root of all errors raised on purpose. `hint` tells the operator the next command or edit."""
+    """Root of all errors raised on purpose. `hint` is the next command or edit for the operator."""
 
     __test__ = False  # not a pytest class, despite its name
     code = "E-UNEXPECTED"
@@ -88,7 +88,7 @@ class NotVerified(TestbedError):
 
 
 class ChangeFailed(TestbedError):
-    """A change stopped partway; the message lists what is done, what is not, and what undoes it."""
+    """A change stopped partway; the message lists the steps done, those not done, and how to undo them."""
 
     code = "E-CHANGE-FAILED"
     exit_code = 7
@@ -102,7 +102,7 @@ class RolledBack(TestbedError):
 
 
 class HandsNeeded(TestbedError):
-    """A change failed and could not be rolled back completely. `left`: what must be done by hand, one item each."""
+    """A change failed and could not be rolled back completely. `left`: the remaining manual steps, one item each."""
 
     code = "E-HANDS-NEEDED"
     exit_code = 7
@@ -114,7 +114,7 @@ class HandsNeeded(TestbedError):
 
 
 class Interrupted(TestbedError):
-    """The operator stopped the command; the message says what became of what it had begun."""
+    """The operator stopped the command; the message states what became of the steps it had begun."""
 
     code = "E-INTERRUPTED"
     exit_code = 130
@@ -135,7 +135,7 @@ class StoreFailed(TestbedError):
 
 
 class Missing(TestbedError):
-    """This machine lacks something the command needs (a program, a kernel feature, a right); the hint says how to get it."""
+    """This machine lacks something the command needs (a program, a kernel feature, a right); the hint states how to get it."""
 
     code = "E-MISSING"
     exit_code = 2

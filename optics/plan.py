@@ -72,7 +72,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one iteration of a designed job moves. scale: bytes here per byte of the workload; time_scale: of its times."""
+    """The traffic of one iteration of a designed job. scale: bytes here per byte of the workload; time_scale: of its times."""
 
     groups: tuple[RingGroup, ...] = ()
     transfers: tuple[Transfer, ...] = ()
@@ -164,7 +164,7 @@ class TransitionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Avoid:
-    """What the plan must not use: host ports, trunks; `words` as given."""
+    """Parts that the plan must not use: host ports, trunks; `words` as given."""
 
     words: tuple[str, ...] = ()
     ports: frozenset[HostPort] = frozenset()

@@ -82,7 +82,7 @@ class SpectralRoute:
 
 
 Setting: TypeAlias = CrossConnect | SpectralRoute
-"""What a device holds; its state is a frozenset of these and `wanted - observed` is the diff."""
+"""One entry of a device's state; the state is a frozenset of these and `wanted - observed` is the diff."""
 
 
 def clash(one: Setting, other: Setting) -> Port | None:
@@ -215,7 +215,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a device reports after a change; never what was requested.
+    """A device's report after a change; never the request.
 
     observed: the whole device read back after the change. failed: settings not as requested, with the device's own message.
     Marks are monotonic nanoseconds of this machine: `sent_ns` before the first command byte, `broken_ns` when removals were

@@ -27,7 +27,7 @@ STALE = 50
 """Steps without change after which the released planner finds a new topology."""
 PATIENCE = 10_000
 """Default number of strategies in a row without improvement that ends the search against one topology."""
-LOOK = 16
+WATCH_EVERY = 16
 """Strategies between two reports of progress."""
 KEPT = 1024
 """Topologies kept in a cache with the costs of every option; older ones are computed again, with the same result."""
@@ -35,7 +35,7 @@ KEPT = 1024
 
 @dataclass(frozen=True, eq=False)
 class Option:
-    """One parallelism of a part of the model: what it moves and computes in an iteration. mp: bytes, shape (n, n), None for
+    """One parallelism of a part of the model: its traffic and computation in an iteration. mp: bytes, shape (n, n), None for
     none."""
 
     name: str
@@ -80,7 +80,7 @@ Watch = Callable[[Seen], bool]
 class Alternation:
     """The best strategy (an option's name for each part) with its topology.
 
-    settled: the last round changed nothing. stopped: who watched ended it before.
+    settled: the last round changed nothing. stopped: the observer ended it earlier.
     """
 
     strategy: tuple[str, ...]
@@ -134,7 +134,7 @@ def alternate(
     """
     for part in parts:
         if not part.options:
-            raise Infeasible(f"{part.name} has no option", "give each part of the model one way to spread it")
+            raise Infeasible(f"{part.name} has no option", "give each part of the model one strategy to spread it")
     if not parts or min(budget, rounds, patience) < 1:
         raise Infeasible(
             f"{len(parts)} part(s), a budget of {budget}, {rounds} round(s), patience {patience}", "give 1 or more of each"
@@ -142,15 +142,15 @@ def alternate(
     chosen = list(start) if start is not None else [0] * len(parts)
     search = _Search(n, tuple(parts), lab, rules, np.random.default_rng(seed), seed, patience, watch)
     best: tuple[float, list[int], Finding] | None = None
-    told: list[Round] = []
+    history: list[Round] = []
     settled = False
-    while len(told) < rounds and not settled and not search.stopped:
+    while len(history) < rounds and not settled and not search.stopped:
         costs = search.costs(chosen)
         before = costs.seconds(chosen)
         if best is None or before < best[0]:
             best = (before, list(chosen), costs.finding)
-        after, found, on, tried, taken = search.strategy(costs, chosen, budget, len(told) + 1, best[0])
-        told.append(Round(before, after, tried, taken))
+        after, found, on, tried, taken = search.strategy(costs, chosen, budget, len(history) + 1, best[0])
+        history.append(Round(before, after, tried, taken))
         if after < best[0] * (1 - 1e-12):
             best = (after, list(found), on.finding)
         settled = found == chosen and not search.stopped
@@ -158,7 +158,7 @@ def alternate(
     assert best is not None  # there was a first round
     seconds, chosen, finding = best
     names = tuple(part.options[index].name for part, index in zip(parts, chosen, strict=True))
-    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(told), settled, search.stopped)
+    return Alternation(names, together(n, parts, chosen), finding, seconds, tuple(history), settled, search.stopped)
 
 
 @dataclass(eq=False)
@@ -241,7 +241,11 @@ class _Search:
         taken = stale = since = tried = 0
         back = min(max(budget // 100, 1), 1000)
         while tried < budget and open_ and since < self.patience:
-            if tried % LOOK == 0 and self.watch is not None and not self.watch(Seen(turn, tried, budget, min(least, known_s))):
+            if (
+                tried % WATCH_EVERY == 0
+                and self.watch is not None
+                and not self.watch(Seen(turn, tried, budget, min(least, known_s)))
+            ):
                 self.stopped = True
                 break
             tried += 1

@@ -2,7 +2,7 @@
 
 single-order: stock NCCL; on every channel node n sends to node n + 1 in rank order (NVIDIA/nccl, src/graph/connect.cc), so only
 parallel links along one order help. ring-groups: several communicators with orders of their own (workloads/rings.py). msccl: any
-schedule of rings, as MSCCL XML. A ring's two directions count as two orders where links carry both ways.
+schedule of rings, as MSCCL XML. A ring's two directions count as two orders where links carry both directions.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def orders(demand: Demand, shape: Shape, backend: Backend) -> dict[str, tuple[Or
     found = {}
     for group in demand.groups:
         own = [ring.order for ring in rings_of(group, shape)] or [_along(group, shape)]
-        ways = tuple(way for order in own for way in ((order, order[::-1]) if _both(order, shape) else (order,)))
-        found[group.id] = _one_order(ways) if backend == "single-order" else ways
+        orders = tuple(one for order in own for one in ((order, order[::-1]) if _both(order, shape) else (order,)))
+        found[group.id] = _one_order(orders) if backend == "single-order" else orders
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a topology is compared with: regular graphs that take no notice of traffic, and electrical switches."""
+"""Baselines for a topology: regular graphs that ignore traffic, and electrical switches."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def round_robin_slots(lab: Lab) -> tuple[Shape, ...]:
     slots = ceil(len(matchings) / lab.degree)
     width = min(lab.degree, len(matchings))
     dealt = [[matchings[(slot * width + port) % len(matchings)] for port in range(width)] for slot in range(slots)]
-    ways = [[pair for matching in slot for pair in matching] for slot in dealt]
+    links = [[pair for matching in slot for pair in matching] for slot in dealt]
     if not lab.duplex:
-        ways = [[way for a, b in pairs for way in ((a, b), (b, a))] for pairs in ways]
-    return tuple(Shape(lab.n, lab.degree, lab.duplex, (), tuple(pairs)) for pairs in ways)
+        links = [[pair for a, b in pairs for pair in ((a, b), (b, a))] for pairs in links]
+    return tuple(Shape(lab.n, lab.degree, lab.duplex, (), tuple(pairs)) for pairs in links)

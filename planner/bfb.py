@@ -68,7 +68,7 @@ def circulant_cost(n: int, steps: Sequence[int], *, duplex: bool = True) -> Cost
 
 
 def _counted(hops: NDArray[np.integer[Any]], masks: NDArray[np.int64], degree: int) -> Cost:
-    """From hops and links that can bring a shard, of each source (row) to each rank looked at (column)."""
+    """From hops and links that can bring a shard, of each source (row) to each rank examined (column)."""
     n, seen = hops.shape
     whole = lcm(*range(1, degree + 1))
     sizes = np.array([bits.bit_count() for bits in range(2**degree)])

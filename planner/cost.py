@@ -41,7 +41,7 @@ class Watts(_Part):
 
 
 class Prices(_Part):
-    """A file of `testbed.prices/1`. verified: who checked it against what; empty if unchecked."""
+    """A file of `testbed.prices/1`. verified: who checked it and against which source; empty if unchecked."""
 
     schema_id: Annotated[Literal["testbed.prices/1"], Field(alias="schema")]
     verified: str = ""

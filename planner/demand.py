@@ -1,4 +1,4 @@
-"""What a job moves in one iteration: all-reduce buffers by group, bytes between pairs. Values only."""
+"""The traffic of a job in one iteration: all-reduce buffers by group, bytes between pairs. Values only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The best topologies found for up to 16 ranks: circulants, other Cayley graphs, known graphs, exchanges of links; a Pareto list.
 
-There are too many regular graphs to look at them all (1544 of 12 ranks and degree 4, millions of 16), so that a better one may
+There are too many regular graphs to examine them all (1544 of 12 ranks and degree 4, millions of 16), so that a better one may
 exist unless a figure is at its bound. All candidates are regular and, where it can be, divided into rings through all ranks that
 use every link, so that all-reduce is as fast as the ports allow; they differ in what traffic between pairs costs, in hops and in
 what failures leave. TopologyFinder's own answer is always among those compared.
@@ -59,7 +59,7 @@ class Candidate:
 class Findings:
     """`best`: none is beaten in all figures by another, the fastest first. `totient`: TopologyFinder's answer, where it has one.
 
-    moore: diameter and mean hops no graph of this degree can go below. counts: graphs looked at, by kind.
+    moore: diameter and mean hops no graph of this degree can go below. counts: graphs examined, by kind.
     """
 
     best: tuple[Candidate, ...]

@@ -1,6 +1,6 @@
 """The time of an iteration on links of known rate: computing, then transfers, then all-reduces, each phase started together.
 
-Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, and a fixed time per step beside them. Transfers
+Bandwidth arithmetic: a phase lasts until the fullest link has carried its bytes, plus a fixed time per step. Transfers
 are divided over their paths so that the fullest link carries least (a linear program). The rates are of payload.
 """
 
@@ -18,7 +18,7 @@ Way = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What has another rate than a link, such as a rack's uplinks. speed: relative to a link's rate.
+    """A resource with another rate than a link, such as a rack's uplinks. speed: relative to a link's rate.
 
     counted: bytes here are bytes on a link; a path over a packet switch is one link, whatever limits it.
     """
@@ -75,7 +75,7 @@ class StepFlow:
 
     @property
     def loads(self) -> Counter[Hashable]:
-        """Bytes on each link, both ways of the schedule; they are as many backwards on the links back."""
+        """Bytes on each link, both directions of the schedule; they are as many backwards on the links back."""
         found: Counter[Hashable] = Counter()
         for _, part, way in self.sends:
             for link in way:

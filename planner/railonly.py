@@ -15,7 +15,7 @@ from planner.shape import Lab, Ring, Shape
 
 @dataclass(frozen=True)
 class Rails:
-    """n ranks in domains of `size`: rank r is at place r % size of domain r // size. Rates are of one rank, each way."""
+    """n ranks in domains of `size`: rank r is at place r % size of domain r // size. Rates are per rank and direction."""
 
     n: int
     size: int
@@ -75,7 +75,7 @@ class Rails:
 
 
 def full_bisection_s(demand: Demand, size: int, hb_gbps: float, net_gbps: float) -> float:
-    """The same job where any rank reaches any other at the network's rate; domains keep theirs."""
+    """The same job where any rank reaches any other at the network's rate; domains keep their own."""
     rails = Rails(demand.n, size, hb_gbps, net_gbps)
     net = net_gbps * 1e9 / 8
     out = [0.0] * demand.n

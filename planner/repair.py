@@ -1,7 +1,7 @@
 """Options after a failure and their costs: close a ring with a model-parallel link, reroute now, rewire at the next checkpoint.
 
 Which hosts take which places so that most live links stay is the question of
-`orchestrator.plan.label_search`; here is what moving costs.
+`orchestrator.plan.label_search`; here is the cost of moving.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _exchanges(shape: Shape, failed: Link, left: Counter[Link], planes: Sequence
 
 
 def _restricted(demand: Demand, remain: Sequence[int]) -> Demand:
-    """What the remaining ranks still move, numbered anew in their order."""
+    """The traffic of the remaining ranks, renumbered in their order."""
     place = {rank: number for number, rank in enumerate(remain)}
     groups = tuple(Group(g.id, tuple(place[m] for m in g.members if m in place), g.bytes) for g in demand.groups)
     groups = tuple(group for group in groups if group.members)

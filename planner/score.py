@@ -117,7 +117,7 @@ def score(shape: Shape, demand: Demand, lab: Lab, *, allreduce: float | None = N
 
 
 def survives(shape: Shape) -> int:
-    """Links, each way by itself, that must fail before a rank cannot reach another: the least cut (max-flow from rank 0)."""
+    """Links, counted per direction, that must fail before a rank cannot reach another: the least cut (max-flow from rank 0)."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 

@@ -15,8 +15,8 @@ from planner.demand import Infeasible
 class Lab:
     """The ports that hosts and switches offer.
 
-    rate_gbps: of one port, each way. alpha_s: time a step of a collective costs beside its bytes.
-    duplex: a link takes a port at both ends and carries both ways; else transmitters and receivers are joined one way each.
+    rate_gbps: of one port, per direction. alpha_s: time a step of a collective costs in addition to its bytes.
+    duplex: a link takes a port at both ends and carries both directions; else each joins a transmitter to a receiver.
     planes: port k of every host ends on switch k, so that no two links of a host may share a switch; else one switch has all ports.
     """
 
@@ -39,7 +39,7 @@ class Lab:
 
     @property
     def port_bytes_per_s(self) -> float:
-        """Bytes one port carries each way in a second."""
+        """Bytes one port carries per second and direction."""
         return self.rate_gbps * 1e9 / 8
 
 
@@ -54,7 +54,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Shape:
-    """A topology over ranks. In duplex shapes a ring and a matched pair carry both ways, in simplex ones from first to second."""
+    """A topology over ranks. In duplex shapes a ring and a matched pair carry both directions, in simplex ones forwards only."""
 
     n: int
     degree: int
@@ -69,7 +69,7 @@ class Shape:
         for ring in self.rings:
             order = np.array(ring.order, dtype=np.int64)
             if self.duplex and len(order) == 2:
-                parts.append(order.reshape(1, 2))  # there and back are the two ways of one link
+                parts.append(order.reshape(1, 2))  # there and back are the two directions of one link
             elif len(order) > 1:
                 parts.append(np.column_stack([order, np.roll(order, -1)]))
         return np.concatenate(parts)

@@ -112,8 +112,8 @@ class _Reader:
 
 
 def write(root: Mapping[str, Any]) -> bytes:
-    """The file of a root table. Fields that are left out or nothing are absent; empty lists are there, for who asks for their size
-    and does not look whether they are (the packet simulator)."""
+    """The file of a root table. Fields that are left out or nothing are absent; empty lists are present, for readers that ask for
+    their size without checking for presence (the packet simulator)."""
     import flatbuffers
 
     builder = flatbuffers.Builder(1024)

@@ -29,7 +29,7 @@ class Choice:
 
 
 def strides(size: int, *, duplex: bool = False) -> tuple[int, ...]:
-    """Strides that visit all of `size` members once; of a stride and its reverse only the smaller if links carry both ways."""
+    """Strides that visit all of `size` members once; of a stride and its reverse only the smaller if links are duplex."""
     last = size // 2 if duplex else size - 1
     return tuple(stride for stride in range(1, last + 1) if gcd(stride, size) == 1)
 
@@ -139,10 +139,10 @@ class Coins:
 
     def path(self, source: int, target: int) -> tuple[int, ...]:
         """The members passed from one to another, both included, by their places in the group."""
-        way = [source]
+        path = [source]
         for step in self.steps(target - source):
-            way.append((way[-1] + step) % self.size)
-        return tuple(way)
+            path.append((path[-1] + step) % self.size)
+        return tuple(path)
 
 
 def coin_change(size: int, chosen: Sequence[int], *, duplex: bool, rng: np.random.Generator | None = None) -> Coins:

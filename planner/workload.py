@@ -1,6 +1,7 @@
 """A job described by its model and its parallelism over ranks, and the resulting traffic.
 
-Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. What each kind of layer moves:
+Ranks count tensor first, then data, then pipeline: rank = (stage * data + replica) * tensor + slice. The traffic of each kind of
+layer:
 
 - dense: gradients are all-reduced over the replicas of a slice.
 - transformer: the same; per block four all-reduces of the activations in the tensor group (two forward, two backward: Shoeybi and

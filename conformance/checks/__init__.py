@@ -1,1 +1,1 @@
-"""The checks, by what they are about."""
+"""The checks, by subject."""

@@ -1,4 +1,4 @@
-"""Making, moving and breaking lights, and saying no."""
+"""Making, moving and breaking connections, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optics import CrossConnect, Outcome, Port, Setting, Slot, SpectralRoute
 
 FIRST = ((1, 2), (2, 1), (3, 4), (5, 6))
 SECOND = ((1, 4), (3, 2), (2, 6), (5, 1))
-"""The same lights by the same exits, every one another way."""
+"""The same inputs and outputs, each joined differently."""
 
 
 def _good(outcome: Outcome) -> None:
@@ -34,15 +34,15 @@ async def made_moved_broken(s: Subject) -> None:
     _good(broken)
     await s.shows(())
     await s.honest(broken)
-    want(await s.device.read() == s.foreign, "after taking everything down it reports something")
+    want(await s.device.read() == s.foreign, "it still reports connections after all were removed")
 
 
-@check("lights are made, moved with every port reused, and broken", "change", truth=False)
+@check("connections are made, moved with every port reused, and broken", "change", truth=False)
 async def makes_moves_and_breaks(s: Subject) -> None:
     await made_moved_broken(s)
 
 
-@check("one light is made and broken again", "change", truth=False, ports=1)
+@check("one connection is made and broken again", "change", truth=False, ports=1)
 async def makes_and_breaks_one(s: Subject) -> None:
     wanted = s.light((1, 1))
     outcome = await s.apply(add=wanted)
@@ -52,7 +52,7 @@ async def makes_and_breaks_one(s: Subject) -> None:
     await s.shows(())
 
 
-@check("a circuit that no light enters yet is made and reported all the same", "change", ports=2)
+@check("a connection is made and reported even while no light enters it", "change", ports=2)
 async def made_in_the_dark(s: Subject) -> None:
     wanted = s.light((1, 2))
     ingress = s.one(1, 2).ingress.label
@@ -61,22 +61,22 @@ async def made_in_the_dark(s: Subject) -> None:
         outcome = await s.apply(add=wanted)
         _good(outcome)
         want(outcome.observed - s.foreign == wanted, f"it reports {sorted(map(str, outcome.observed - s.foreign))}")
-        want(await s.device.read() - s.foreign == wanted, "asked again, it reports something else")
+        want(await s.device.read() - s.foreign == wanted, "a second query reports other connections")
     finally:
         s.known.light(ingress, 0.0)
     _good(await s.apply(remove=wanted))
 
 
-@check("applying again writes nothing", "change", truth=False, ports=3)
+@check("applying a change a second time writes nothing", "change", truth=False, ports=3)
 async def applies_again(s: Subject) -> None:
     wanted = await s.make((1, 2), (2, 1))
     outcome = await s.apply(remove=s.light((3, 3)), add=wanted)
     _good(outcome)
     want(outcome.writes == 0, f"{outcome.writes} writes")
-    want(outcome.observed - s.foreign == wanted, "it reports something else")
+    want(outcome.observed - s.foreign == wanted, "it reports other connections")
 
 
-@check("other lights are not touched", "others stay lit")
+@check("connections that the change does not name are left undisturbed", "others stay lit")
 async def others_are_untouched(s: Subject) -> None:
     others = await s.make((5, 6), (6, 5))
     since = s.since(others)
@@ -84,10 +84,10 @@ async def others_are_untouched(s: Subject) -> None:
     await s.apply(add=first)
     await s.apply(remove=first, add=second)
     await s.shows(others | second)
-    want(s.since(others) == since, "lights that the change did not name were made again")
+    want(s.since(others) == since, "connections that the change did not name were made again")
 
 
-@check("a port in use is refused and the rest is made", "refusals", truth=False, ports=9)
+@check("a connection to a port in use is refused and the rest is made", "refusals", truth=False, ports=9)
 async def a_busy_port_is_refused(s: Subject) -> None:
     held = await s.make((1, 2))
     since = s.since(held) if s.truth else {}
@@ -96,23 +96,23 @@ async def a_busy_port_is_refused(s: Subject) -> None:
     failed_exactly(s, outcome, wrong)
     await s.shows(held | good)
     await s.honest(outcome)
-    want(not s.truth or s.since(held) == since, "the light that held the port was disturbed")
+    want(not s.truth or s.since(held) == since, "the connection that held the port was disturbed")
 
 
-@check("a light of somebody else is reported and left alone", "read")
+@check("connections made by another session are reported and left unchanged", "read")
 async def foreign_lights_are_reported(s: Subject) -> None:
     async with s.another() as other:
         foreign = s.light((1, 2), (2, 1))
         await s.apply(add=foreign, device=other)
-        want(await s.device.read() - s.foreign == foreign, "what another session made is not reported")
+        want(await s.device.read() - s.foreign == foreign, "connections made by another session are not reported")
         since = s.since(foreign)
         _good(await s.apply(add=s.light((3, 4))))
         await s.apply(remove=s.light((3, 4)))
-        want(s.since(foreign) == since, "it was disturbed")
+        want(s.since(foreign) == since, "a connection of the other session was disturbed")
         await s.shows(foreign)
 
 
-@check("a label that is no port never reaches the device", "refusals", truth=False, ports=1)
+@check("a label that is not a port never reaches the device", "refusals", truth=False, ports=1)
 async def no_label_is_a_command(s: Subject) -> None:
     example = s.one(1, 1)
     junk = ("$(reboot)", "`reboot`", "&&16", " ", "<x/>", '"', "'", "\r\nreset", ";reset", "|x", "%0d", "&id=deleteall", "\u0663")
@@ -132,23 +132,23 @@ async def no_label_is_a_command(s: Subject) -> None:
     outcome = await s.apply(add=bad)
     failed_exactly(s, outcome, bad)
     for setting, words in outcome.failed.items():
-        want("not a port" in words, f"{setting.ingress.label!r}: wanted the words 'not a port', seen {words!r}")
-    want(outcome.writes == 0 and (not s.truth or s.truth.writes == before), "something was written")
+        want("not a port" in words, f"{setting.ingress.label!r}: wanted the words 'not a port', got {words!r}")
+    want(outcome.writes == 0 and (not s.truth or s.truth.writes == before), "a command was sent")
 
 
-@check("a port beyond the device fails alone, in words", "refusals", truth=False, ports=4)
+@check("a connection to a port that the device does not have fails alone, with a reason", "refusals", truth=False, ports=4)
 async def a_port_beyond_the_device(s: Subject) -> None:
     example, good = s.one(1, 2), s.one(3, 4)
     beyond = re.sub(r"\d+(?=\D*$)", "997", example.egress.label)
     if beyond in s.identity.egress or beyond == example.egress.label:
-        raise NotTried("no label beyond its own can be made up")
+        raise NotTried("no port label outside its range can be formed")
     wrong = replace(example, egress=Port(s.name, beyond))
     outcome = await s.apply(add=[wrong, good])
     failed_exactly(s, outcome, [wrong])
     await s.shows([good])
 
 
-@check("a setting of another kind, or of another device, is refused by name", "refusals", truth=False, ports=1)
+@check("a setting of another kind, or of another device, is refused and named", "refusals", truth=False, ports=1)
 async def another_kind_is_refused(s: Subject) -> None:
     one = s.one(1, 1)
     stranger: Setting
@@ -162,7 +162,7 @@ async def another_kind_is_refused(s: Subject) -> None:
     want(outcome.writes == 0, f"{outcome.writes} writes")
 
 
-@check("what the device refuses is reported, each item in words, and nothing else is claimed", "refusals", ports=4)
+@check("refusals of the device are reported, each item with its reason, and nothing else is claimed", "refusals", ports=4)
 async def refusals_are_reported(s: Subject) -> None:
     wanted = s.light((1, 2), (3, 4))
     with s.known.wrong("refuse", on="write"):
@@ -178,7 +178,7 @@ async def refusals_are_reported(s: Subject) -> None:
         await s.honest(outcome)
 
 
-@check("what is accepted and never happens is reported, in other words than a refusal", "refusals", ports=4)
+@check("a change that is accepted but never carried out is reported, distinct from a refusal", "refusals", ports=4)
 async def accepted_and_never_done(s: Subject) -> None:
     wanted, words = s.light((1, 2), (3, 4)), {}
     for kind in ("refuse", "silent-failure"):
@@ -190,11 +190,11 @@ async def accepted_and_never_done(s: Subject) -> None:
             words[kind] = {re.sub(r"\S*\d\S*", "#", text) for text in outcome.failed.values()}
         await s.clear()
     same = words["refuse"] & words["silent-failure"]
-    want(not same, f"refused and merely not done, it says the same: {sorted(same)}")
+    want(not same, f"the same words for refused and for not carried out: {sorted(same)}")
     _good(await s.apply(add=wanted))
 
 
-@check("a port that somebody else has locked is not driven", "refusals", ports=6)
+@check("a port locked by another client is not driven", "refusals", ports=6)
 async def a_locked_port_is_not_driven(s: Subject) -> None:
     locked, good = s.one(1, 2), s.one(3, 4)
     with s.known.wrong("port-locked", port=locked.egress.label):
@@ -208,7 +208,7 @@ async def a_locked_port_is_not_driven(s: Subject) -> None:
         await s.shows([locked])
 
 
-@check("a light that cannot be broken keeps its ports: nothing is driven over it", "refusals", ports=6)
+@check("a connection that cannot be broken keeps its ports: they are not driven for another", "refusals", ports=6)
 async def what_stays_is_not_driven_over(s: Subject) -> None:
     held, good = s.one(1, 2), s.one(3, 4)
     (before,) = await s.make((1, 2))
@@ -221,7 +221,7 @@ async def what_stays_is_not_driven_over(s: Subject) -> None:
     want(s.since([before]) == since, f"{held} was disturbed")
 
 
-@check("of two lights that go opposite ways one is broken and the other is lit", "change", truth=False, ports=2)
+@check("breaking one of two opposite connections leaves the other lit", "change", truth=False, ports=2)
 async def one_of_two_ways(s: Subject) -> None:
     there, back = s.one(1, 2), s.one(2, 1)
     await s.make((1, 2), (2, 1))
@@ -231,7 +231,7 @@ async def one_of_two_ways(s: Subject) -> None:
     want(outcome.observed - s.foreign == {back}, f"it reports {sorted(map(str, outcome.observed))}")
 
 
-@check("of a batch that is done in part every item is finished or reported", "refusals")
+@check("every item of a batch that the device carries out in part is completed or reported", "refusals")
 async def half_done_batches(s: Subject) -> None:
     wanted = s.light(*FIRST)
     with s.known.wrong("partial-bulk", on="write", count=1):
@@ -241,7 +241,7 @@ async def half_done_batches(s: Subject) -> None:
     await s.honest(outcome)
 
 
-@check("a port that is stuck fails alone and leaves nothing reserved", "refusals", ports=4)
+@check("a stuck port fails alone and leaves nothing reserved", "refusals", ports=4)
 async def a_stuck_port_fails_alone(s: Subject) -> None:
     stuck, good = s.one(1, 2), s.one(3, 4)
     port = stuck.egress.label if s.spectral else stuck.ingress.label
@@ -254,7 +254,7 @@ async def a_stuck_port_fails_alone(s: Subject) -> None:
     await s.shows([stuck, good])
 
 
-@check("a port whose hardware failed is never claimed to carry light", "refusals", ports=4)
+@check("a port with failed hardware is never reported as lit", "refusals", ports=4)
 async def a_failed_port_is_not_claimed(s: Subject) -> None:
     bad, good = s.one(1, 2), s.one(3, 4)
     with s.known.wrong("failed-port", port=bad.egress.label if s.spectral else bad.ingress.label):
@@ -263,7 +263,7 @@ async def a_failed_port_is_not_claimed(s: Subject) -> None:
         await s.shows([good])
 
 
-@check("the word to begin is awaited once, before anything is written, and its error stops the change", "ready", ports=4)
+@check("the ready signal is awaited once, before anything is written, and its error stops the change", "ready", ports=4)
 async def ready_is_awaited_once(s: Subject) -> None:
     seen: list[int] = []
 
@@ -272,7 +272,7 @@ async def ready_is_awaited_once(s: Subject) -> None:
 
     before = s.known.writes
     _good(await s.apply(add=s.light((1, 2), (2, 1)), ready=ready))
-    want(seen == [before], f"awaited {len(seen)} times, at {seen} writes; {before} stood before")
+    want(seen == [before], f"awaited {len(seen)} times, at {seen} writes; expected once, at {before}")
 
     class Stop(Exception):
         pass
@@ -286,46 +286,46 @@ async def ready_is_awaited_once(s: Subject) -> None:
     except Stop:
         pass
     else:
-        raise Failed("the error of the one who gives the word was swallowed")
-    want(s.known.writes == before, "something was written though the word never came")
+        raise Failed("the error raised by the ready signal was swallowed")
+    want(s.known.writes == before, "a command was sent although the ready signal failed")
     await s.shows(s.light((1, 2), (2, 1)))
 
 
-@check("a set of lights goes out in no more writes than single commands would take", "at once", ports=6)
+@check("a set of connections takes no more writes than single commands would", "at once", ports=6)
 async def a_set_is_made_together(s: Subject) -> None:
     single = (await s.apply(add=s.light((1, 2)))).writes
     rest = s.light((3, 4), (5, 6), (6, 5))
     many = (await s.apply(add=rest)).writes
-    want(many <= single * len(rest), f"{many} writes for {len(rest)} lights, {single} for one")
+    want(many <= single * len(rest), f"{many} writes for {len(rest)} connections, {single} for one")
     await s.shows(s.light((1, 2)) | rest)
 
 
-@check("what somebody did while the word to begin was awaited is not touched", "ready", ports=9)
+@check("a change made by another session while the ready signal is awaited is left undisturbed", "ready", ports=9)
 async def done_meanwhile(s: Subject) -> None:
     if s.scheme == "serial":
         raise NotTried("a serial line knows no callers")
     mine, good = s.one(1, 2), s.one(4, 5)
-    for theirs in {s.clashing(mine), replace(mine, egress=s.one(1, 4).egress)}:
-        await _meanwhile(s, frozenset(), frozenset({mine, good}), theirs)
-        await _meanwhile(s, frozenset({mine}), frozenset({good}), theirs)
+    for foreign in {s.clashing(mine), replace(mine, egress=s.one(1, 4).egress)}:
+        await _meanwhile(s, frozenset(), frozenset({mine, good}), foreign)
+        await _meanwhile(s, frozenset({mine}), frozenset({good}), foreign)
 
 
-async def _meanwhile(s: Subject, remove: frozenset[Setting], add: frozenset[Setting], theirs: Setting) -> None:
-    """Apply the change; before it begins another session replaces `remove` by `theirs`, which must stand afterwards."""
+async def _meanwhile(s: Subject, remove: frozenset[Setting], add: frozenset[Setting], foreign: Setting) -> None:
+    """Apply the change; before it begins another session replaces `remove` with `foreign`, which must persist."""
     _good(await s.apply(add=remove))
     since: dict[Lit, float] = {}
     async with s.another() as other:
 
         async def ready() -> None:
-            _good(await s.apply(remove=remove, add=[theirs], device=other))
-            await s.shows([theirs])
-            since.update(s.since([theirs]))
+            _good(await s.apply(remove=remove, add=[foreign], device=other))
+            await s.shows([foreign])
+            since.update(s.since([foreign]))
 
         outcome = await s.apply(remove=remove, add=add, ready=ready)
-    good = {setting for setting in add if not _touch(setting, theirs)}
+    good = {setting for setting in add if not _touch(setting, foreign)}
     failed_exactly(s, outcome, add - good)
-    await s.shows({theirs, *good})
-    want(s.since([theirs]) == since, f"{theirs}, made meanwhile, was disturbed")
+    await s.shows({foreign, *good})
+    want(s.since([foreign]) == since, f"{foreign}, made meanwhile, was disturbed")
     await s.clear()
 
 

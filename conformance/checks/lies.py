@@ -1,4 +1,4 @@
-"""Devices that lie, mumble, or talk out of turn."""
+"""Wrong, garbled and unsolicited answers of devices."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def byte_by_byte(s: Subject) -> None:
 async def _with_pieces(s: Subject, how: str) -> None:
     s.known.pieces(how)
     try:
-        want(await s.device.identify() == s.identity, "the identity is another one")
+        want(await s.device.identify() == s.identity, "the identity differs")
         await made_moved_broken(s)
     finally:
         s.known.pieces("whole")
 
 
-@check("messages nobody asked for, around and inside answers, change nothing", "unsolicited", ports=3)
+@check("unsolicited messages around and inside answers change nothing", "unsolicited", ports=3)
 async def unsolicited_messages(s: Subject) -> None:
     for where in ("before", "inside", "after"):
         with s.known.wrong(f"unsolicited-{where}"):
@@ -41,7 +41,7 @@ async def unsolicited_messages(s: Subject) -> None:
         await s.clear()
 
 
-@check("every answer twice, or in two parts, changes nothing", "noise", ports=3)
+@check("repeating every answer, or splitting it in two, changes nothing", "noise", ports=3)
 async def every_answer_spoiled(s: Subject) -> None:
     async with s.another(timeout_s=s.quick_s) as device:
         for kind in ("twice", "split"):
@@ -54,7 +54,7 @@ async def every_answer_spoiled(s: Subject) -> None:
             await s.clear()
 
 
-@check("a report of yesterday's state is waited out", "settling", ports=4)
+@check("a stale report is waited out", "settling", ports=4)
 async def stale_reports(s: Subject) -> None:
     wanted = s.light((1, 2), (3, 4))
     with s.known.wrong("stale-read", on="read", seconds=0.15):
@@ -66,7 +66,7 @@ async def stale_reports(s: Subject) -> None:
     await s.shows(wanted)
 
 
-@check("a garbled report is an error, or nearly right, never a map of something else", "noise", ports=4)
+@check("a garbled report is an error, or nearly right, but never an entirely different set of connections", "noise", ports=4)
 async def garbled_reports(s: Subject) -> None:
     held = await s.make((1, 2), (3, 4))
     before = s.known.writes
@@ -79,7 +79,7 @@ async def garbled_reports(s: Subject) -> None:
                 except TestbedError:
                     continue
                 want(len(wrong) <= 6, f"three bytes garbled, {len(wrong)} settings misread")  # a digit may become another
-    want(s.known.writes == before, "reading wrote something")
+    want(s.known.writes == before, "reading sent a command that changes the device")
 
 
 def _names(settings: Iterable[Setting]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is lost on the way, at every command of a change in turn: a lost answer is never retried blindly."""
+"""Lost commands and answers, at every command of a change in turn: a lost answer is never retried blindly."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from drivers.registry import driver_class
 from optics import TimedOut, Unreachable
 
 HERE, THERE = ((1, 2),), ((1, 4),)
-"""A light that moves: one removal and one addition, with every command a change can need."""
+"""A connection that moves: one removal and one addition, with every command a change can need."""
 BYSTANDER = ((3, 3),)
 MOST = 40
-"""No move takes more commands."""
+"""The most commands that a move takes."""
 
 
 async def _undisturbed(s: Subject) -> int:
-    """How many writes the move takes when nothing goes wrong; afterwards the light is back."""
+    """How many writes the move takes when nothing fails; afterwards the connection is back."""
     before = s.known.writes
     outcome = await s.apply(remove=s.light(*HERE), add=s.light(*THERE))
     want(not outcome.failed, f"the undisturbed move failed: {dict(outcome.failed)}")
     writes = s.known.writes - before
     await s.apply(remove=s.light(*THERE), add=s.light(*HERE))
-    want(writes > 0, "a move without a write")
+    want(writes > 0, "the move took no write")
     return writes
 
 
 async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None, again: bool, wait_s: float = 0.0) -> None:
-    """Let `kind` strike each write of a move in turn, forth and back; the world is as wanted each time.
+    """Let the fault `kind` affect each write of a move in turn, forth and back; the result is as wanted each time.
 
-    again: whether a command may be sent a second time (not executed, or effect unknown); then the first and the last write
-    stand for all. wait_s: how long a delayed command may still be under way afterwards.
+    again: whether a command may be sent a second time (not executed, or effect unknown); then only the first and the last write
+    are tried. wait_s: how long a delayed command may still be pending afterwards.
     """
     bystander = await s.make(*BYSTANDER)
     here, there = await s.make(*HERE), s.light(*THERE)
@@ -41,79 +41,79 @@ async def _at_every_write(s: Subject, kind: str, *, seconds: float | None = None
     more = {} if seconds is None else {"seconds": seconds}
     async with s.another(timeout_s=s.quick_s, options={"window": "1"}) as device:
         await device.read()
-        told: list[tuple[str, int]] = []  # of each command that was struck
-        # Commands that the device refuses are struck, too, and count for no write: go on until there is nothing left to strike.
+        affected: list[tuple[str, int]] = []  # each command that the fault affected, and the writes of its move
+        # The fault also affects commands that the device refuses, which do not count as writes: continue until it affects none.
         for nth in range(MOST) if not again else sorted({0, writes - 1}):
             violations, before = s.known.violations, s.known.writes
             with s.known.wrong(kind, on="write", after=nth, count=1, **more) as number:
                 outcome = await s.apply(remove=here, add=there, device=device)
                 struck = s.known.fired(number)
             where = f"{kind} at write {nth + 1} of {writes}"
-            want(struck or nth >= writes, f"{where}: never struck, the move took fewer writes than before")
+            want(struck or nth >= writes, f"{where}: the fault had no effect, the move took fewer writes than before")
             want(not outcome.failed, f"{where}: {dict(outcome.failed)}")
             if wait_s:
                 await asyncio.sleep(wait_s)
             seen = await s.world(s.keys(there | bystander))
-            want(seen == s.keys(there | bystander), f"{where}: lit is {sorted(seen)}, wanted {sorted(s.keys(there | bystander))}")
+            want(seen == s.keys(there | bystander), f"{where}: lit: {sorted(seen)}, wanted {sorted(s.keys(there | bystander))}")
             want(s.known.violations == violations, f"{where}: a port in use was driven")
             here, there = there, here
             if not struck:
                 break
-            told.append((where, s.known.writes - before))
-        # What was staged cannot be read back on some devices (STAGES of the driver, in commands): then it may be staged once more,
-        # no more. The last command carries it out, and what that did can be read.
+            affected.append((where, s.known.writes - before))
+        # Some devices cannot read back staged settings (STAGES of the driver, in commands); these may be staged once more, but not
+        # again. The last command applies them, and its effect can be read.
         stages = getattr(driver_class(s.config.driver), "STAGES", 0)
-        for at, (where, done) in enumerate(told, 1) if not again else ():
-            most = writes + (stages if at < len(told) else 0)
-            want(writes <= done <= most, f"{where}: {done} commands reached the device, {writes} were to do")
-        want(s.since(bystander) == stamps, f"{kind}: a light that the change did not name was made again")
+        for at, (where, done) in enumerate(affected, 1) if not again else ():
+            most = writes + (stages if at < len(affected) else 0)
+            want(writes <= done <= most, f"{where}: {done} commands reached the device, {writes} were needed")
+        want(s.since(bystander) == stamps, f"{kind}: a connection that the change did not name was made again")
 
 
-@check("a command that was executed but not answered is not sent again: read back first", "lost answers")
+@check("a command that was executed but not answered is not repeated: its effect is read back first", "lost answers")
 async def executed_but_no_reply(s: Subject) -> None:
     await _at_every_write(s, "drop-after", again=False)
 
 
-@check("a command that was lost with its connection is noticed and done", "lost answers")
+@check("a command lost with its session is detected and carried out", "lost answers")
 async def lost_with_the_connection(s: Subject) -> None:
     await _at_every_write(s, "drop-before", again=True)
 
 
-@check("a command that vanished without a word is noticed and done", "lost answers")
+@check("a command lost without any answer is detected and carried out", "lost answers")
 async def vanished_without_a_word(s: Subject) -> None:
     await _at_every_write(s, "swallow", again=True)
 
 
-@check("an answer that comes too late is not taken for the next one's", "lost answers")
+@check("a late answer is not taken for the answer to the next command", "lost answers")
 async def answers_too_late(s: Subject) -> None:
     late_s = s.quick_s * 1.3
     await _at_every_write(s, "late", seconds=late_s, again=True, wait_s=late_s)
 
 
-@check("a command that is carried out late does no harm", "lost answers")
+@check("a command executed late does no harm", "lost answers")
 async def executed_late(s: Subject) -> None:
     late_s = s.quick_s * 1.3
     await _at_every_write(s, "slow", seconds=late_s, again=True, wait_s=late_s)
 
 
-@check("an answer that arrives twice is taken once", "noise")
+@check("a repeated answer is used once", "noise")
 async def answered_twice(s: Subject) -> None:
     await _at_every_write(s, "twice", again=True)
 
 
-@check("an answer that cannot be read leaves open what was done, and the device is asked", "noise")
+@check("after an unreadable answer the device is queried for what was done", "noise")
 async def unreadable_answers(s: Subject) -> None:
     await _at_every_write(s, "garble", again=True)
 
 
-@check("answers in two pieces, or two in one, are put together", "noise")
+@check("split answers are joined and merged answers are separated", "noise")
 async def split_and_merged(s: Subject) -> None:
     await _at_every_write(s, "split", again=True)
     await s.clear()
     await _at_every_write(s, "merge", seconds=0.02, again=True)
 
 
-@check("a device that reboots in the middle of a change is believed, not the plan", "reboot")
+@check("after a reboot in the middle of a change the device's report is used, not the plan", "reboot")
 async def reboots_in_the_middle(s: Subject) -> None:
     _alone(s)
     kind = "reboot-keep" if s.device.traits.latching else "reboot-lose"
@@ -129,40 +129,43 @@ async def reboots_in_the_middle(s: Subject) -> None:
             await _up_again(s)
             if outcome is not None:
                 seen = await s.world(s.keys(outcome.observed) - s.keys(s.foreign))
-                want(s.keys(outcome.observed) - s.keys(s.foreign) == seen, f"it claims {sorted(map(str, outcome.observed))}")
+                want(
+                    s.keys(outcome.observed) - s.keys(s.foreign) == seen,
+                    f"it reports {sorted(map(str, outcome.observed))}, lit: {sorted(seen)}",
+                )
                 want(s.keys(outcome.failed) == s.keys(second) - seen, f"reported as failed: {sorted(map(str, outcome.failed))}")
             await s.clear()
 
 
-@check("light stays through a loss of power", "latching")
+@check("connections survive a loss of power", "latching")
 async def light_survives_a_power_cut(s: Subject) -> None:
     _alone(s)
     lights = await s.make((1, 2), (2, 1))
     s.known.fault("reboot-keep")
     await _up_again(s)
     await s.shows(lights)
-    want(await s.device.read() - s.foreign == lights, "after the reboot it reports something else")
+    want(await s.device.read() - s.foreign == lights, "after the reboot it reports other connections")
 
 
-@check("after a reboot that lost everything the device is believed, and the lights can be made again", "reboot")
+@check("after a reboot that lost all connections the device reports none, and they can be made again", "reboot")
 async def lost_by_a_reboot(s: Subject) -> None:
     _alone(s)
     lights = await s.make((1, 2), (2, 1))
     s.known.fault("reboot-lose")
     await _up_again(s)
     await s.shows(())
-    want(await s.device.read() == s.foreign, "it reports lights that are gone")
+    want(await s.device.read() == s.foreign, "it reports connections that no longer exist")
     await s.make((1, 2), (2, 1))
     await s.shows(lights)
 
 
 def _alone(s: Subject) -> None:
     if s.foreign:
-        raise NotTried("it carries foreign light, and a reboot would end it")
+        raise NotTried("it carries foreign connections, which a reboot would break")
 
 
 async def _up_again(s: Subject, patience_s: float = 10.0) -> None:
-    """Wait until the device answers and its mirrors rest."""
+    """Wait until the device answers and its mirrors have settled."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s
     while True:
@@ -173,5 +176,5 @@ async def _up_again(s: Subject, patience_s: float = 10.0) -> None:
         except (TimedOut, Unreachable):
             if loop.time() > deadline:
                 raise
-        want(loop.time() < deadline, f"{patience_s:.0f} s after a reboot report and glass still differ")
+        want(loop.time() < deadline, f"{patience_s:.0f} s after a reboot the report and the true state still differ")
         await asyncio.sleep(0.02)

@@ -9,19 +9,19 @@ from conformance.outcome import NotTried, want
 from conformance.subject import Subject, failed_exactly
 from optics import Setting, Slot, SpectralRoute
 
-EXIT_WAYS = ((1, 1), (2, 2), (3, 1))
+ROUTES = ((1, 1), (2, 2), (3, 1))
 
 
-@check("slots of one light go where each is sent", "spectral", truth=False, ports=3)
+@check("slots of one input are routed separately", "spectral", truth=False, ports=3)
 async def slots_go_their_ways(s: Subject) -> None:
-    routes = s.light(*EXIT_WAYS)
+    routes = s.light(*ROUTES)
     outcome = await s.apply(add=routes)
     want(not outcome.failed, f"{dict(outcome.failed)}")
     want(outcome.observed - s.foreign == routes, f"it reports {sorted(map(str, outcome.observed))}")
     await s.shows(routes)
 
 
-@check("a slot that overlaps another is refused by name, and the one that stands is not touched", "spectral", truth=False, ports=4)
+@check("a slot that overlaps another is refused and named; the existing one is left undisturbed", "spectral", truth=False, ports=4)
 async def overlap_is_refused(s: Subject) -> None:
     (held,) = await s.make((1, 1))
     assert isinstance(held, SpectralRoute)
@@ -47,10 +47,10 @@ async def attenuation_in_place(s: Subject) -> None:
         want({wanted, other} == outcome.observed - s.foreign, f"wanted {wanted}, it reports {sorted(map(str, outcome.observed))}")
         await s.shows([wanted, other])
         again = sum(event[1] == "broken" and event[2:] == s.key(plain) for event in s.known.events())
-        want(again == broken, f"light went dark on the way to {attenuation_db} dB")
+        want(again == broken, f"the light went dark while the attenuation was set to {attenuation_db} dB")
 
 
-@check("a slot off the device's grid, or outside its band, is refused and not rounded", "spectral", truth=False, ports=1)
+@check("a slot off the device's grid, or outside its band, is refused, not rounded", "spectral", truth=False, ports=1)
 async def no_slot_is_rounded(s: Subject) -> None:
     route = s.one(1, 1)
     assert isinstance(route, SpectralRoute)
@@ -68,7 +68,7 @@ async def no_slot_is_rounded(s: Subject) -> None:
         await s.apply(remove=[one])
 
 
-@check("neighbouring slots that go the same way stay two, or the second is refused by name", "spectral", truth=False, ports=2)
+@check("adjacent slots on the same path stay separate, or the second is refused and named", "spectral", truth=False, ports=2)
 async def neighbours_stay_two(s: Subject) -> None:
     first = s.one(1, 1)
     assert isinstance(first, SpectralRoute)
@@ -82,32 +82,32 @@ async def neighbours_stay_two(s: Subject) -> None:
         made = {first, second} - failed
         want(made, "neither was made")
         seen = await s.device.read() - s.foreign
-        want(seen == made, f"reported as failed {sorted(map(str, failed))}, it reports {sorted(map(str, seen))}")
+        want(seen == made, f"reported as failed: {sorted(map(str, failed))}; it reports {sorted(map(str, seen))}")
         await s.clear()
 
 
-@check("of two neighbouring slots one is broken and the other keeps its edges", "spectral", ports=4)
+@check("breaking a slot leaves the edges of its neighbours unchanged", "spectral", ports=4)
 async def a_neighbour_keeps_its_edges(s: Subject) -> None:
     middle = s.one(1, 1)
     assert isinstance(middle, SpectralRoute)
     low, high = middle.slot.low_mhz, middle.slot.high_mhz
     exit_ = s.one(1, 2).egress
-    beside = {replace(middle, slot=slot, egress=exit_) for slot in (Slot(2 * low - high, low), Slot(high, 2 * high - low))}
-    await s.apply(add=beside)
-    since = s.since(beside)
+    adjacent = {replace(middle, slot=slot, egress=exit_) for slot in (Slot(2 * low - high, low), Slot(high, 2 * high - low))}
+    await s.apply(add=adjacent)
+    since = s.since(adjacent)
     outcome = await s.apply(add=[middle])
     want(not outcome.failed, f"{dict(outcome.failed)}")
     outcome = await s.apply(remove=[middle])
     want(not outcome.failed, f"{dict(outcome.failed)}")
-    want(outcome.observed - s.foreign == beside, f"it reports {sorted(map(str, outcome.observed))}")
-    await s.shows(beside)
-    want(s.since(beside) == since, "the lights beside it were made anew")
+    want(outcome.observed - s.foreign == adjacent, f"it reports {sorted(map(str, outcome.observed))}")
+    await s.shows(adjacent)
+    want(s.since(adjacent) == since, "the adjacent slots were made again")
 
 
-@check("a single slot carries light when the others do not", "spectral", truth=False, ports=2)
+@check("a slot stays lit when another is broken", "spectral", truth=False, ports=2)
 async def one_slot_alone(s: Subject) -> None:
     if len(s.egress) < 2:
-        raise NotTried("the device has a single way out")
+        raise NotTried("the device has a single output")
     routes = await s.make((1, 1), (2, 2))
     gone = s.one(1, 1)
     outcome = await s.apply(remove=[gone])

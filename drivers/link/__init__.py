@@ -1,4 +1,4 @@
-"""How bytes reach a device: the only sockets of the drivers."""
+"""Transports to a device: the only sockets of the drivers."""
 
 from drivers.link.addresses import open_link
 from drivers.link.base import Dropped, Link

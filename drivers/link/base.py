@@ -1,4 +1,4 @@
-"""A link: bytes to one device and back, one question at a time, never waiting for ever."""
+"""A link: bytes to one device and back, one question at a time, always with a time limit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from drivers.link.tap import pass_on
 from optics import Garbled, TestbedError, TimedOut, Unreachable
 
 LONGEST = 20
-"""A device that sends only unsolicited messages is listened to for this many silences (`timeout_s`)."""
+"""A device that sends only unsolicited messages is listened to for this many times `timeout_s`."""
 FARTHEST, FARTHEST_S = 180, 900.0
-"""An answer that keeps coming is let finish, within this many silences and this time (s). The longest dump on record, ports and
-connections of a PXC, took 436 s (pynt's measurements): twice that."""
+"""An answer that keeps coming may finish, within this many times `timeout_s` and this time (s). The longest dump on record, ports
+and connections of a PXC, took 436 s (pynt's measurements): twice that."""
 
 MOST_BYTES = 1 << 24
-"""Bytes of one answer after which it is none, and unsolicited bytes after which the connection is ended. The longest real
-answer, the dump of a 320-port table, has a tenth of a megabyte."""
+"""Bytes after which an answer is rejected, and unsolicited bytes after which the connection is closed. The longest real
+answer, the dump of a 320-port table, has 0.1 MB."""
 
 
 def farthest_s(silence_s: float) -> float:
@@ -30,16 +30,16 @@ class Dropped(TimedOut):
 
 
 def discreet(error: TestbedError, secret: str) -> TestbedError:
-    """The same error without what was last heard and without `secret`: a device may echo a password, whole or in part."""
-    words = str(error).partition("; last heard")[0]
+    """The same error without the data last received and without `secret`: a device may echo a password, whole or in part."""
+    words = str(error).partition("; last received")[0]
     return type(error)(words.replace(secret, "***") if secret else words, hint=error.hint)
 
 
 class Link(ABC):
     """Bytes to and from the device `who` at `address`.
 
-    A concrete link knows how to open, write, read what has come and close; the deadline, the lock and the words of the errors are
-    here, so every transport has the same manners.
+    A concrete link opens, writes, reads what has arrived and closes; the deadline, the lock and the error messages are here, so
+    every transport behaves alike.
     """
 
     def __init__(self, who: str, address: str, timeout_s: float) -> None:
@@ -73,7 +73,7 @@ class Link(ABC):
     async def _discard(self) -> None:
         """Drop what came before the next question: a late or repeated answer must not be taken for the next one."""
 
-    async def tell(self, data: bytes, question: str) -> None:
+    async def send(self, data: bytes, question: str) -> None:
         """Send `data`, which has no answer. Raises: Unreachable - the link is not open. Dropped - it ended."""
         async with self._lock:
             if not self.alive:
@@ -108,7 +108,7 @@ class Link(ABC):
             loop = asyncio.get_running_loop()
             began = loop.time()
             ends, at_most = began + LONGEST * silence_s, began + farthest_s(silence_s)
-            heard, count = b"", 0
+            received, count = b"", 0
             try:
                 if discard:
                     await self._discard()
@@ -121,10 +121,10 @@ class Link(ABC):
                     if not chunk:
                         await self.close()
                         raise Dropped(f'{self.who}: connection to {self.address} ended before the answer to "{question}"')
-                    heard, count = (heard + chunk)[-120:], count + len(chunk)
+                    received, count = (received + chunk)[-120:], count + len(chunk)
                     if count > MOST_BYTES:
                         await self.close()
-                        raise Garbled(f'{self.who}: more than {MOST_BYTES} bytes to "{question}"; last heard {heard!r}')
+                        raise Garbled(f'{self.who}: more than {MOST_BYTES} bytes to "{question}"; last received {received!r}')
                     came = complete(chunk)
                     if came:
                         return
@@ -133,7 +133,7 @@ class Link(ABC):
             except TimeoutError as error:
                 if isinstance(error, TimedOut):
                     raise
-                last = f"; last heard {heard!r}" if heard else ""
+                last = f"; last received {received!r}" if received else ""
                 took_s = loop.time() - began
                 raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s{last}') from None
             except OSError as error:

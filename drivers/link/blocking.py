@@ -1,4 +1,4 @@
-"""The manners of a blocking library (pyvisa, pyserial) behind the asyncio link: one thread per device."""
+"""A blocking library (pyvisa, pyserial) behind the asyncio link: one thread per device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def kept(opening: asyncio.Future[T], drop: Callable[[T], object], hurry: C
 
 
 class BlockingLink(Link):
-    """A link whose five verbs block; each runs in the device's own thread, in slices of at most SLICE_S."""
+    """A link whose five operations block; each runs in the device's own thread, in slices of at most SLICE_S."""
 
     def __init__(self, who: str, address: str, timeout_s: float) -> None:
         super().__init__(who, address, timeout_s)
@@ -54,7 +54,7 @@ class BlockingLink(Link):
 
     @abstractmethod
     def _receive(self, silence_s: float) -> bytes | None:
-        """Return what came within `silence_s` (s), b"" at the end of the stream, None for silence."""
+        """Return what arrived within `silence_s` (s), b"" at the end of the stream, None for silence."""
 
     @abstractmethod
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""HTTP and HTTPS: one question, one answer, each on a connection of its own."""
+"""HTTP and HTTPS: one request, one answer, each on its own connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx
 
 LONGEST_BODY = 1 << 24
-"""Bytes of one answer after which it is no answer; the longest real one here, a whole WSP profile, has a quarter of a megabyte."""
+"""Bytes after which an answer is rejected; the longest real one here, a whole WSP profile, has 0.25 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class HttpLink:
 
         `question` names it in errors (no secrets). `timeout_s` is the longest silence (s).
         Raises: Unreachable - no connection; nothing was sent. Dropped - it ended before the answer. TimedOut - silence.
-        Garbled - not HTTP, cut short, longer than LONGEST_BODY, or compressed in a way that is not known.
+        Garbled - not HTTP, cut short, longer than LONGEST_BODY, or compressed by an unknown method.
         """
         import httpx
 
         silence_s = self.timeout_s if timeout_s is None else timeout_s
-        heard = bytearray()
+        received = bytearray()
         where = f'"{question}" from {self.address}'
         async with self._lock:
             client = self._open()
@@ -94,14 +94,14 @@ class HttpLink:
                     async with client.stream(method, url, content=body or None, headers=headers, timeout=times) as response:
                         expand = _expander(response.headers.get("content-encoding", ""))
                         async for chunk in response.aiter_raw():
-                            heard += expand.decompress(chunk, LONGEST_BODY + 1 - len(heard)) if expand else chunk
-                            if len(heard) > LONGEST_BODY:
+                            received += expand.decompress(chunk, LONGEST_BODY + 1 - len(received)) if expand else chunk
+                            if len(received) > LONGEST_BODY:
                                 raise Garbled(f"{self.who}: the answer to {where} has more than {LONGEST_BODY} bytes")
                         if expand and not expand.eof:
-                            raise Garbled(f"{self.who}: the answer to {where} is compressed and cut short: {_quote(heard)}")
-                        told = {k.lower(): v for k, v in response.headers.items()}
-                        pass_on(self.who, "<", _head(f"HTTP/1.1 {response.status_code}", told) + bytes(heard))
-                        return Answer(response.status_code, bytes(heard), told)
+                            raise Garbled(f"{self.who}: the answer to {where} is compressed and cut short: {_quote(received)}")
+                        fields = {k.lower(): v for k, v in response.headers.items()}
+                        pass_on(self.who, "<", _head(f"HTTP/1.1 {response.status_code}", fields) + bytes(received))
+                        return Answer(response.status_code, bytes(received), fields)
             except httpx.ConnectTimeout:
                 raise Unreachable(f"{self.who}: no connection to {self.address} in {loop.time() - began:.1f} s") from None
             except httpx.ConnectError as error:
@@ -109,13 +109,15 @@ class HttpLink:
             except httpx.RemoteProtocolError as error:
                 if "without sending a response" in str(error):
                     raise Dropped(f"{self.who}: connection ended before the answer to {where}") from error
-                raise Garbled(f"{self.who}: the answer to {where} is not HTTP or cut short ({error}): {_quote(heard)}") from error
+                raise Garbled(
+                    f"{self.who}: the answer to {where} is not HTTP or cut short ({error}): {_quote(received)}"
+                ) from error
             except (zlib.error, _UnknownCoding) as error:
                 raise Garbled(f"{self.who}: the answer to {where} cannot be decoded: {error}") from error
             except httpx.NetworkError as error:
                 raise Dropped(f"{self.who}: connection to {self.address} broke at {where}: {error}") from error
             except (httpx.TimeoutException, TimeoutError) as error:
-                last = f"; last heard {_quote(heard)}" if heard else ""
+                last = f"; last received {_quote(received)}" if received else ""
                 took_s = loop.time() - began
                 raise TimedOut(f"{self.who}: no answer to {where} in {took_s:.1f} s{last}") from error
             except httpx.HTTPError as error:
@@ -174,7 +176,7 @@ class HttpLink:
 
 
 class _UnknownCoding(Exception):
-    """An answer compressed in a way that is not known here."""
+    """An answer compressed by an unknown method."""
 
 
 def _expander(coding: str) -> zlib._Decompress | None:

@@ -1,7 +1,7 @@
 """NETCONF over SSH (RFC 6241, RFC 6242) through ncclient: `netconf://host:830`.
 
 Of ncclient this uses the session: SSH, host keys, hello, both framings. Questions and answers are matched here, by message-id, so
-that a late or repeated answer is dropped instead of ending the session, and so that nothing is parsed that was not looked at.
+that a late or repeated answer is dropped instead of ending the session, and so that nothing is parsed unchecked.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class NetconfLink:
         await self._drop()
 
     async def ask(self, operation: str, *, question: str, timeout_s: float | None = None) -> str:
-        """Send an operation (XML) and return the `rpc-reply` to it (XML, not yet looked into, without any DTD).
+        """Send an operation (XML) and return the `rpc-reply` to it (XML, not yet parsed, without any DTD).
 
         `question` names it in errors. `timeout_s` is the longest silence (s).
         Raises: Unreachable - not open. Dropped - the session ended first. TimedOut - silence. Garbled - not NETCONF, or longer than
@@ -150,12 +150,12 @@ class NetconfLink:
                 session.send(asked)
                 pass_on(self.who, ">", asked.encode())
                 while True:
-                    heard = session.heard
+                    received = session.received
                     done, _ = await asyncio.wait({future}, timeout=max(0.0, min(silence_s, ends - loop.time())))
                     if done:
                         pass_on(self.who, "<", future.result().encode())
                         return future.result()
-                    if session.heard == heard or loop.time() >= ends:
+                    if session.received == received or loop.time() >= ends:
                         took_s = loop.time() - began
                         raise TimedOut(f'{self.who}: no answer to "{question}" from {self.address} in {took_s:.1f} s')
             except asyncio.CancelledError:
@@ -172,7 +172,7 @@ class NetconfLink:
             finally:
                 self._waiting = None
                 if future.done() and not future.cancelled():
-                    future.exception()  # looked at
+                    future.exception()  # marks the exception as retrieved
 
     async def _drop(self) -> None:
         session, self._session = self._session, None
@@ -210,7 +210,7 @@ class NetconfLink:
                 self._host,
                 port=self._port,
                 timeout=LOGIN_S,
-                unknown_host_cb=session.look,
+                unknown_host_cb=session.check_host_key,
                 username=self.username or None,
                 password=self._password or None,
                 key_filename=str(Path(self._key_file).expanduser()) if self._key_file else None,
@@ -242,7 +242,7 @@ class NetconfLink:
         return Unreachable(f"{self.who}: the host key of {self.address} ({session.fingerprint}) {what}", hint=hint)
 
     def _told(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str | Exception], None]:
-        """What ncclient's thread calls with an answer (message-id, text) or with an error (for the waiting caller)."""
+        """The callback of ncclient's thread for an answer (message-id, text) or with an error (for the waiting caller)."""
 
         def settle(number: str, found: str | Exception) -> None:
             if self._waiting is None or self._waiting[1].done() or (number and number != self._waiting[0]):
@@ -252,19 +252,19 @@ class NetconfLink:
             else:
                 self._waiting[1].set_result(found)
 
-        def told(number: str, found: str | Exception) -> None:
+        def on_answer(number: str, found: str | Exception) -> None:
             with suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(settle, number, found)
 
-        return told
+        return on_answer
 
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _session(told: Callable[[str, str | Exception], None]) -> Any:
-    """An ncclient session that wakes at once, bounds what it hears, and hands answers to `told`."""
+def _session(on_answer: Callable[[str, str | Exception], None]) -> Any:
+    """An ncclient session that wakes at once, bounds what it receives, and passes answers to `on_answer`."""
     from ncclient.devices.default import DefaultDeviceHandler
     from ncclient.transport.ssh import SSHSession
 
@@ -273,7 +273,7 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
     class Session(SSHSession):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(DefaultDeviceHandler({"name": "default"}))
-            self.heard = 0
+            self.received = 0
             self.fingerprint = ""
             self._message = 0
             self._bell: tuple[socket.socket, socket.socket] | None = None
@@ -293,8 +293,8 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
         def knows(self, name: str) -> bool:
             return self._host_keys.lookup(name) is not None
 
-        def look(self, _host: str, _fingerprint: str) -> bool:
-            """Remember the key of a stranger, and do not trust it."""
+        def check_host_key(self, _host: str, _fingerprint: str) -> bool:
+            """Record an unknown host key and do not trust it."""
             key = self._transport.get_remote_server_key()
             self.fingerprint = f"{key.get_name()} {key.fingerprint}"
             return False
@@ -334,7 +334,7 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
                 self._connected = False
 
         def _transport_register(self, selector: Any, event: Any) -> None:
-            """Wait for a wake-up byte as well as the channel: ncclient looks at its queue of messages only every 0.1 s."""
+            """Wait for a wake-up byte as well as the channel: ncclient checks its queue of messages only every 0.1 s."""
             super()._transport_register(selector, event)
             self._bell = socket.socketpair()
             selector.register(self._bell[0], selectors.EVENT_READ)
@@ -353,7 +353,7 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
 
         def _transport_read(self) -> Any:
             data = super()._transport_read()
-            self.heard += len(data or b"")
+            self.received += len(data or b"")
             self._message += len(data or b"")
             if self._message > LONGEST_REPLY:
                 raise _TooLong(f"more than {LONGEST_REPLY} bytes without an end")
@@ -372,11 +372,11 @@ def _session(told: Callable[[str, str | Exception], None]) -> Any:
                 return
             reply = _REPLY.search(begin)
             number = _ID.search(reply[1]) if reply else None
-            told(number[1] if number else "", raw if number else Garbled(f"no rpc-reply with a message-id: {begin[:120]!r}"))
+            on_answer(number[1] if number else "", raw if number else Garbled(f"no rpc-reply with a message-id: {begin[:120]!r}"))
 
         def _dispatch_error(self, err: Exception) -> None:
             framing = type(err).__name__ == "NetconfFramingError" or isinstance(err, (_TooLong, UnicodeDecodeError))
-            told("", Garbled(f"not NETCONF: {str(err)[:160]}") if framing else err)
+            on_answer("", Garbled(f"not NETCONF: {str(err)[:160]}") if framing else err)
             super()._dispatch_error(err)
 
     return Session()

@@ -30,7 +30,7 @@ USUAL_FILES = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in, and whose host keys are believed. `known_hosts` empty: the user's and the system's files."""
+    """Who logs in, and whose host keys are trusted. `known_hosts` empty: the user's and the system's files."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -61,7 +61,7 @@ def connect(
 ) -> Any:
     """Return a paramiko Transport that is logged in. Raises: Unreachable - no connection, a host key not known, login denied.
 
-    `dialled` is given the socket before anything is said on it: shutting it down ends the attempt.
+    `dialled` is given the socket before anything is sent on it: shutting it down ends the attempt.
     """
     try:
         import paramiko
@@ -132,7 +132,7 @@ def _check_key(who: str, address: str, name: str, key: Any, login: Login) -> Non
 
 
 class SshShell(BlockingLink):
-    """An interactive shell on a terminal: bytes both ways."""
+    """An interactive shell on a terminal: bytes in both directions."""
 
     def __init__(self, who: str, address: str, timeout_s: float, *, host: str, port: int, login: Login) -> None:
         super().__init__(who, address, timeout_s)
@@ -231,7 +231,7 @@ class SshCommands:
         try:
             return await self._run(command, silence_s)
         except BaseException:
-            await self._shut()  # what comes late belongs to no later command
+            await self._shut()  # late output belongs to no later command
             raise
 
     async def close(self) -> None:
@@ -254,7 +254,7 @@ class SshCommands:
             elif data == b"":
                 break
             if now - last > silence_s or now - began > farthest_s(silence_s):
-                tail = f"; last heard {printed[-120:]!r}" if printed else ""
+                tail = f"; last received {printed[-120:]!r}" if printed else ""
                 raise TimedOut(f'{self.who}: no end of "{command}" from {self.address} in {now - began:.1f} s{tail}')
         status = await self._call(lambda: int(channel.recv_exit_status()) if channel.exit_status_ready() else -1)
         await self._call(channel.close)

@@ -1,4 +1,4 @@
-"""Who listens in on a link: what is said and heard, as it passes, for a transcript."""
+"""Taps on a link: the data sent and received, as it passes, for a transcript."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Ear = Callable[[str, bytes], None]
-"""Called with ">" for what was sent or "<" for what came, and the bytes."""
+"""Called with ">" for data sent or "<" for data received, and the bytes."""
 
 _ears: dict[str, Ear] = {}
 

@@ -27,7 +27,7 @@ class Negotiation:
         self._command = b""  # of a sequence that has begun and not ended
         self._skipping = False
         self._after_return = False
-        self._agreed: set[int] = set()  # DO or WILL of theirs (as the byte) that was agreed to
+        self._agreed: set[int] = set()  # the peer's DO or WILL (as the byte) that was agreed to
         self._answers = 0
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
@@ -59,7 +59,7 @@ class Negotiation:
         return self._lines(bytes(text)), bytes(answer)
 
     def _answer(self, verb: int, option: int) -> bytes:
-        """Answer only what changes something (RFC 1143), else two polite ends could go on for ever."""
+        """Answer only what changes something (RFC 1143), else both ends could answer each other endlessly."""
         ask, agreed, refused = (DO, WILL, WONT) if verb in (DO, DONT) else (WILL, DO, DONT)
         if verb == ask and option == SUPPRESS_GO_AHEAD:
             if ask in self._agreed:
@@ -96,7 +96,7 @@ def escaped(data: bytes) -> bytes:
 
 
 class _TelnetStream(_Stream):
-    """Answers option negotiation as it comes, whether or not a question is under way; passes on the text."""
+    """Answers option negotiation as it comes, whether or not a question is pending; passes on the text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ class VisaLink(BlockingLink):
             sock.setblocking(True)
 
     def _ended(self) -> bool:
-        """pyvisa-py never reports that the peer closed: its reads spin until they time out. A peek tells."""
+        """pyvisa-py never reports that the peer closed: its reads spin until they time out. A peek detects it."""
         if self._resource is None:
             return True
         sock = self._socket()

@@ -1,1 +1,1 @@
-"""How a conversation in one grammar goes: login, tags, retries, reconnection. Between `link` (bytes) and the drivers (meaning)."""
+"""Sessions in one grammar: login, tags, retries, reconnection. Between `link` (bytes) and the drivers (meaning)."""

@@ -1,4 +1,4 @@
-"""Calient switches: one `apply` for TL1 and REST, whose tables mean the same. The driver says how its table is read and written."""
+"""Calient switches: one `apply` for TL1 and REST, whose tables mean the same. A driver defines how they are read and written."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from optics import Change, Dbm, DeviceConfig, Outcome, Port, Setting, Traits
 Rows = tuple[Connection, ...]
 LOSS_OF_SIGNAL_DBM = -30.0  # usual threshold of the family's monitors; no source gives one
 FLOOR_DBM = -60.0
-"""Levels down to here are no reading; no source gives this family's own floor, so the one of Polatis meters is taken."""
+"""Levels below this are not readings; no source gives this family's own floor, so the one of Polatis meters is taken."""
 
 
 class CalientSwitch(CrossConnects[tuple[str, str]]):
     """A Calient switch. Its ports are duplex: one AID (`1.2.5`) has a side where light enters and one where it leaves.
 
-    A circuit is a setting when its row says AS=IS and OS=IS. A row that does not also come to OC=OK is deleted again and reported
-    in `Outcome.failed`, as the Phosphorus plugin does, unless the switch's own meter says that no light enters: then the circuit is
-    as good as the switch can make it (light and link are other verdicts) and stays.
+    A circuit is a setting when its row has AS=IS and OS=IS. A row that does not also come to OC=OK is deleted again and reported
+    in `Outcome.failed`, as the Phosphorus plugin does, unless the switch's own meter reports that no light enters: then the circuit
+    is as good as the switch can make it (light and link are judged elsewhere) and stays.
     """
 
     def __init__(self, config: DeviceConfig, traits: Traits, group: str) -> None:
@@ -35,7 +35,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         self._patience_s = patience_s(traits, config.options.get("patience_s"), PATIENCE_S / config.time_scale)
         self._last: Rows = ()
         # Of one change, over all its rounds:
-        self._halves: set[Pair] = set()  # the kept halves of two-way connections: known only to the round that broke them
+        self._halves: set[Pair] = set()  # remaining halves of two-way connections: known only to the round that broke them
         self._entered: set[Pair] = set()
 
     @abstractmethod
@@ -44,15 +44,15 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
     @abstractmethod
     async def _take_down(self, todo: Work, marks: Marks[Pair]) -> Iterable[Connection]:
-        """Remove what `todo` says; return what could not be removed, with the device's words in `marks.words`."""
+        """Remove what `todo` lists; return what could not be removed, with the device's reasons in `marks.words`."""
 
     @abstractmethod
     async def _put_up(self, enter: Sequence[Connection], activate: Sequence[Connection], marks: Marks[Pair]) -> None:
-        """Reserve `enter`, activate `activate`; put into `marks.words` what the device says against any of them."""
+        """Reserve `enter`, activate `activate`; put the device's reason for each failure into `marks.words`."""
 
     @abstractmethod
     async def _roll_back(self, stale: Sequence[Connection], marks: Marks[Pair]) -> None:
-        """Delete connections that did not become what they should."""
+        """Delete connections that did not come up as wanted."""
 
     @abstractmethod
     def _stale(self, rows: Rows, failed: set[Pair]) -> list[Connection]:
@@ -60,11 +60,11 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
     @abstractmethod
     async def _power(self, ports: Iterable[Port]) -> dict[Port, Dbm]:
-        """What the meters read, the floor included; a port without a meter is absent."""
+        """The meters' readings, the floor included; a port without a meter is absent."""
 
     @property
     def _owner(self) -> str:
-        """The group whose reserved connections are this program's own, empty where that cannot be told."""
+        """The group whose reserved connections are this program's own, empty if they cannot be identified."""
         return self._group
 
     async def read(self) -> frozenset[Setting]:
@@ -97,7 +97,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         marks.words.update(todo.refused)
         marks.trying(pair for row in (*todo.delete, *todo.activate) for pair in row.pairs)
         await self._carry_out(todo, marks)
-        excused: set[Pair] = set()  # made, and dark for want of light at the input
+        excused: set[Pair] = set()  # made, but dark because no light enters
 
         def wrong(rows: Rows) -> set[Pair]:
             held = {pair for row in rows for pair in row.pairs}
@@ -105,10 +105,10 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
             return (held & remove.keys()) | (wanted - good)
 
         def done(rows: Rows) -> bool:
-            coming = {pair for row in rows if row.engaged for pair in row.pairs & wanted}  # whatever was refused, it is under way
+            coming = {pair for row in rows if row.engaged for pair in row.pairs & wanted}  # in progress, whatever was refused
             return all(marks.final(pair) and pair not in coming for pair in wrong(rows))
 
-        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s, 0.0):  # one last look: what came now must stay
+        for wait_s in (soon_s(self.traits, self._patience_s), self._patience_s, 0.0):  # a last read: what is made by now must stay
             last = await watch(self._rows, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
                 break
@@ -121,14 +121,14 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
             setting = remove.get(pair) or add.get(pair) or self._setting(pair)
             failed[setting] = marks.words.get(pair) or _silence(pair, state.get(pair), last.watched_s)
         if stale := self._stale(rows, wrong(rows) & wanted):
-            words = dict(marks.words)  # what went wrong first is what the operator needs
+            words = dict(marks.words)  # the operator needs the first failure
             await self._roll_back(stale, marks)
             marks.words.update(words)
             rows = await self._rows()
         return marks.outcome(self.name, self._active(rows), last.at_ns, failed)
 
     async def _carry_out(self, todo: Work, marks: Marks[Pair]) -> None:
-        """Take down, then put up, each in one go: what is dark does not wait for answers in between."""
+        """Remove, then add, each in one batch: dark circuits do not wait for answers in between."""
         still = await self._take_down(todo, marks)
         if todo.delete:
             marks.broke()
@@ -140,7 +140,7 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
         marks.acknowledged()
 
     async def _without_light(self, rows: Iterable[Connection]) -> set[Pair]:
-        """Circuits whose OC=FAIL is explained by a dark input: nothing the switch could do better."""
+        """Circuits whose OC=FAIL is explained by a dark input: the switch can do no better."""
         suspects = list(rows)
         inputs = {Port(self.name, f"{a}:in") for row in suspects for a, _ in row.pairs}
         read = await self._power(inputs) if inputs else {}
@@ -155,6 +155,6 @@ class CalientSwitch(CrossConnects[tuple[str, str]]):
 
 
 def _silence(pair: Pair, row: Connection | None, watched_s: float) -> str:
-    """Words for a change the device neither made nor refused."""
+    """The reason for a change that the device neither made nor refused."""
     reports = f"connection {row.name!r} {row.state}" if row else "no connection"
     return f"wanted {pair[0]}->{pair[1]}, reports {reports} after {watched_s:.1f} s"

@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class CrossConnects(Device[P]):
-    """A device of cross-connects. A pair is (ingress, egress) in the device's own words; `_ends` says how a label becomes one."""
+    """A device of cross-connects. A pair is (ingress, egress) as the device names them; `_ends` converts labels into one."""
 
     @abstractmethod
     def _ends(self, ingress: str, egress: str) -> P | None:
-        """The two ports of these labels, None when a label is not one (and must not reach a command)."""
+        """The two ports of these labels, None if a label is not a port (and must not reach a command)."""
 
     def _setting(self, pair: P) -> Setting:
         return CrossConnect(Port(self.name, str(pair[0])), Port(self.name, str(pair[1])))
@@ -45,7 +45,7 @@ class CrossConnects(Device[P]):
 
 
 async def twice(device: str, question: str, ask: Callable[[], Awaitable[T]]) -> T:
-    """Await `ask`, and once more when the answer cannot be read; for questions, which change nothing. Raises: as `ask`."""
+    """Await `ask`, and once more if the answer cannot be read; for queries, which change nothing. Raises: as `ask`."""
     try:
         return await ask()
     except Garbled:

@@ -1,4 +1,4 @@
-"""A conversation in echoed lines: the device repeats the command, may answer with data, and ends with `OK`."""
+"""A session of echoed lines: the device repeats the command, may answer with data, and ends with `OK`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ OK = "OK"
 
 
 class EchoedSession:
-    """Ask one device questions over a line that echoes; connects when needed.
+    """Query one device over a line that echoes; connects when needed.
 
-    The echo is the tag of an answer: what comes before it belongs to an older question and is discarded.
+    The echo is the tag of an answer: anything before it belongs to an older question and is discarded.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
 
     async def ask(self, command: str) -> str:
-        """Ask for one line of data. Raises: Unreachable, TimedOut, Garbled, Refused - words where data and OK should be."""
+        """Ask for one line of data. Raises: Unreachable, TimedOut, Garbled, Refused - other text in place of data and OK."""
         try:
             return await self._query(command)
-        except (Dropped, Garbled):  # nothing is changed by asking again
+        except (Dropped, Garbled):  # repeating a query changes nothing
             await self._link.close()
         return await self._query(command)
 
-    async def tell(self, command: str) -> None:
+    async def send(self, command: str) -> None:
         """Send a command that is answered by OK alone. Raises: as `ask`; never sends twice."""
         answer = await self._exchange(command, 1)
         if answer[0] != OK:
@@ -48,7 +48,7 @@ class EchoedSession:
         if not self._link.alive:
             await self._link.open()
         lines = Lines()
-        heard: list[str] = []
+        received: list[str] = []
         echoed = False
 
         def complete(data: bytes) -> bool:
@@ -57,8 +57,8 @@ class EchoedSession:
                 if not echoed:
                     echoed = line == command
                 else:
-                    heard.append(line)
-            return OK in heard or len(heard) >= wanted
+                    received.append(line)
+            return OK in received or len(received) >= wanted
 
         try:
             await self._link.exchange(command.encode("ascii") + b"\r\n", complete, question=_short(command), discard=True)
@@ -68,7 +68,7 @@ class EchoedSession:
         except BaseException:
             await self._link.close()
             raise
-        return heard
+        return received
 
 
 def _short(command: str) -> str:

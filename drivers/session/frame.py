@@ -1,4 +1,4 @@
-"""The frame of every device: one question at a time, and a change carried out in rounds."""
+"""The base of every device: one question at a time, and a change carried out in rounds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ K = TypeVar("K")
 
 
 class Session(Protocol):
-    """What `close` needs of a link or session."""
+    """The part of a link or session that `close` needs."""
 
     async def close(self) -> None: ...
 
 
 class Device(ABC, Generic[K]):
-    """A device, one question at a time. A family sets `_session` and says what one round of a change does.
+    """A device, one question at a time. A family sets `_session` and defines one round of a change.
 
-    K: what the device's words in `Marks` are about: a pair of ports, or a setting.
+    K: the subject of the reasons in `Marks`: a pair of ports, or a setting.
     """
 
     _session: Session
@@ -34,7 +34,7 @@ class Device(ABC, Generic[K]):
 
     @abstractmethod
     async def _round(self, change: Change, marks: Marks[K]) -> Outcome:
-        """Read, send what is missing, watch. A lost answer leaves by an exception; the next round begins by reading."""
+        """Read, send what is missing, watch. A lost answer raises an exception; the next round begins by reading."""
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         async with self._turn:

@@ -1,4 +1,4 @@
-"""A conversation with a command line that echoes, prompts, and prints log lines whenever it likes."""
+"""A session with a command line that echoes, prompts, and prints log lines at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cleaned = Callable[[str], tuple[str, list[str]]]
 
 
 class JobCliSession:
-    """Ask one device questions; logs in when needed. `logs` collects the log lines heard, oldest first, until `take_logs`.
+    """Query one device; logs in when needed. `logs` collects the log lines received, oldest first, until `take_logs`.
 
     The echo is the tag of an answer, the prompt its end. A prompt is not the end of a job: that comes later, as log lines.
     prompt: what ends an answer. clean: takes the log lines out of a text. unechoed: what an answer may begin with instead of the
@@ -44,7 +44,7 @@ class JobCliSession:
     async def ask(self, command: str, *, again: bool = True) -> str:
         """Send `command`, return what is printed between its echo and the next prompt, log lines taken out.
 
-        `again`: nothing is changed, so it may be asked once more when the connection ends under it.
+        `again`: the command changes nothing, so it may be sent once more if the connection ends meanwhile.
         Raises: Unreachable, TimedOut, Garbled, Refused - login denied.
         """
         try:
@@ -55,7 +55,7 @@ class JobCliSession:
         return await self._once(command)
 
     def take_logs(self) -> list[str]:
-        """The log lines heard since the last call."""
+        """The log lines received since the last call."""
         logs, self._logs = self._logs, []
         return logs
 
@@ -75,7 +75,7 @@ class JobCliSession:
             text += data.decode("ascii", "backslashreplace")
             if len(text) > LONGEST:
                 raise Garbled(f"no prompt in {len(text)} bytes, beginning {text[:60]!r}")
-            # Looking at everything again for each byte of a long table would take minutes: only where a prompt may have ended.
+            # Searching everything again for each byte of a long table would take minutes: only where a prompt may have ended.
             if not self._prompt.search(text, max(0, seen - 80)) and not ("\n" in text[seen:] and self._prompt.search(text)):
                 seen = len(text)
                 return False
@@ -109,20 +109,20 @@ class JobCliSession:
         return clean.find(self._unechoed) if self._unechoed else -1
 
     async def _open(self) -> None:
-        """Connect and get to the first prompt, through the login where the line asks for one."""
+        """Connect and get to the first prompt, through the login if the line demands one."""
         self._rest = ""
         if not (self._username + self._password).isprintable():
             raise Refused(f"{self._link.who}: user name or password cannot be sent: it has a character that ends a line")
         await self._link.open()
         lost: TestbedError | None = None
         try:
-            heard = await self._until(b"", "connect")
-            if _LOGIN.search(heard):
-                heard = await self._until(self._username.encode() + b"\n", "login")
-            if _PASSWORD.search(heard):
-                heard = await self._until(self._password.encode() + b"\n", "password")
-            if not self._prompt.search(heard):
-                last = heard.strip().splitlines()[-1:] or [""]
+            received = await self._until(b"", "connect")
+            if _LOGIN.search(received):
+                received = await self._until(self._username.encode() + b"\n", "login")
+            if _PASSWORD.search(received):
+                received = await self._until(self._password.encode() + b"\n", "password")
+            if not self._prompt.search(received):
+                last = received.strip().splitlines()[-1:] or [""]
                 raise Refused(f"{self._link.who}: login as {self._username!r} denied: {last[0]!r}")
         except Dropped as error:
             lost = Unreachable(f"{self._link.who}: login as {self._username!r}: {error}")
@@ -136,16 +136,16 @@ class JobCliSession:
             raise discreet(lost, self._password)  # raised here: the original error may show the password
 
     async def _until(self, data: bytes, question: str) -> str:
-        """Send `data` and listen until a prompt or another question of the login."""
-        heard = ""
+        """Send `data` and read until a prompt or another login prompt."""
+        received = ""
 
         def complete(more: bytes) -> bool:
-            nonlocal heard
-            heard += more.decode("ascii", "backslashreplace")
-            if len(heard) > LONGEST:
-                raise Garbled(f"{self._link.who}: no prompt in {len(heard)} bytes after {question}")
-            return bool(self._prompt.search(heard) or _LOGIN.search(heard) or _PASSWORD.search(heard))
+            nonlocal received
+            received += more.decode("ascii", "backslashreplace")
+            if len(received) > LONGEST:
+                raise Garbled(f"{self._link.who}: no prompt in {len(received)} bytes after {question}")
+            return bool(self._prompt.search(received) or _LOGIN.search(received) or _PASSWORD.search(received))
 
         await self._link.exchange(data, complete, question=question)
-        self._logs += self._clean(heard)[1]
-        return heard
+        self._logs += self._clean(received)[1]
+        return received

@@ -1,4 +1,4 @@
-"""Questions over NETCONF: reads are asked once more when their answer is lost, changes never."""
+"""Requests over NETCONF: reads are repeated once if their answer is lost, changes never."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_netconf(config: DeviceConfig) -> NetconfLink:
 
 
 class NetconfSession:
-    """Ask one NETCONF device questions; connects when needed."""
+    """Query one NETCONF device; connects when needed."""
 
     def __init__(self, link: NetconfLink) -> None:
         self._link = link
@@ -44,7 +44,7 @@ class NetconfSession:
         return self._link.capabilities
 
     async def get(self, filtered: Element, read: Callable[[Element], T], *, question: str, config: bool = False) -> T:
-        """Ask for what `filtered` selects, state and configuration, or the running configuration only.
+        """Get what `filtered` selects: state and configuration, or the running configuration only.
 
         Raises: Unreachable, TimedOut, Garbled, Refused.
         """
@@ -56,11 +56,11 @@ class NetconfSession:
 
         try:
             return await self._once(operation, parse, question, None)
-        except (Dropped, Garbled):  # nothing is changed by asking again
+        except (Dropped, Garbled):  # repeating a query changes nothing
             return await self._once(operation, parse, question, None)
 
     async def edit(self, *config: Element, question: str, timeout_s: float | None = None) -> None:
-        """Merge `config` into the running configuration, except where it says `operation`. Raises: as `get`."""
+        """Merge `config` into the running configuration, except where `operation` is given. Raises: as `get`."""
         inside = "".join(netconf.show(each) for each in config)
         await self.call(f"<edit-config><target><running/></target><config>{inside}</config></edit-config>", question, timeout_s)
 

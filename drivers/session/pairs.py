@@ -1,4 +1,4 @@
-"""Switches that hold a map of numbered pairs: one `apply` for all of them. A family says how its map is read and written."""
+"""Switches that hold a map of numbered pairs: one `apply` for all of them. A family defines how its map is read and written."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Pair = tuple[int, int]
 
 
 class PairSwitch(CrossConnects[tuple[int, int]]):
-    """A switch whose ports are numbers and whose set commands are not answered: believed only after the map shows them."""
+    """A switch whose ports are numbers and whose set commands are not answered: they are accepted only when the map shows them."""
 
     TRIES: ClassVar[int] = 2
-    """How often a circuit that is neither made nor refused is asked for, each time after reading the map."""
+    """How often a circuit that is neither made nor refused is requested, each time after reading the map."""
     UNSAID: ClassVar[str] = "no error queued"
-    """What completes the words about a change that the device neither made nor refused."""
+    """Completes the reason for a change that the device neither made nor refused."""
 
     PATIENCE_S: ClassVar[float] = PATIENCE_S
     """How long (s) public clients of the family wait for a circuit, at the pace of a real device."""
 
     _configured: ClassVar[bool] = False
-    """The map is a datastore, which shows what is configured before the light is there: a change is believed only a settling time
+    """The map is a datastore, which shows what is configured before the light is there: a change is accepted only a settling time
     after its last command."""
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -43,14 +43,14 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
 
     @abstractmethod
     async def _break(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send the removals; put into `marks.words` what the device says against any of them."""
+        """Send the removals; put the device's reason for each failure into `marks.words`."""
 
     @abstractmethod
     async def _make(self, pairs: list[Pair], marks: Marks[Pair]) -> None:
-        """Send the new circuits; put into `marks.words` what the device says against any of them."""
+        """Send the new circuits; put the device's reason for each failure into `marks.words`."""
 
     async def _drain(self) -> list[str]:
-        """Empty the device's error queue and return it: what is in it before a command belongs to another client.
+        """Empty the device's error queue and return it: errors queued before a command belong to another client.
 
         A device that answers every command has none.
         """
@@ -61,7 +61,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
             return self._settings(await self._read())
 
     async def _round(self, change: Change, marks: Marks[Pair]) -> Outcome:
-        """Read, send what is missing, watch; a lost answer leaves by an exception and the next round begins with reading."""
+        """Read, send what is missing, watch; a lost answer raises an exception and the next round begins by reading."""
         remove, add, failed = self._sides(change)
 
         def wrong(pairs: frozenset[Pair]) -> dict[Pair, Setting]:
@@ -72,7 +72,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
 
         if marks.writes and self._configured:  # a lost answer: when it was carried out is not known
             self._steady_at = time.monotonic() + self.traits.settle_s
-        # After a lost answer the circuits may be on their way and not yet in the map: sending them again would be blind.
+        # After a lost answer the circuits may be in progress and not yet in the map: do not send them again.
         first_s = late_s(self.traits) if marks.writes else 0.0
         last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=first_s)
         for wait_s in [soon_s(self.traits, self._patience_s)] * (self.TRIES - 1) + [self._patience_s]:
@@ -80,14 +80,14 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
             await self._send(todo.keys() & remove.keys(), todo.keys() & add.keys(), last.report, marks)
             last = await watch(self._read, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
-                break  # else: neither made nor refused; a switch that lost a command is asked once more
-        late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was answered for
+                break  # else: neither made nor refused; a command that the switch lost is sent once more
+        late = "" if last.done else "; ".join(await self._drain())  # an error that came after its command was acknowledged
         for pair, setting in wrong(last.report).items():
             failed[setting] = marks.words.get(pair) or late or _silence(pair, last.report, last.watched_s, self.UNSAID)
         return marks.outcome(self.name, self._settings(last.report), last.at_ns, failed)
 
     async def _send(self, gone: set[Pair], new: set[Pair], seen: frozenset[Pair], marks: Marks[Pair]) -> None:
-        """Break `gone`, make `new`, given the map as it is; a port held by a circuit that stays is not driven for another."""
+        """Break `gone`, make `new`, given the current map; a port held by a circuit that stays is not driven for another."""
         marks.words.clear()
         if gone or new:
             await self._drain()  # before anything goes dark: older errors are not about this change
@@ -98,7 +98,7 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
             marks.trying(gone)
             await self._break(sorted(gone), marks)
             marks.broke()
-            if new:  # one question in the dark, a fraction of a millisecond: is every port really free now?
+            if new:  # one query while dark, a fraction of a millisecond: is every port really free now?
                 soon = soon_s(self.traits, self._patience_s)
                 last = await watch(
                     self._read, lambda now: gone & now <= marks.words.keys(), expected_s=self.traits.settle_s, patience_s=soon
@@ -123,11 +123,11 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         send: Callable[[list[Pair]], Awaitable[str]],
         read: Callable[[], Awaitable[frozenset[Pair]]] | None = None,
     ) -> None:
-        """Send one command for all `pairs`; where the device refuses it, find out which of them it refuses.
+        """Send one command for all `pairs`; if the device refuses it, find out which of them it refuses.
 
         The device may do all, some or none of a refused list. What is missing a settling time later is sent one by one, so that
-        each pair gets its own words and a good pair does not fail for a bad one. `send` returns the device's words, empty when it
-        was done; `read` the pairs that hold ports (default: the map).
+        each pair gets its own answer and a good pair does not fail because of a bad one. `send` returns the reason for a refusal,
+        empty if it was done; `read` the pairs that hold ports (default: the map).
         """
         if not (words := await send(pairs)):
             return
@@ -158,11 +158,11 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
         return seen.report
 
     def _numbers(self, ports: Iterable[Port]) -> dict[int, Port]:
-        """This device's ports by number; what is none of its ports is left out."""
+        """This device's ports by number; anything else is left out."""
         return {n: port for port in ports if port.device == self.name and (n := port_number(port.label))}
 
     def _own(self, ports: Iterable[Port]) -> dict[int, Port]:
-        """This device's ports by number. Raises: Refused - one is none of them."""
+        """This device's ports by number. Raises: Refused - one is not a port of the device."""
         asked = list(ports)
         found = self._numbers(asked)
         if strange := sorted(set(asked) - set(found.values())):
@@ -175,12 +175,12 @@ class PairSwitch(CrossConnects[tuple[int, int]]):
 
 
 def port_number(label: str) -> int | None:
-    """The number a label is, None when it is not the plain form of one (1..9999)."""
+    """The number that a label denotes, None if it is not a plain number (1..9999)."""
     return int(label) if re.fullmatch(r"[1-9][0-9]{0,3}", label) else None
 
 
 def _silence(pair: Pair, seen: frozenset[Pair], watched_s: float, unsaid: str) -> str:
-    """Words for a change the device neither made nor refused."""
+    """The reason for a change that the device neither made nor refused."""
     others = sorted((a, b) for a, b in seen if a == pair[0] or b == pair[1])
     reports = ", ".join(f"{a}->{b}" for a, b in others) or f"{pair[0]}->-"
     gone = " gone" if pair in seen else ""

@@ -1,4 +1,4 @@
-"""Polatis switches over their data model: what RESTCONF and NETCONF share. A driver says how the model is read and written.
+"""Polatis switches over their data model: what RESTCONF and NETCONF share. A driver defines how the model is read and written.
 
 Attenuators have a mode, a level and a reference port (public NETCONF clients). Modes ABSOLUTE and CONVERGED hold a power (a public
 controller sets its target power by ABSOLUTE), so neither is an attenuation. The one that is used here is RELATIVE, taken to hold
@@ -55,7 +55,7 @@ class PolatisYang(PairSwitch):
 
     @abstractmethod
     async def _attenuators(self) -> dict[int, Voa]:
-        """Every attenuator by its port; empty where the switch has none."""
+        """Every attenuator by its port; empty if the switch has none."""
 
     @abstractmethod
     async def _set_attenuators(self, wanted: Mapping[int, Voa]) -> None:
@@ -63,11 +63,11 @@ class PolatisYang(PairSwitch):
 
     @abstractmethod
     async def _meters(self) -> dict[int, Dbm]:
-        """What the meters read, the floor included, by port."""
+        """The meters' readings, the floor included, by port."""
 
     @abstractmethod
     async def _states(self) -> dict[int, str]:
-        """The state of every port, in the device's words."""
+        """The state of every port, as the device reports it."""
 
     @abstractmethod
     async def _set_ports(self, numbers: list[int], enabled: bool) -> None:
@@ -99,7 +99,7 @@ class PolatisYang(PairSwitch):
         return {port: polatis.port_state(states[n]) for n, port in wanted.items() if n in states}
 
     async def _levels(self) -> dict[int, Dbm]:
-        """What the meters read, by port; dark ports are absent."""
+        """The meters' readings, by port; dark ports are absent."""
         return {n: level for n, level in (await self._meters()).items() if level > FLOOR_DBM}
 
     async def attenuation(self, ports: Iterable[Port]) -> Mapping[Port, Db]:
@@ -137,7 +137,7 @@ class PolatisYang(PairSwitch):
         return Voa(RELATIVE, round(depth + self._loss((source[n], n)), 2), source[n]) if depth else Voa(OFF)
 
     async def _astray(self, bright: Mapping[int, float], depths: Mapping[int, Db]) -> dict[int, Db]:
-        """By how much (dB) ports that were `bright` and are lit still became darker than they should."""
+        """By how much (dB) more than intended the power fell at ports that were `bright` and are still lit."""
 
         def wrong(now: Mapping[int, float]) -> dict[int, Db]:
             off = {n: round(before - now[n] - depths[n], 2) for n, before in bright.items() if n in now}

@@ -1,4 +1,4 @@
-"""Questions over HTTP: reads are asked once more when their answer is lost, writes never."""
+"""Requests over HTTP: reads are repeated once if their answer is lost, writes never."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_http(config: DeviceConfig) -> HttpLink:
 
 
 class RestSession:
-    """Ask one HTTP device questions. `parse` reads an answer; a Garbled it raises is given the question's name."""
+    """Query one HTTP device. `parse` reads an answer; a Garbled it raises is given the question's name."""
 
     def __init__(self, link: HttpLink) -> None:
         self._link = link
@@ -39,10 +39,10 @@ class RestSession:
         """GET `path`. Raises: Unreachable, TimedOut, Garbled, Refused - login or rights."""
         try:
             return await self._once("GET", path, parse, b"", headers, timeout_s)
-        except (Dropped, Garbled):  # nothing is changed by asking again
+        except (Dropped, Garbled):  # repeating a query changes nothing
             return await self._once("GET", path, parse, b"", headers, timeout_s)
 
-    async def tell(
+    async def send(
         self,
         method: str,
         path: str,
@@ -52,7 +52,7 @@ class RestSession:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> T:
-        """Ask for a change; never sent twice. Raises: as `ask`."""
+        """Request a change; never sent twice. Raises: as `ask`."""
         return await self._once(method, path, parse, body, headers, timeout_s)
 
     async def close(self) -> None:

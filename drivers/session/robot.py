@@ -1,4 +1,4 @@
-"""What drivers of robotic patch panels share: traits, options, the report of progress, and the order of moves."""
+"""Shared by drivers of robotic patch panels: traits, options, progress reports, and the order of moves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optics import DeviceConfig, Progress, Traits
 BUDGET_S = 120.0
 """Longest single move (s). CODE: MAPPING.TIMEOUT of Quali cloudshell-L1-w2w-rome, the only figure on record for any robot."""
 CHECK_S = 3.0
-"""Time (s) between two looks at a robot. CODE: CHECK_DELAY of the same driver."""
+"""Time (s) between two polls of a robot. CODE: CHECK_DELAY of the same driver."""
 LEAST_S = 0.25
 """A robot that runs a thousand times faster still needs time (s) to answer."""
 
@@ -25,7 +25,7 @@ class Robot(CrossConnects[P]):
     OPTIONS: ClassVar[Mapping[str, str]] = {
         **SSH_OPTIONS,
         "move_budget_s": "longest time of one move (s, the device's clock); default 120",
-        "check_s": "time between two looks at the device (s, the device's clock); default 3",
+        "check_s": "interval between polls of the device (s, by the device's clock); default 3",
     }
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
@@ -36,10 +36,10 @@ class Robot(CrossConnects[P]):
 
 
 def in_turn(gone: Iterable[P], new: Iterable[P], wish: Iterable[P] = ()) -> list[tuple[bool, P]]:
-    """The moves, (True, pair) to plug and (False, pair) to take out, in the order that keeps each port dark for the shortest time.
+    """The moves, (True, pair) to plug and (False, pair) to unplug, in the order that keeps each port dark for the shortest time.
 
-    What a new fibre needs is freed just before it; every port is free when it is reused. wish: an order to follow as far as that
-    allows (`Change.order`); pairs that need no move any more are passed over.
+    The ports that a new fibre needs are freed just before it; every port is free when it is reused. wish: an order to follow as far
+    as that allows (`Change.order`); pairs that no longer need a move are skipped.
     """
     place: dict[P, int] = {pair: at for at, pair in enumerate(wish)}
     left: list[P] = sorted(gone)

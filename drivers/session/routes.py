@@ -1,4 +1,4 @@
-"""Devices that hold spectral routes: one `apply` for all of them. A family says how its routes are read and written."""
+"""Devices that hold spectral routes: one `apply` for all of them. A family defines how its routes are read and written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optics import Change, CrossConnect, DeviceConfig, Outcome, Setting, Spectra
 
 
 class Held(Protocol):
-    """What a device reports; `routes` are those that carry light."""
+    """A device's report; `routes` are those that carry light."""
 
     @property
     def routes(self) -> frozenset[SpectralRoute]: ...
@@ -26,7 +26,7 @@ H = TypeVar("H", bound=Held)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not tried, with the reason."""
+    """What to send: removals, (old, new) attenuations, new routes. refused: routes that are not attempted, with the reason."""
 
     gone: list[SpectralRoute]
     tuned: list[tuple[SpectralRoute, SpectralRoute]]
@@ -49,11 +49,11 @@ class RouteSwitch(Device[Setting], Generic[H]):
 
     @abstractmethod
     async def _look(self) -> H:
-        """What the whole device holds now."""
+        """All that the device holds now."""
 
     @abstractmethod
     def _fault(self, route: SpectralRoute, seen: H) -> str:
-        """Why this device can never hold `route`, empty when it can; such a route is not sent."""
+        """Why this device can never hold `route`, empty if it can; such a route is not sent."""
 
     @abstractmethod
     async def _carry_out(
@@ -64,7 +64,7 @@ class RouteSwitch(Device[Setting], Generic[H]):
         seen: H,
         marks: Marks[Setting],
     ) -> None:
-        """Send removals, then (old, new) attenuations, then new routes; put into `marks.words` what the device says against any."""
+        """Send removals, then (old, new) attenuations, then new routes; put the reason for each failure into `marks.words`."""
 
     async def read(self) -> frozenset[Setting]:
         async with self._turn:
@@ -86,8 +86,8 @@ class RouteSwitch(Device[Setting], Generic[H]):
         def done(held: H) -> bool:
             return all(map(marks.final, wrong(held)))
 
-        # After a lost answer the change may be on its way and not yet reported, or reported before its light is there, for which
-        # the answer would have waited: sending it again would be blind, and so would believing it at once.
+        # After a lost answer the change may be in progress and not yet reported, or reported before its light is there, for which
+        # the answer would have waited: neither repeat it nor accept the report at once.
         first_s = late_s(self.traits) if marks.writes else 0.0
         steady = time.monotonic() + (self.traits.settle_s if marks.writes else 0.0)
 
@@ -102,10 +102,10 @@ class RouteSwitch(Device[Setting], Generic[H]):
             await self._send(todo & remove, todo & add, last.report, marks)
             last = await watch(self._look, done, expected_s=self.traits.settle_s, patience_s=wait_s)
             if last.done:
-                break  # else: neither made nor refused; a device that lost a command is asked once more
+                break  # else: neither made nor refused; a command that the device lost is sent once more
         for route in wrong(last.report):
             kept = "still there" if route in remove else "not reported"
-            failed[route] = marks.words.get(route) or f"{kept} after {last.watched_s:.1f} s, no objection heard"
+            failed[route] = marks.words.get(route) or f"{kept} after {last.watched_s:.1f} s, no error reported"
         return marks.outcome(self.name, frozenset(last.report.routes), last.at_ns, failed)
 
     async def _send(self, gone: set[SpectralRoute], new: set[SpectralRoute], seen: H, marks: Marks[Setting]) -> None:
@@ -127,12 +127,12 @@ class RouteSwitch(Device[Setting], Generic[H]):
         if any(port.device != self.name or not (port.label.isascii() and port.label.isalnum()) for port in ports):
             return f"not a port of {self.name}"
         if not self.traits.joins(*(port.label for port in ports)):
-            return f"not a port of {self.name}, or no way from {ports[0].label} to {ports[1].label}"
+            return f"not a port of {self.name}, or no path from {ports[0].label} to {ports[1].label}"
         return self._fault(setting, seen)
 
 
 def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[SpectralRoute]) -> Work:
-    """What becomes of `gone` and `new` where `held` is: what differs in attenuation alone is tuned, what is in the way refuses."""
+    """The commands for `gone` and `new`, given `held`: a mere change of attenuation is tuned in place, a conflict is refused."""
     old = {route.route: route for route in sorted(gone)}
     tuned = [(old[route.route], route) for route in sorted(new) if route.route in old]
     gone = gone - {before for before, _ in tuned}
@@ -147,7 +147,7 @@ def _sorted_out(gone: Set[SpectralRoute], new: Set[SpectralRoute], held: Set[Spe
 
 
 def in_the_way(route: SpectralRoute, standing: Iterable[SpectralRoute]) -> str:
-    """What of `standing` holds the spectrum that `route` wants, in words; empty where nothing does."""
+    """Describe which of `standing` holds the spectrum that `route` wants; empty if none does."""
     other = next((other for other in standing if _overlap(route, other)), None)
     if other is None:
         return ""

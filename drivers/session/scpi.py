@@ -1,4 +1,4 @@
-"""A conversation in SCPI: one line out, one line back; no tags, so a session that lost count is closed, never resynchronised."""
+"""A session in SCPI: one line out, one line back; no tags, so a session that lost count is closed, never resynchronised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUE_LENGTH = 64  # an error queue that never empties is not one
 
 
 class ScpiSession:
-    """Ask one device questions; connects when needed.
+    """Query one device; connects when needed.
 
     pace_s: least time (s) between two lines, and between an answer and the next line. R. Polster's Polatis client waits 0.1 s
     "because the firmware on the switch is not stable enough to support commands executed at high-speeds"; newer units need none.
@@ -30,8 +30,8 @@ class ScpiSession:
         """Send the unanswered `command`, if any, and the question `line` in one write; return the answer read by `parse`.
 
         Two lines rather than one joined by `;`: a device may drop the rest of a line it refuses (IEEE 488.2), question included.
-        `again`: nothing is changed, so it may be asked once more, on a new connection, when the old one ends under it (an idle
-        session, say) or the answer cannot be read (a repeated or late one, in pieces).
+        `again`: nothing is changed, so it may be sent once more, on a new connection, if the old one ends meanwhile (for example
+        an idle session) or the answer cannot be read (a repeated or late one, in pieces).
         Raises: Unreachable, TimedOut, Garbled. After any of them the connection is closed, because a late answer would be taken for
         the next one.
         """
@@ -82,7 +82,7 @@ class ScpiSession:
 
         try:
             if command and self._pace_s:
-                await self._link.tell(command.encode("ascii") + b"\n", command)
+                await self._link.send(command.encode("ascii") + b"\n", command)
                 self._said()
                 await self._pace()
             lead = "" if self._pace_s or not command else f"{command}\n"
@@ -100,12 +100,12 @@ class ScpiSession:
             raise
 
     async def _pace(self) -> None:
-        """Wait until the device may be told the next line."""
+        """Wait until the next line may be sent to the device."""
         if (wait_s := self._free_at - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(wait_s)
 
     def _said(self) -> None:
-        """Count the pause from here: a line that left late does not shorten it."""
+        """Count the pause from here: a line that was sent late does not shorten it."""
         self._free_at = asyncio.get_running_loop().time() + self._pace_s
 
     async def close(self) -> None:

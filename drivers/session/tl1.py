@@ -1,7 +1,7 @@
-"""A conversation in TL1: login, correlation tags, batches, retries of what was surely not done, keep-alive.
+"""A session in TL1: login, correlation tags, batches, retries of what was certainly not done, keep-alive.
 
 Raw TCP and telnet, with or without echo and prompt: what is not an answer is skipped. A device that echoes may print the echo of
-one command into the answer to another: ask such a one question at a time (`window=1`).
+one command into the answer to another: query such a device one command at a time (`window=1`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEEP_ALIVE_S = 30.0
 
 
 OPTIONS = {
-    "window": "commands under way at once, 1 to ask strictly one by one; default 16",
+    "window": "commands pending at once, 1 to send strictly one by one; default 16",
     "keep_alive_s": "idle time after which the session is refreshed (s), 0 for never; default 30",
     "tid": "target identifier of every command, auto for the switch's own name; default none",
 }
@@ -49,7 +49,7 @@ class Command:
     general: str | None = None
 
     def __str__(self) -> str:
-        """How error messages call it; payload blocks of user commands hold the password and are left out."""
+        """Its name in error messages; payload blocks of user commands hold the password and are left out."""
         shown = () if self.verb.endswith("-USER") else self.blocks
         return tl1.command(self.verb, self.aid, "", *shown, general=self.general)
 
@@ -79,9 +79,9 @@ def open_tl1(config: DeviceConfig, *, opening: Sequence[Command] = (), window: i
 
 
 class Tl1Session:
-    """Ask one device questions; connects and logs in when needed, again after an idle session was dropped.
+    """Query one device; connects and logs in when needed, again after an idle session was dropped.
 
-    window: how many commands may be under way at once. Answers find their command by tag, whatever comes between them.
+    window: how many commands may be pending at once. Answers are matched to commands by tag, whatever comes between them.
     user: without one there is no login. tid: target identifier of every command, "auto" for the name the device gives itself in its
     answers, empty for the device at the other end. opening: sent after each login; a device may deny them.
     """
@@ -120,7 +120,7 @@ class Tl1Session:
         return reply
 
     async def refusals(self, commands: Sequence[Command]) -> list[str]:
-        """As `batch`, but return for each command the words of its refusal, empty where it was completed."""
+        """As `batch`, but return for each command the reason of its refusal, empty if it was completed."""
         replies = await self.batch(commands)
         pairs = zip(commands, replies, strict=True)
         return ["" if reply.completed else f'refused "{command}": {reply.words}' for command, reply in pairs]
@@ -134,7 +134,7 @@ class Tl1Session:
         """
         try:
             return await self._batch(commands, timeout_s)
-        except (Dropped, Garbled):  # nothing is changed by asking again, on a new connection
+        except (Dropped, Garbled):  # repeating queries on a new connection changes nothing
             if not all(command.again for command in commands):
                 raise
         return await self._batch(commands, timeout_s)
@@ -174,16 +174,16 @@ class Tl1Session:
         missing = set(tags)
         answers: dict[str, tl1.Reply] = {}
         strange: list[str] = []
-        heard = self._parser.under_way
+        received = self._parser.under_way
 
         def complete(chunk: bytes) -> bool | None:
-            nonlocal heard
-            before, came = heard, len(answers)
+            nonlocal received
+            before, came = received, len(answers)
             for message in self._parser.feed(chunk):
                 if isinstance(message, tl1.Unreadable):
                     raise Garbled(f"not a TL1 message: {message.text[:160]!r}")
                 if isinstance(message, tl1.Reply):
-                    # Tag 0 says that the device could not read ours; with one question under way it can only mean that one.
+                    # Tag 0 means that the device could not read the tag; with one command pending it can only mean that one.
                     tag = tags[0] if message.ctag == "0" and len(tags) == 1 else message.ctag
                     if tag in missing:
                         missing.discard(tag)
@@ -192,9 +192,9 @@ class Tl1Session:
                         raise Garbled(f"one of {len(tags)} answers has no tag: {message.words}")
                     else:
                         strange.append(message.ctag)
-            heard = self._parser.under_way
+            received = self._parser.under_way
             # Unsolicited messages are no sign that an answer will come.
-            return not missing if not missing or heard > before or len(answers) > came else None
+            return not missing if not missing or received > before or len(answers) > came else None
 
         try:
             await self._link.exchange(data.encode("ascii"), complete, question=question, timeout_s=timeout_s)
@@ -205,11 +205,11 @@ class Tl1Session:
             await self._link.close()
             if not strange or isinstance(error, Dropped):
                 raise
-            words, last, heard_last = str(error).partition("; last heard")
+            words, last, received_last = str(error).partition("; last received")
             under = f"under tag {strange[0][:20]!r}, not {tags[0]!r}"
-            raise TimedOut(f"{words}; one came {under}{last}{heard_last}", hint=error.hint) from error
+            raise TimedOut(f"{words}; one came {under}{last}{received_last}", hint=error.hint) from error
         except BaseException:
-            await self._link.close()  # whatever is still under way must not meet the next question
+            await self._link.close()  # whatever is still pending must not meet the next question
             raise
         self._used_at = asyncio.get_running_loop().time()
         if self._auto_tid:

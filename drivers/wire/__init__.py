@@ -1,1 +1,1 @@
-"""Public grammars as data: bytes in, values out; no socket, no clock."""
+"""Public protocol grammars as data: bytes in, values out; no socket, no clock."""

@@ -1,4 +1,4 @@
-"""What a Calient switch says over REST: connection rows, the results inside HTTP 200, port details. Numbers are text.
+"""A Calient switch's answers over REST: connection rows, the results inside HTTP 200, port details. Numbers are text.
 
 Shapes: COSMOS Ryu application, NTT Com RENAT (a port's detail as captured), public clients. A row's `half1.conn` is `in>out`; a
 two-way row has a `half2`.
@@ -43,7 +43,7 @@ def refusal(item: Json) -> str:
 def refusals(answer: Json, count: int) -> list[str]:
     """The results of a batch of `count` items, in their order. Raises: Garbled - another number of them.
 
-    One result for a whole batch that failed (no rights, say) counts for every item.
+    One result for a whole batch that failed (for example for lack of rights) counts for every item.
     """
     items = answer if isinstance(answer, list) else [answer]
     found = [refusal(item) for item in items]

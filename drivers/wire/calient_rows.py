@@ -1,4 +1,4 @@
-"""What a Calient switch's connection table means, and which commands turn it into the wanted one. Values in, values out."""
+"""The meaning of a Calient switch's connection table, and the commands that turn it into the wanted one. Values in, values out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Connection:
 
 
 def holders(device: DeviceName, rows: Iterable[Connection]) -> dict[Setting, str]:
-    """What holds ports and is not in service, each way of a two-way connection, with its state and its group."""
+    """Connections that hold ports and are not in service, each direction of a two-way one, with its state and its group."""
     return {
         CrossConnect(Port(device, a), Port(device, b)): printable(f"{row.state} in group {row.group!r}", keep="")
         for row in rows
@@ -131,7 +131,7 @@ def in_the_way(wanted: Iterable[Connection], standing: Iterable[Connection]) -> 
 class Work:
     """What to send, in this order; commands within one list do not depend on each other.
 
-    `refused`: wanted circuits that are not tried, with the reason.
+    `refused`: wanted circuits that are not attempted, with the reason.
     """
 
     cancel: tuple[Connection, ...] = ()
@@ -148,15 +148,16 @@ class Work:
 def work(
     rows: Iterable[Connection], remove: frozenset[Pair], add: frozenset[Pair], group: str, halves: frozenset[Pair] = frozenset()
 ) -> Work:
-    """Return the commands that remove and add these circuits, given the table as it is.
+    """Return the commands that remove and add these circuits, given the current table.
 
     `halves`: circuits that an earlier round found to be kept halves of connections it broke (see below).
 
     - a->b and b->a together become one two-way connection: half the commands.
     - Removing one half of a two-way connection recreates the other half one-way: it goes dark for one switching time. The switch
-      has no way to halve a connection.
-    - A reserved connection carries no light but holds its ports. Reserved by us (`group`): finished if it is what is wanted,
-      deleted if it is in the way, left alone otherwise. Reserved or held by others: the circuit is refused, naming the holder.
+      has no command that halves a connection.
+    - A reserved connection carries no light but holds its ports. Reserved by this program (`group`): completed if it is wanted,
+      deleted if it blocks a wanted one, left alone otherwise. Reserved or held by others: the circuit is refused, naming the
+      holder.
     """
     rows = sorted(rows)
     drop = {row: None for row in rows if row.pairs & remove}
@@ -165,8 +166,8 @@ def work(
     wanted = add | kept_halves
     standing = [row for row in rows if row not in drop]
     missing = wanted - {pair for row in standing if row.engaged for pair in row.pairs}
-    ours = {row: None for row in standing if not row.engaged and row.group == group}
-    activate = {row: None for row in ours if row.pairs <= missing}
+    owned = {row: None for row in standing if not row.engaged and row.group == group}
+    activate = {row: None for row in owned if row.pairs <= missing}
     missing -= {pair for row in activate for pair in row.pairs}
     refused = {
         pair: _held(pair, half) for pair in sorted(missing & add) for half in sorted(kept_halves - {pair}) if _clash(pair, half)
@@ -182,7 +183,7 @@ def work(
             row = standing[at]
             if row in activate or row in leftovers:
                 continue
-            if row in ours:
+            if row in owned:
                 leftovers[row] = None
             else:
                 held = [circuit for circuit in row.pairs if _clash(pair, circuit)]

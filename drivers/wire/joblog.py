@@ -1,4 +1,5 @@
-"""The command line of Wave2Wave ROME and FiberZone AFM patch panels: tables torn by log lines, and what the log lines say.
+"""The command line of Wave2Wave ROME and FiberZone AFM patch panels: tables interrupted by log lines, and the content of the log
+lines.
 
 Forms as in the captures of Quali cloudshell-L1-w2w-rome's tests (REAL). A log line may start at any byte of other output: a line
 break, the log line, an empty line, then the rest of what was torn.
@@ -27,7 +28,7 @@ _NAME = r"[A-Z]\d{1,4}"
 _ENDS = rf"(?P<a>{_PORT})(?:\[\w+\])?(?:<->|-)(?P<b>{_PORT})(?:\[\w+\])?"
 _JOB = re.compile(rf"CONNECTION OPERATION (?P<end>SUCCEEDED|FAILED|SKIPPED)[^:]*:\s*{_ENDS}(?:\s+OP:(?P<op>\w+))?")
 _VALIDATION = re.compile(rf"OPERATION VALIDATION FAILED:\s*{_ENDS}(?:\s+requestType=(?P<op>\w+))?")
-# Cells are told apart by what they may contain, not by width: the last column is 8 wide in a capture and 9 in another reading of
+# Cells are distinguished by what they may contain, not by width: the last column is 8 wide in a capture and 9 in another reading of
 # it. "in process" is a port status, `1AE129` a port outside the logical numbering (both CODE, REAL).
 _ROW = re.compile(
     rf"(?P<label>{_PORT}\[\w+\]|\d+[A-Z]+\d+)\s+(?P<admin>Locked|Unlocked)\s+(?P<oper>Enabled|Disabled)\s+"
@@ -104,7 +105,7 @@ def _mended(text: str, taken: Counter[str]) -> list[tuple[str, str]]:
     """The lines of `text` and how each ends, those joined again that log lines tore; the log lines go to `taken`.
 
     A log line that tore something gives back its line break before and the empty line after it, several in a row as one. Each line
-    is looked at once and joined at most once to the one before, whatever a device sends.
+    is examined once and joined at most once to the one before, whatever a device sends.
     """
     parts = [*_BREAK.split(text), ""]
     lines: list[tuple[str, str]] = []

@@ -30,7 +30,7 @@ def identifier(pair: Pair) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What `show version` says; serial empty where it says none."""
+    """The content of `show version`; serial is empty if it gives none."""
 
     software: str
     sku: str
@@ -97,7 +97,7 @@ def complaint(text: str) -> str:
 
 
 def complains(text: str) -> bool:
-    """Whether a command's output speaks of an error."""
+    """Whether a command's output reports an error."""
     return re.search(r"error|fail|invalid|privilege", text, re.IGNORECASE) is not None
 
 

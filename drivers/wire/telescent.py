@@ -22,7 +22,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One egress: its status letters, and the address of the ingress that is led to it, its own while it is free."""
+    """One egress: its status letters, and the address of the ingress connected to it, its own while it is free."""
 
     status: str
     address: int

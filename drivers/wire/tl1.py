@@ -8,8 +8,8 @@ kept in the public Quali, MonALISA and pynt clients of optical switches (REAL):
        "row"<CR><LF>                 any number; also /* comments */, and a four-letter code after DENY
     ;                                or > when the answer goes on in another whole message after a line <
 
-A run of plain rows, which is what a long answer consists of, is taken by one regular expression; every byte is looked at a bounded
-number of times, in whatever pieces it comes. Rows and commands are in `drivers.wire.tl1_text`.
+A run of plain rows, which is what a long answer consists of, is taken by one regular expression; every byte is examined a bounded
+number of times, in whatever pieces it arrives. Rows and commands are in `drivers.wire.tl1_text`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_STRAY = 10_000
 DEEPEST = 4
 """Messages one inside the other; an answer that an unsolicited message interrupts makes two."""
 MOST_TAGS = 64
-"""Answers under way in continuation blocks at once; no client asks more questions at a time."""
+"""Answers that may be incomplete in continuation blocks at once; no client sends more commands at a time."""
 _PIECE = 1 << 14  # larger ones are taken in parts, so that what is copied stays in the processor's cache
 
 _ROWS = re.compile(rb'(?:[ \t]*+"[^"\\\n]*+"[ \t]*+\r?+\n)++')
@@ -143,7 +143,7 @@ def _sid(line: str) -> str | None:
 
 
 def _hunt(text: bytes | bytearray, at: int, inside: int) -> tuple[int, int, int]:
-    """Look for the `;` that ends a message, outside quotes and comments, from `at` on, which is `inside` of what.
+    """Find the `;` that ends a message, outside quotes and comments, from `at` on; `inside`: what `at` is in.
 
     Returns its place, -1 when there is none, and where and inside of what to go on when more of the line has come.
     """

@@ -6,7 +6,7 @@ blocked; phase modulo 2 pi; a band led to a port is at least 10 GHz wide.
 
 The row at f is taken for the light from f up to f + 1 GHz (nothing public says; the alternative shifts everything by half a row).
 Two bands that touch, lead to one port and are weakened alike would read back as one. So that they stay two, every other one is
-written 0.01 dB weaker, far below what the device can tell.
+written 0.01 dB weaker, far below the device's resolution.
 """
 
 from __future__ import annotations

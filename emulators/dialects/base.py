@@ -1,4 +1,4 @@
-"""What all dialects have in common: sessions, commands one after the other, idle drops, reboots, and carrying out faults.
+"""The common part of all dialects: sessions, commands one after another, idle drops, reboots, and carrying out faults.
 
 Bytes in, bytes out: no socket and no clock here. The server calls `receive` and `tick`, then takes what `drain` returns.
 """
@@ -38,7 +38,7 @@ class Session:
     login_s: float = 0.0
     inhibited: bool = False
     closed: bool = False
-    cut: bool = False  # the device ended the connection; otherwise only what this session was for is over
+    cut: bool = False  # the device ended the connection; otherwise only this session is over
     exit_status: int = 0  # of a command run by `ssh HOST COMMAND`
 
 
@@ -71,7 +71,7 @@ class Dialect(ABC, Generic[State]):
         self._past: deque[tuple[float, State]] = deque(maxlen=256)
         self._stale: State | None = None
 
-    # ---- what a family says
+    # ---- defined by a family
 
     @abstractmethod
     def split(self, session: Session) -> list[str]:
@@ -83,7 +83,7 @@ class Dialect(ABC, Generic[State]):
 
     @abstractmethod
     def refuse(self, session: Session, command: str, now: float) -> bytes:
-        """Return how the device says no to `command`, without doing it."""
+        """Return the device's refusal of `command`, without carrying it out."""
 
     @abstractmethod
     def unsolicited(self, now: float) -> bytes:
@@ -118,7 +118,7 @@ class Dialect(ABC, Generic[State]):
         else:
             self._hang_up(session, now)
 
-    # ---- what the server calls
+    # ---- called by the server
 
     def open(self, now: float) -> Session | None:
         """Return a new session, or None when the device takes no connection now."""
@@ -158,7 +158,7 @@ class Dialect(ABC, Generic[State]):
         self._run(session, now)
 
     def tick(self, now: float) -> None:
-        """Do what is due by itself: settled light, commands that waited, held replies, idle sessions."""
+        """Carry out all that is due: settled light, commands that waited, held replies, idle sessions."""
         self._turn_faults(now)
         self.plant.advance(now)
         self.on_light(now)
@@ -410,7 +410,7 @@ class Dialect(ABC, Generic[State]):
     def _end(self, gone: Fault, now: float) -> None:
         if gone.kind in ON_PORTS:
             self._impair(gone, False, now)
-            for other in self.faults.active():  # another fault may still say the same of a port
+            for other in self.faults.active():  # another fault may still give a port the same state
                 if other.kind == gone.kind:
                     self._impair(other, True, now)
         for session in self.sessions:

@@ -34,7 +34,7 @@ Words = Mapping[str, str]
 
 
 class Failed(Exception):
-    """An operation that is not done; it is told inside a 200."""
+    """An operation that is not done; it is reported inside a 200."""
 
     def __init__(self, msg: str, description: str = "") -> None:
         super().__init__(msg, description)
@@ -44,8 +44,8 @@ class Failed(Exception):
 class CalientRest(HttpDialect[tuple[Row, ...]]):
     """One switch.
 
-    answer_s: every answer takes so long (s; CODE: clients wait 5, 15, 20 s). read_only: the user may look and not touch (CODE:
-    clients then fall back to TL1; that it is told inside a 200 is U). meters: False gives NONE in power fields (REAL on the TL1
+    answer_s: every answer takes so long (s; CODE: clients wait 5, 15, 20 s). read_only: the user may read but not write (CODE:
+    clients then fall back to TL1; that it is reported inside a 200 is U). meters: False gives NONE in power fields (REAL on the TL1
     side).
     """
 
@@ -233,7 +233,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
     # ---- writing
 
     def _words(self, asked: Request) -> Words:
-        """What a request says, in the address, a form or an object of JSON. Raises Failed."""
+        """The arguments of a request, in the address, a form or a JSON object. Raises Failed."""
         words = dict(asked.query)
         text = asked.body.strip()
         if text[:1] in (b"{", b"["):
@@ -258,7 +258,7 @@ class CalientRest(HttpDialect[tuple[Row, ...]]):
             return failure(no.msg, no.description)
 
     def _batch(self, do: Callable[[Words, float], str], asked: Request, now: float) -> object:
-        """One verdict per item, in their order; what cannot be done does not stop the rest (CODE)."""
+        """One verdict per item, in their order; one that fails does not stop the rest (CODE)."""
         given = self._json(asked)
         if not isinstance(given, list) or not given:
             raise Failed("Invalid body", "a list is wanted")

@@ -1,4 +1,4 @@
-"""The connection table of a Calient switch: what is reserved, what is active, which ports that takes.
+"""The connection table of a Calient switch: reserved and active connections, and the ports they take.
 
 State model: Phosphorus G2MPLS plugin (CODE). ENT-CRS reserves, ACT-CRS turns the mirrors, CANC-CRS goes back to reserved,
 DLT-CRS frees the ports.
@@ -21,7 +21,7 @@ def aids(count: int) -> tuple[str, ...]:
 
 
 def default_name(source: str, target: str, kind: str) -> str:
-    """Return the name a connection gets by itself: `in-out` (2-way), `in>out` (1-way) (Quali tests, REAL)."""
+    """Return the default name of a connection: `in-out` (2-way), `in>out` (1-way) (Quali tests, REAL)."""
     return f"{source}{'-' if kind == '2WAY' else '>'}{target}"
 
 
@@ -67,7 +67,7 @@ class Row:
 
 
 class Table:
-    """Connections by name, and who uses which side of which port: a reserved connection holds its ports too."""
+    """Connections by name, and the user of each side of each port: a reserved connection holds its ports too."""
 
     def __init__(self, plant: Plant) -> None:
         self.plant = plant
@@ -89,7 +89,7 @@ class Table:
         return self._used.get(side)
 
     def holder(self, wanted: Connection) -> tuple[str, Connection] | None:
-        """Return a port of `wanted` that is taken, and who has it."""
+        """Return a port of `wanted` that is taken, and its holder."""
         return next(((side[1], self._used[side]) for side in wanted.sides if side in self._used), None)
 
     def add(self, connection: Connection) -> None:

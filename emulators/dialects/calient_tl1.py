@@ -2,7 +2,7 @@
 
 Grades: REAL is device output kept in public drivers (Quali cloudshell-L1-calient tests, MonALISA, NTT RENAT), DOC vendor text (Lawo
 VSM's page on Calient), CODE a literal of public clients (pynt, the Phosphorus G2MPLS plugin for the state model), U unconfirmed:
-which error code answers which fault is published nowhere; the texts are the ones public clients look for.
+which error code answers which fault is published nowhere; the texts are the ones public clients search for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from emulators.dialects.tl1 import Command, Denied, Reply, Tl1Dialect, Verb, Wri
 from emulators.family import Family
 from emulators.plant import Plant, Side, Violation
 
-LEGAL = (  # REAL that there is one, in one comment, and that its words alarm (Quali); the text is ours
+LEGAL = (  # REAL that there is one, in one comment, and that its words alarm (Quali); the text is this project's
     "NOTICE Private system. Access without authority is denied and may be prosecuted. Failed or invalid attempts are logged.",
 )
 
@@ -300,7 +300,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
             raise Denied("SARB", f"Invalid Connection - {why}")
 
     def _activate(self, session: Session, asked: Command, now: float) -> Reply:
-        """Answer at once and turn the mirrors: the row tells when they rest."""
+        """Answer at once and turn the mirrors: the row shows when they have settled."""
         connection = self._find(asked)
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - already active")
@@ -330,7 +330,7 @@ class CalientTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply()
 
     def _delete(self, session: Session, asked: Command, now: float) -> Reply:
-        """An active connection must be cancelled first: the state model has no other way (U that it is denied so)."""
+        """An active connection must be cancelled first: the state model has no other transition (U that it is denied so)."""
         connection = self._find(asked)
         if connection.active:
             raise Denied("SNVS", "Invalid Connection state - active")

@@ -1,4 +1,4 @@
-"""What interactive command lines have in common: echo, line ends, prompts, logins, and one command in place of a shell."""
+"""The common part of interactive command lines: echo, line ends, prompts, logins, and one command in place of a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSES = frozenset({"ssh"})  # the transport has asked for name and password alr
 
 @dataclass(slots=True)
 class Screen:
-    """What one session's terminal shows, as far as the device must know.
+    """The state of one session's terminal, as far as the device needs it.
 
     cursor: "start" of a line, behind the "prompt", or "mid"dle of a line. stage: "user" and "password" while logging in, "shell".
     once: started with a single command (ssh HOST COMMAND): no echo, no prompt, and the session ends with the command.
@@ -53,7 +53,7 @@ class CliDialect(Dialect[State]):
         self.screens: dict[Session, Screen] = {}
         self._wrong: dict[Session, int] = {}
 
-    # ---- what a family says
+    # ---- defined by a family
 
     @abstractmethod
     def prompt(self, session: Session) -> str:
@@ -68,7 +68,7 @@ class CliDialect(Dialect[State]):
         return ""
 
     def denied(self) -> str:
-        """Return what is said to a wrong name or password."""
+        """Return the answer to a wrong name or password."""
         return "Login incorrect\n"
 
     def polish(self, session: Session, output: bytes, now: float) -> bytes:

@@ -22,7 +22,7 @@ fibres = partial(Plant, mean_loss_db=MEAN_LOSS_DB, max_loss_db=MAX_LOSS_DB)
 
 @dataclass(slots=True)
 class Job:
-    """What one command asked for. connects: make `moves`, otherwise break them. outcome: one word per finished move."""
+    """The request of one command. connects: make `moves`, otherwise break them. outcome: one word per finished move."""
 
     number: int
     first: str
@@ -39,7 +39,7 @@ class Job:
 
 
 Say = Callable[[str, Job | None, Pair | None, float], None]
-"""Told what happens, when (s): "start", "done", "failed", "skipped", "end" of a job, "invalid", "stalled", "homed"."""
+"""Called with each event and its time (s): "start", "done", "failed", "skipped", "end" of a job, "invalid", "stalled", "homed"."""
 
 
 class Robot:
@@ -69,7 +69,7 @@ class Robot:
         self.homed_at_s = now + seconds
 
     def cut_power(self, now: float) -> None:
-        """Lose power now: the queue is forgotten, a move under way leaves its fibre in the gripper."""
+        """Lose power now: the queue is forgotten, an unfinished move leaves its fibre in the gripper."""
         self.queue.clear()
         self.homed_at_s = None
         if self.current is not None:
@@ -152,7 +152,7 @@ class Robot:
         self._begin(at)
 
     def _drop(self, now: float) -> None:
-        """Give up the move under way: its fibre is in no socket."""
+        """Abandon the current move: its fibre is in no socket."""
         assert self.current is not None
         pair = self.current.moves[len(self.current.outcome)]
         circuit = self.plant.circuit(("in", pair[0]))

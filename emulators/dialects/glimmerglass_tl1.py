@@ -234,7 +234,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
     def _levels(self, row: Row, digits: int) -> tuple[str, str, str]:
         """In, out and loss as printed. A missing side is NA, on older firmware 0.000 (REAL).
 
-        The loss comes from another look at the meters: REAL are 0.000 to 0.013 dB off the difference of the two with light,
+        The loss comes from another meter reading: REAL are 0.000 to 0.013 dB off the difference of the two with light,
         0.031 without.
         """
         missing = "0.000" if self.older else "NA"
@@ -276,7 +276,7 @@ class GlimmerglassTl1(Tl1Dialect[tuple[Row, ...]]):
         return Reply(rows)
 
     def _system(self, session: Session, asked: Command, now: float) -> Reply:
-        """The five fields public clients look for (CODE); their order and that they are in one row is U."""
+        """The five fields that public clients search for (CODE); their order and that they are in one row is U."""
         matrix = f"{len(self.plant.ingress)}x{len(self.plant.egress)}"
         return Reply((
             f"GGN:SystemType={self.model},ChassisType={self.model},SerialNumber={self.serial},LicensedPortMatrix={matrix},"

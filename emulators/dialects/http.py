@@ -1,4 +1,4 @@
-"""HTTP/1.1 as devices serve it (RFC 9110, 9112): requests in, responses out; the family says what they mean.
+"""HTTP/1.1 as devices serve it (RFC 9110, 9112): requests in, responses out; the family defines their meaning.
 
 Parsing is h11's, a fresh parser for every request; a response is written here. Whatever is no request gets 400, or what fits
 better, and the connection ends, as RFC 9112 asks (2.2, 3, 6.3).
@@ -146,14 +146,14 @@ class HttpDialect(Dialect[State]):
         self._parsers: dict[Session, _Parser] = {}
         self._ending: set[Session] = set()
 
-    # ---- what a family says
+    # ---- defined by a family
 
     @abstractmethod
     def answer(self, request: Request, now: float) -> Response:
         """Do `request` and return the response."""
 
     def denied(self, request: Request, now: float) -> Response:
-        """Return how the device says no to a request that it would otherwise carry out."""
+        """Return the refusal of a request that the device would otherwise carry out."""
         return Response(503, b"Service Unavailable\n", "text/plain")
 
     def error(self, status: int, request: Request | None = None) -> Response:
@@ -209,11 +209,11 @@ class HttpDialect(Dialect[State]):
         return self._written(session, request, self._unknown(request) if request else self.error(400))
 
     def unsolicited(self, now: float) -> bytes:
-        """What servers do send unasked: that they waited too long for a request (RFC 9110 15.5.9)."""
+        """The unsolicited message that servers do send: that they waited too long for a request (RFC 9110 15.5.9)."""
         return b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
     def drain(self) -> list[Outgoing]:
-        """End the connections whose last response is on its way."""
+        """End the connections whose last response has been sent."""
         out = super().drain()
         for session in tuple(self._ending):
             times = [at for whose, at, data in out if whose is session and data]

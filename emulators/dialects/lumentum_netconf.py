@@ -43,10 +43,10 @@ from emulators.dialects.lumentum_values import (
     faceplate,
     ghz,
     invalid,
+    joins,
     key_of,
     leaf_of,
     listed,
-    way,
 )
 from emulators.dialects.netconf import NetconfDialect, RpcError
 from emulators.dialects.xml import local, namespace, text
@@ -107,9 +107,9 @@ class LumentumNetconf(NetconfDialect[tuple[Shown, ...]]):
         return self._trees(now, with_state=True)
 
     def event(self, now: float) -> etree._Element:
-        told = etree.Element(f"{{{CONNECTION}}}connection-event", nsmap=default(CONNECTION))
-        etree.SubElement(told, f"{{{CONNECTION}}}dn").text = f"{CARD};module=1"
-        return told
+        event = etree.Element(f"{{{CONNECTION}}}connection-event", nsmap=default(CONNECTION))
+        etree.SubElement(event, f"{{{CONNECTION}}}dn").text = f"{CARD};module=1"
+        return event
 
     def configure(self, config: list[etree._Element], now: float) -> None:
         wanted: dict[Key, Connection] = {}
@@ -273,7 +273,7 @@ def _preset(dialect: AnyDialect, row: object) -> None:
 def _plant(*values: Any, **more: Any) -> SpectralPlant:
     mean_db, most_db = LOSS_DB
     return SpectralPlant(
-        *values, floor_dbm=FLOOR_DBM, mean_loss_db=mean_db, max_loss_db=most_db, ways=way, range_mhz=RANGE_MHZ, **more
+        *values, floor_dbm=FLOOR_DBM, mean_loss_db=mean_db, max_loss_db=most_db, ways=joins, range_mhz=RANGE_MHZ, **more
     )
 
 

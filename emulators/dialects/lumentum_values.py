@@ -1,4 +1,4 @@
-"""What a ROADM-20 is told and tells, in elements: connections, amplifiers, names of ports. Grades: see lumentum_netconf.py."""
+"""The data of a ROADM-20 as XML elements: connections, amplifiers, names of ports. Grades: see lumentum_netconf.py."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _mhz(leaves: dict[str, str], name: str) -> int:
 
 
 def connection_of(key: Key, leaves: dict[str, str]) -> Connection:
-    """Return what the leaves of a connection say. Raises RpcError: something that cannot be."""
+    """Return the values of a connection's leaves. Raises RpcError: an impossible value."""
     low_mhz, high_mhz = _mhz(leaves, "start-freq"), _mhz(leaves, "end-freq")
     if not RANGE_MHZ[0] <= low_mhz < high_mhz <= RANGE_MHZ[1]:
         raise invalid("end-freq", leaves["end-freq"])
@@ -163,7 +163,7 @@ def connection_of(key: Key, leaves: dict[str, str]) -> Connection:
         if found is None:
             raise invalid(name, leaves.get(name, ""))
         ports.append(found[1])
-    if not way(*ports) or (key[0] == 1) is not ports[0].startswith("41"):
+    if not joins(*ports) or (key[0] == 1) is not ports[0].startswith("41"):
         raise invalid("output-port-reference", leaves["output-port-reference"])
     attenuation, state, blocked = (
         leaves.get(name, default)
@@ -181,7 +181,7 @@ def connection_of(key: Key, leaves: dict[str, str]) -> Connection:
     )
 
 
-def way(ingress: str, egress: str) -> bool:
+def joins(ingress: str, egress: str) -> bool:
     """Return whether light can pass at all: the multiplexer joins 41xx into 4201, the demultiplexer spreads 5101 to 52xx (CODE)."""
     added = {str(4100 + n) for n in range(1, PORTS + 1)}
     dropped = {str(5200 + n) for n in range(1, PORTS + 1)}

@@ -29,14 +29,14 @@ NOTIFICATION = "urn:ietf:params:xml:ns:netconf:notification:1.0"
 MAX_WAITING = 32  # messages sent ahead
 MAX_FILTER = 2000  # elements
 _BASE: Mapping[str | None, str] = {None: NETCONF}
-_TOLD: Mapping[str | None, str] = {None: NOTIFICATION}
+_NOTIFICATION: Mapping[str | None, str] = {None: NOTIFICATION}
 
 __all__ = ["BASE_1_0", "BASE_1_1", "NETCONF", "ROLLBACK", "VALIDATE", "WRITABLE_RUNNING", "NetconfDialect", "RpcError", "Schema"]
 
 
 @dataclass(slots=True)
 class Peer:
-    """What the device knows of one client."""
+    """The device's state of one client."""
 
     decoder: Decoder = field(default_factory=Decoder)
     greeted: bool = False
@@ -73,7 +73,7 @@ class NetconfDialect(Dialect[State]):
         self.tops: frozenset[str] | None = None  # local names of the top nodes the request being done is about; None: all
         self._chunked = False  # as the session that is being answered does
 
-    # ---- what a family says
+    # ---- defined by a family
 
     @abstractmethod
     def capabilities(self) -> Sequence[str]:
@@ -81,7 +81,7 @@ class NetconfDialect(Dialect[State]):
 
     @abstractmethod
     def configuration(self, now: float) -> list[etree._Element]:
-        """Return the running configuration, its top nodes; those alone that are in `tops` are looked at."""
+        """Return the running configuration, its top nodes; only those in `tops`."""
 
     @abstractmethod
     def configure(self, config: list[etree._Element], now: float) -> None:
@@ -147,17 +147,17 @@ class NetconfDialect(Dialect[State]):
         return self._reply(session, command, now, refused=True)
 
     def unsolicited(self, now: float) -> bytes:
-        told = element(f"{{{NOTIFICATION}}}notification", _TOLD)
+        event = element(f"{{{NOTIFICATION}}}notification", _NOTIFICATION)
         stamp = datetime.fromtimestamp(self.epoch_s + now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        etree.SubElement(told, f"{{{NOTIFICATION}}}eventTime").text = stamp
-        told.append(self.event(now))
-        return encode(_bytes(told), self._chunked)
+        etree.SubElement(event, f"{{{NOTIFICATION}}}eventTime").text = stamp
+        event.append(self.event(now))
+        return encode(_bytes(event), self._chunked)
 
     def step_clock(self, seconds: float) -> None:
         self.epoch_s += seconds
 
     def drain(self) -> list[Outgoing]:
-        """End the sessions whose last reply is on its way."""
+        """End the sessions whose last reply has been sent."""
         out = super().drain()
         for session in tuple(self._ending):
             times = [at for whose, at, data in out if whose is session and data]
@@ -253,11 +253,11 @@ class NetconfDialect(Dialect[State]):
         """RFC 6241 8.1: a hello with a session-id, or without a common base, ends the session."""
         hello = read(message)
         offered = {text(e) for e in hello.iter(f"{{{NETCONF}}}capability")}
-        ours = {BASE_1_0} | ({BASE_1_1} if self.base_1_1 else set())
-        if hello.tag != f"{{{NETCONF}}}hello" or hello.find(f"{{{NETCONF}}}session-id") is not None or not offered & ours:
+        supported = {BASE_1_0} | ({BASE_1_1} if self.base_1_1 else set())
+        if hello.tag != f"{{{NETCONF}}}hello" or hello.find(f"{{{NETCONF}}}session-id") is not None or not offered & supported:
             raise Malformed("no hello that can be accepted")
         peer.greeted = True
-        peer.chunked = peer.decoder.chunked = BASE_1_1 in offered & ours
+        peer.chunked = peer.decoder.chunked = BASE_1_1 in offered & supported
 
     def _reply(self, session: Session, command: str, now: float, *, refused: bool) -> bytes:
         peer = self._peers.get(session)

@@ -16,7 +16,7 @@ class Unframed(ValueError):
 
 
 class Decoder:
-    """Finds messages in a stream. Nothing is looked at twice, and no more than a message is kept."""
+    """Finds messages in a stream. No byte is examined twice, and no more than one message is kept."""
 
     def __init__(self) -> None:
         self.chunked = False

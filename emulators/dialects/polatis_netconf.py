@@ -1,6 +1,6 @@
 """Polatis (HUBER+SUHNER) switches over NETCONF, port 830.
 
-Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability that tells the revision of optical-switch,
+Grades as in polatis_yang. CODE (ONOS, tcdona3): the namespaces, the capability that gives the revision of optical-switch,
 edit-config of pairs (merge; delete with the ingress alone, or of the whole container), <get> of cross-connects, port-config,
 opm-power, voa and product-information with subtree filters, port-set-state and port-shutter-set-state with port-enab or port-disab,
 answered <ok/>.

@@ -49,7 +49,7 @@ class Monitor:
 class Attenuator:
     """A variable attenuator; the modes' names are CODE, what they do is U.
 
-    NONE: out of the way. ABSOLUTE: holds the power that leaves at `level` dBm. CONVERGED: reaches `level` dBm and stays there
+    NONE: no attenuation. ABSOLUTE: holds the power that leaves at `level` dBm. CONVERGED: reaches `level` dBm and stays there
     whatever then happens to the light. RELATIVE: `level` dB (either sign: it only weakens) of attenuation, or, with a reference
     port, `level` dB below the power at that port. None can amplify: a level above what there is leaves the light as it is.
     """

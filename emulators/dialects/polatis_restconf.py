@@ -6,7 +6,7 @@ DELETE 204, 409 for a port in use, 404 for a pair to delete that is not there, 2
 entry is an object, the list below a collection an array (pqnstack, GQuON); bodies without a module's name and without a type are
 taken; labels by PATCH. DOC (RFC 8040): the root resource's discovery, errors, If-Match and 412, one child per POST, 405. A public
 complaint: "POST goes into candidate datastore and is discarded in ~5 s": `post_lost_s`. U: shutters over RESTCONF (names of the
-operations: ONOS, tcdona3), what an empty collection looks like.
+operations: ONOS, tcdona3), the form of an empty collection.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def numbered(ingress: int, egress: int) -> tuple[tuple[str, ...], tuple[str, ...
 class PolatisScpi(ScpiDialect):
     """One switch. The error queue belongs to the device and every session drinks from it (U). Over RS-232: 38400 8N1 (DOC).
 
-    min_gap_s: a message that comes sooner after the one before is lost without a word (U that it is lost; CODE: Polster waits 0.1 s
+    min_gap_s: a message that comes sooner after the one before is lost silently (U that it is lost; CODE: Polster waits 0.1 s
     "because the firmware on the switch is not stable enough to support commands executed at high-speeds"). 0: none is lost.
     line_end: what ends an answer: crlf (CODE: Polster and others cut two characters off every answer), lf, or cr (CODE: a script
     for the serial port reads up to it).
@@ -125,12 +125,12 @@ class PolatisScpi(ScpiDialect):
             try:
                 handler, path = self._commands.find(words[0], path)
                 answer = handler(words[1] if len(words) > 1 else "", now)
-            except ScpiError as error:  # a query that fails answers nothing: 488.2 has no other way to say it
+            except ScpiError as error:  # a query that fails answers nothing: 488.2 has no other form for it
                 self.errors.add(error.code, error.detail)
                 continue
             if answer is not None:
                 answers.append(answer)
-            if words[0].upper() == "*OPC?":  # 488.2 12.5.3: answered when nothing is under way any more
+            if words[0].upper() == "*OPC?":  # 488.2 12.5.3: answered when no operation is pending
                 session.delay_s = self._moving_s(now)
         return ";".join(answers).encode("latin-1") + self._line_end if answers else b""
 
@@ -149,7 +149,7 @@ class PolatisScpi(ScpiDialect):
         return tuple(sorted(self.plant.glass(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """DARK comes up empty, RESTORE with what stood when it was set (U), AUTOSAVE with the last map (DOC: boot:mode)."""
+        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map (DOC: boot:mode)."""
         if keep:
             self.plant.restore(self._saved, now, self.boot_s)
         else:

@@ -108,7 +108,7 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
         return tuple(sorted(self.plant.glass(now), key=lambda pair: int(pair[0])))
 
     def rebooted(self, keep: bool, now: float) -> None:
-        """DARK comes up empty, RESTORE with what stood when it was set (U), AUTOSAVE with the last map, as over SCPI."""
+        """DARK comes up empty, RESTORE with the map at the time it was set (U), AUTOSAVE with the last map, as over SCPI."""
         if keep:
             self.plant.restore(self._saved, now, self.boot_s)
         else:
@@ -123,7 +123,7 @@ class PolatisTl1(Tl1Dialect[tuple[Pair, ...]]):
 
     def next_event(self, now: float) -> float | None:
         times = [t for t in (super().next_event(now), *(f.next_s for f in self.flaps.values())) if t is not None]
-        if self._turned:  # the glass is to be looked at again
+        if self._turned:  # the light is to be re-evaluated
             times.append(now)
         return min(times, default=None)
 

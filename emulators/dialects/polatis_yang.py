@@ -1,4 +1,4 @@
-"""What a Polatis switch keeps behind RESTCONF and NETCONF: the data of its YANG modules `optical-switch` and `polatis-switch`.
+"""The data of a Polatis switch behind RESTCONF and NETCONF: the content of its YANG modules `optical-switch` and `polatis-switch`.
 
 Grades: REAL mocks of public clients, CODE literals of public clients (ONOS drivers/polatis/netconf; tcdona3; quintons/polatis2; the
 pqnstack, GQuON and Padtec scripts), DOC an RFC, U unconfirmed. CODE: the tables, their lists, keys and leaves below; the list of
@@ -50,7 +50,7 @@ class Table:
 
 
 class PolatisYang:
-    """The data of one switch; `dialect` is asked about faults, and told of writes."""
+    """The data of one switch; `dialect` is asked about faults and notified of writes."""
 
     def __init__(
         self, dialect: AnyDialect, *, model: str | None, serial: str, firmware: str, revision: str, boot_mode: str, voa: bool

@@ -121,7 +121,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
             return f"{refusal}\n"
 
     def refuse(self, session: Session, command: str, now: float) -> bytes:
-        return self._printed(session, "ERROR - command refused\n", now)  # CODE: clients look for ERROR and Error; the words are U
+        return self._printed(session, "ERROR - command refused\n", now)  # CODE: clients search for ERROR and Error; the words are U
 
     def unsolicited(self, now: float) -> bytes:
         one, two = self.plant.ingress[0], self.plant.egress[0]
@@ -208,7 +208,7 @@ class RomeCli(CliDialect[frozenset[Pair]]):
         return f"OK - request added to pending queue ({one}-{two})\n"  # REAL
 
     def _moves(self, one: str, two: str) -> list[Pair]:
-        """E and W of single ports in either order; two logical ports are joined both ways, E to W."""
+        """E and W of single ports in either order; two logical ports are joined in both directions, E to W."""
         if one in self.ports or two in self.ports:
             first, second = sorted((self._port(one), self._port(two)))
             if first[0] == second[0]:

@@ -81,7 +81,7 @@ def port_rows(
 def board(
     mode: str, model: str, serial: str, firmware: str, male: int, female: int, running: str, operations: int, up_s: float
 ) -> str:
-    """Return what `show board` says; up_s: seconds since the last boot."""
+    """Return the output of `show board`; up_s: seconds since the last boot."""
     up = max(0, int(up_s))
     return (
         "CURR SW VERSION  creationDate(Feb 21 2019, 19:51:00)\n"

@@ -19,7 +19,7 @@ from emulators.dialects.sonic_db import Databases, Row, database_command, json_p
 from emulators.family import Family
 from emulators.plant import Pair, Plant, Side
 
-APPLY_S = 1.0  # from the configuration's change to the mirrors' (U); clients look 12 times every 5 s (CODE)
+APPLY_S = 1.0  # from the configuration's change to the mirrors' (U); clients check 12 times, every 5 s (CODE)
 SETTLE_S = 0.05  # 3D mirrors (U, as other OCS)
 STATES = ("normal", "force-blocked")  # DOC
 _ID = re.compile(r"(\d+)A-(\d+)B", re.IGNORECASE)
@@ -179,14 +179,14 @@ class SonicOcs(CliDialect[tuple[tuple[str, str, str], ...]]):
         if safe:
             for name in names:
                 pair = self._pair(name)
-                for other, theirs in self.config.items():
-                    if other != name and (pair[0] == theirs[0] or pair[1] == theirs[1]):
+                for other, existing in self.config.items():
+                    if other != name and (pair[0] == existing[0] or pair[1] == existing[1]):
                         raise Bad(f"Error: {name} conflicts with existing cross-connect {other}")  # CODE: its last three words
         self.wrote(now)
         for name in self.some(names):
             self.config[name] = self._pair(name)
             self._follow("make", name, now)
-        return f"Add ocs cross-connect succeeded: {','.join(names)}\n"  # CODE: clients look for "cross-connect succeeded"
+        return f"Add ocs cross-connect succeeded: {','.join(names)}\n"  # CODE: clients search for "cross-connect succeeded"
 
     def _delete(self, names: list[str], now: float) -> str:
         for name in names:

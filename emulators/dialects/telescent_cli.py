@@ -5,8 +5,8 @@ a failure (`Exception`, `ERROR`) and a pattern for the rows of `switchstate`; no
 of an answer, the prompt, the colours, the status letters (but that A.. is allocated), the locking rules, the moves and their time.
 
 `switchstate`: one row `R<row>#<state>` per twelve egress ports, in it twelve cells, each some letters and a number. The cell in
-column c (from 0) of row R tells of egress port R*12+c. An allocated port (letters beginning with A; AL: locked) names the ingress
-port connected to it (CODE), M the ingress whose fibre is on its way (U). Others repeat their own number: F free, FL free and
+column c (from 0) of row R stands for egress port R*12+c. An allocated port (letters beginning with A; AL: locked) names the ingress
+port connected to it (CODE), M the ingress whose fibre is being moved (U). Others repeat their own number: F free, FL free and
 locked, N no such port (U): the first cell of R0 would be port 0, which these panels do not have.
 """
 
@@ -91,7 +91,7 @@ class TelescentCli(CliDialect[State]):
         reply = super().execute(session, command, now)
         if not self.working(session):
             return reply
-        session.busy_until_s = NEVER_S  # until the robot says otherwise
+        session.busy_until_s = NEVER_S  # until the robot reports otherwise
         return b""
 
     def working(self, session: Session) -> bool:
@@ -101,7 +101,7 @@ class TelescentCli(CliDialect[State]):
         return self._printed(session, "ERROR: command refused\n", now)
 
     def unsolicited(self, now: float) -> bytes:
-        return b"NOTICE: door closed\r\n"  # whether it says anything unasked is not public
+        return b"NOTICE: door closed\r\n"  # whether it sends unsolicited messages is not public
 
     def snapshot(self, now: float) -> State:
         return self.plant.glass(now), frozenset(self.locked)
@@ -180,7 +180,7 @@ class TelescentCli(CliDialect[State]):
         self.wrote(now)
         inside = {circuit.pair for side in sides if (circuit := self.plant.circuit(side))}
         self._jobs += 1
-        if inside:  # CODE: the driver never unallocates before it connects, so --force takes a fibre that is in the way
+        if inside:  # CODE: the driver never unallocates before it connects, so --force takes a fibre that blocks the port
             self.gripper.add(Job(self._jobs, *pairs[0], False, sorted(inside)), now)
         self.gripper.add(Job(self._jobs, *pairs[0], True, wanted), now)
         for pair in wanted:
@@ -197,8 +197,8 @@ class TelescentCli(CliDialect[State]):
             self.wrote(now)
             self.locked.difference_update(sides)
             return f"OK: {port} unlocked\n"
-        looked = [("in", port), ("out", port)] if self.unlock_quirk else sides
-        if any(side in self.locked for side in looked):
+        checked = [("in", port), ("out", port)] if self.unlock_quirk else sides
+        if any(side in self.locked for side in checked):
             return f"ERROR: port {port} is locked\n"
         pairs = sorted({circuit.pair for side in sides if (circuit := self.plant.circuit(side))})
         if not pairs:

@@ -180,9 +180,9 @@ class Writer:
 
 
 class Tl1Dialect(Dialect[State]):
-    """What the TL1 families have alike: `;` ends a command, the login, denials, the clock in every header.
+    """The common part of the TL1 families: `;` ends a command, the login, denials, the clock in every header.
 
-    verbs: what a logged-in user may say. anyone: what is answered before the login too. An account of None takes any login and
+    verbs: commands of a logged-in user. anyone: commands answered before the login too. An account of None takes any login and
     needs none.
     """
 
@@ -226,7 +226,7 @@ class Tl1Dialect(Dialect[State]):
             return self.framed(command, self.writer.denied(ctag, denial, now, self.shown_sid(session)))
 
     def answer(self, session: Session, asked: Command, now: float) -> Reply:
-        """Do what is asked. Raises Denied."""
+        """Carry out a command. Raises Denied."""
         if asked.tid.strip() and asked.tid.upper() not in (self.writer.sid.upper(), (self.shown_sid(session) or "").upper()):
             raise Denied("IITA", "Invalid target identifier")
         if verb := self.anyone.get(asked.verb):

@@ -1,4 +1,4 @@
-"""WaveShaper profiles: what a WSP file says, and which of its rules it breaks.
+"""WaveShaper profiles: the content of a WSP file, and the rules it breaks.
 
 DOC: WSUTIL User Guide rev B p. 4 and the A-series manual 4.3. A row is `frequency (THz) TAB attenuation (dB) TAB phase (rad) TAB
 port`, no header; frequencies are absolute, 0.001 THz apart, with three decimals or more, a contiguous range that need not be the
@@ -44,7 +44,7 @@ Profile = Mapping[int, Row]
 
 
 class BadProfile(ValueError):
-    """The device does not take this profile; the message is what it says about it."""
+    """The device does not take this profile; the message is the device's."""
 
 
 def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
@@ -74,7 +74,7 @@ def parse(text: str, range_mhz: tuple[int, int], ports: int) -> dict[int, Row]:
     return rows
 
 
-@lru_cache(maxsize=1024)  # thousands of rows say the same of their frequencies
+@lru_cache(maxsize=1024)  # thousands of rows repeat the same frequencies
 def _cell(text: str, ports: int) -> Row:
     fields = [field.strip() for field in text.split("\t")]
     if len(fields) != 3:

@@ -51,7 +51,7 @@ class CannotBuild(RuntimeError):
 
 
 class PortWatch(AdminWatch):
-    """Hears of a host's ports, by number, being switched on or off."""
+    """Watches for a host's ports, by number, being switched on or off."""
 
     def read(self) -> Iterable[tuple[int, bool]]:
         for index, up in super().read():
@@ -71,8 +71,8 @@ class Host:
         self.slow_s = 0.0
         self.ports: PortWatch
 
-    def hear(self, deadline: float) -> dict[str, object]:
-        """Wait for the host's next word. Raises: CannotBuild - it reports an error, died, or says nothing until `deadline`."""
+    def receive(self, deadline: float) -> dict[str, object]:
+        """Wait for the host's next message. Raises: CannotBuild - it reports an error, died, or is silent until `deadline`."""
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
@@ -84,21 +84,21 @@ class Host:
         return said
 
     def shut_door(self) -> None:
-        """Refuse new SSH connections; sessions under way go on."""
+        """Refuse new SSH connections; open sessions continue."""
         self.control.send(b"shut")
-        self.hear(time.monotonic() + 5)
+        self.receive(time.monotonic() + 5)
         self.door_open = False
 
     def slow_door(self, seconds: float) -> None:
-        """Let every new SSH connection wait so long for its sshd; sessions under way go on."""
+        """Delay the sshd of every new SSH connection by `seconds` (s); open sessions continue."""
         self.control.send(f"slow {seconds}".encode())
-        self.hear(time.monotonic() + 5)
+        self.receive(time.monotonic() + 5)
         self.slow_s = seconds
 
     def open_door(self, listener: socket.socket) -> None:
         """Take SSH connections at `listener`, which the host takes over."""
         self.control.sendmsg([b"open"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
-        self.hear(time.monotonic() + 5)
+        self.receive(time.monotonic() + 5)
         listener.close()
         self.door_open = True
 
@@ -126,7 +126,7 @@ class Fabric:
             host.control.send(b"go")
         deadline = time.monotonic() + BUILD_DEADLINE_S
         for name, host in self.hosts.items():
-            host.hear(deadline)
+            host.receive(deadline)
             with linux.inside(nets[name]):
                 host.ports = PortWatch()
             os.close(nets[name])
@@ -149,7 +149,7 @@ class Fabric:
         return [self._apply(change) for change in self.glass.swap(one, other, ends)]
 
     def kill(self, port: HostPort, dead: bool) -> Relight:
-        """Let the link of `port` never come up, or work again."""
+        """Keep the link of `port` down, or let it work again."""
         return self._apply(self.glass.kill(port, dead))
 
     def silence(self, port: HostPort, silent: bool) -> Relight:
@@ -186,7 +186,7 @@ class Fabric:
         self._announce()
 
     def _announce(self) -> None:
-        """Let the hosts hear of their carriers now, in the background; a flush that has yet to begin does for this change too."""
+        """Update the hosts' carriers now, in the background; a flush that has yet to begin covers this change too."""
         with self._one_flush:
             if self._flushing.running() or self._flushing.done():
                 self._flushing = self._flusher.submit(self._linkwatch.flush)
@@ -200,20 +200,20 @@ class Fabric:
             private, public = keys.hosts[name]
             files = {**common, "hostname": f"{name}\n", "host_key": private, "host_key.pub": public}
             plan = HostPlan(name, facts.mgmt_address, tuple(facts.interfaces), files, cpus)
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             linux.unshare(linux.NEW_PID)
             pid = os.fork()
             if pid == 0:
-                linux.leave(partial(live, plan, theirs, doors[name], machine_proc))
+                linux.leave(partial(live, plan, child_end, doors[name], machine_proc))
             linux.setns(own_pids, linux.NEW_PID)
-            theirs.close()
-            hosts[name] = Host(name, pid, ours)
+            child_end.close()
+            hosts[name] = Host(name, pid, parent_end)
         os.close(own_pids)
         for door in doors.values():
             door.close()
         deadline = time.monotonic() + BUILD_DEADLINE_S
         for host in hosts.values():
-            host.machine_pid = int(str(host.hear(deadline)["made"]))
+            host.machine_pid = int(str(host.receive(deadline)["made"]))
         return hosts
 
     def _lay_fibres(self, nets: Mapping[str, int]) -> None:
@@ -263,7 +263,7 @@ def laid(config: LabConfig) -> Glass:
 
 
 def host_cpus(config: LabConfig) -> frozenset[int]:
-    """The cores hosts may use: all but the lab's own where there are four or more, or where emulator.yml says so."""
+    """The cores hosts may use: all but the lab's own where there are four or more, or if emulator.yml says so."""
     cpus = sorted(os.sched_getaffinity(0))
     reserve = config.reserve_core if config.reserve_core is not None else len(cpus) >= 4
     return frozenset(cpus[1:] if reserve and len(cpus) > 1 else cpus)
@@ -285,7 +285,7 @@ def _common_files(config: LabConfig, keys: Keys) -> dict[str, str]:
 
 
 def _explain(problem: OSError) -> str:
-    """Say which part of the kernel is missing when it refuses a message."""
+    """Name the part of the kernel that is missing when it refuses a message."""
     hint = ""
     if problem.errno in (errno.EOPNOTSUPP, errno.ENOENT):
         modules = {"veth": "veth", "bridge": "bridge", "htb": "sch_htb", "bfifo": "sch_fifo", "clsact": "sch_ingress"}

@@ -1,4 +1,4 @@
-"""What light means for host ports: pure bookkeeping between the devices' glass and the kernel.
+"""The effect of light on host ports: pure bookkeeping between the devices' circuits and the kernel.
 
 Light is simplex. A host port has carrier if and only if light arrives at its receiver. Where A's light reaches B but none
 reaches A, B has carrier and A has not: A's kernel then sends nothing, like a network card without receive light.
@@ -27,7 +27,7 @@ class HostPort(NamedTuple):
 
 
 class Strand(NamedTuple):
-    """One cable's two ends: the host port, and where it is plugged in on the device. `slot`: what the host sends, edges in MHz."""
+    """One cable's two ends: the host port, and where it is plugged in on the device. `slot`: edges of its light (MHz)."""
 
     name: str
     at: HostPort
@@ -47,13 +47,13 @@ class Tie(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Relight:
-    """What a change of the glass asks of the kernel, in the order given: dark first, light last."""
+    """The kernel's part in a change of light, in the order given: dark first, light last."""
 
     darkened: tuple[HostPort, ...]
-    unsent: tuple[HostPort, ...]  # transmitters whose light goes nowhere now
+    unsent: tuple[HostPort, ...]  # transmitters whose light now reaches no receiver
     sent: tuple[tuple[HostPort, HostPort], ...]  # transmitter -> receiver
     lit: tuple[HostPort, ...]
-    collided: tuple[tuple[HostPort, tuple[HostPort, ...]], ...] = ()  # receiver, the transmitters it hears at once, when new
+    collided: tuple[tuple[HostPort, tuple[HostPort, ...]], ...] = ()  # receiver, the transmitters it receives at once, when new
 
 
 class Glass:
@@ -65,7 +65,7 @@ class Glass:
         self._onward = {t.source: t for t in self.ties.values()}
         self._island = _islands({s.device for s in self.strands.values()}, self.ties.values())
         self._plug_in()
-        self._ways: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
+        self._paths: dict[str, dict[str, list[Lit]]] = {}  # device -> ingress -> where its light goes
         self._lit: dict[str, frozenset[Lit]] = {}  # the same as one set
         self._seen: dict[str, dict[HostPort, HostPort]] = {}  # island -> receiver -> transmitter
         self._clashes: dict[str, dict[HostPort, tuple[HostPort, ...]]] = {}
@@ -79,13 +79,13 @@ class Glass:
         return {receiver: sender for seen in self._seen.values() for receiver, sender in seen.items()}
 
     def show(self, device: str, lit: frozenset[Lit]) -> Relight:
-        """Note that `device` now carries light on exactly these ways."""
+        """Note that `device` now carries light on exactly these paths."""
         before, self._lit[device] = self._lit.get(device, frozenset()), lit
-        ways = self._ways.setdefault(device, {})
-        for way in before - lit:
-            ways[way[0]].remove(way)
-        for way in lit - before:
-            ways.setdefault(way[0], []).append(way)
+        paths = self._paths.setdefault(device, {})
+        for path in before - lit:
+            paths[path[0]].remove(path)
+        for path in lit - before:
+            paths.setdefault(path[0], []).append(path)
         return self._look(self._island.get(device, device))
 
     def sever(self, name: str, cut: bool) -> Relight:
@@ -101,7 +101,7 @@ class Glass:
         return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
 
     def kill(self, port: HostPort, dead: bool) -> Relight:
-        """Note that the link of `port` never comes up, or works again."""
+        """Note that the link of `port` stays down, or works again."""
         self.dead = self.dead | {port} if dead else self.dead - {port}
         strand = self._sender.get(port)
         return self._look(self._island[strand.device]) if strand else Relight((), (), (), ())
@@ -138,15 +138,15 @@ class Glass:
 
     def _look(self, island: str) -> Relight:
         """Follow the light of every transmitter that enters the devices of `island`."""
-        heard: dict[HostPort, list[HostPort]] = {}
+        received: dict[HostPort, list[HostPort]] = {}
         for strand in self._senders.get(island, ()):
             if strand.name in self.cut or strand.at in self.silent:
                 continue
             for receiver in dict.fromkeys(self._reached(strand)):
-                heard.setdefault(receiver, []).append(strand.at)
+                received.setdefault(receiver, []).append(strand.at)
         before = self._seen.get(island, {})
-        after = {receiver: senders[0] for receiver, senders in heard.items() if len(senders) == 1 and receiver not in self.dead}
-        clashes = {receiver: tuple(sorted(senders)) for receiver, senders in heard.items() if len(senders) > 1}
+        after = {receiver: senders[0] for receiver, senders in received.items() if len(senders) == 1 and receiver not in self.dead}
+        clashes = {receiver: tuple(sorted(senders)) for receiver, senders in received.items() if len(senders) > 1}
         known, self._clashes[island] = self._clashes.get(island, {}), clashes
         self._seen[island] = after
         changed = sorted(r for r in {*before, *after} if before.get(r) != after.get(r))
@@ -168,10 +168,10 @@ class Glass:
             if plug in passed:
                 continue
             passed.add(plug)
-            for way in self._ways.get(device, {}).get(ingress, ()):
-                if not holds(way, strand.slot):
+            for path in self._paths.get(device, {}).get(ingress, ()):
+                if not holds(path, strand.slot):
                     continue
-                end = (device, way[1])
+                end = (device, path[1])
                 if (receiver := self._receiver.get(end)) and receiver.name not in self.cut:
                     yield receiver.at
                 elif (trunk := self._onward.get(end)) and trunk.name not in self.cut:

@@ -29,7 +29,7 @@ HOME = "/run/root"  # not /root: the user's clone or Python may live there, and 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """What a host is made from. `files` are written into its private /run/lab."""
+    """The specification of a host. `files` are written into its private /run/lab."""
 
     name: str
     mgmt_address: str
@@ -118,7 +118,7 @@ def _keep_doors(control: socket.socket, door: socket.socket, inner_door: socket.
                 slow_s = float(words[5:])
                 _tell(control, ok=True)
                 continue
-            if front in doors:  # shut: a new connection is refused, sessions under way go on
+            if front in doors:  # shut: a new connection is refused, open sessions continue
                 poll.unregister(front)
                 doors.pop(front).close()
             for _, _, data in ancillary:

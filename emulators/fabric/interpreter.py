@@ -27,7 +27,7 @@ def places() -> list[Path]:
 
 
 def open_to_all(wanted: Iterable[Path]) -> None:
-    """Cover each directory on the way to `wanted` that is not open to all by one that holds only these. Of this mount namespace."""
+    """In this mount namespace, cover each parent directory of `wanted` that is not open to all by one that holds only these."""
     covers: dict[Path, list[Path]] = {}
     for place in wanted:
         shut = next((above for above in reversed(place.parents) if not above.stat().st_mode & 0o001), None)

@@ -1,4 +1,4 @@
-"""Say what this machine lacks to build the fabric, by trying it on a throw-away namespace."""
+"""Find what this machine lacks to build the fabric, by trying it on a temporary namespace."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FILTER_INFO = 1 << 16 | socket.htons(3)  # priority 1, ETH_P_ALL
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One request; `what` names it in errors, `absent_ok` accepts that the thing is gone already."""
+    """One request; `what` names it in errors, `absent_ok` accepts that the object no longer exists."""
 
     kind: int
     flags: int
@@ -216,7 +216,7 @@ class Netlink:
 
 
 class LinkWatch:
-    """Hears of the interfaces of the network namespace it was opened in."""
+    """Receives the interface events of the network namespace it was opened in."""
 
     only: tuple[tuple[int, int, int, int], ...] = ()  # a filter in the kernel: sock_filter steps, none for everything
 
@@ -238,7 +238,7 @@ class LinkWatch:
         self._socket.close()
 
     def read(self) -> Iterable[tuple[int, bool]]:
-        """Yield the index of each interface heard of since the last call, and whether it is switched on."""
+        """Yield the index of each interface reported since the last call, and whether it is switched on."""
         while True:
             try:
                 data = self._socket.recv(65_536)
@@ -251,7 +251,7 @@ class LinkWatch:
 
 
 class AdminWatch(LinkWatch):
-    """Hears of interfaces being switched on or off, and of nothing else.
+    """Receives only the events of interfaces being switched on or off.
 
     Carrier comes and goes with every move of light; a filter in the kernel keeps that from waking the lab up.
     """

@@ -13,14 +13,14 @@ SERVER = "/usr/sbin/sshd"
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The lab's own keys, in OpenSSH form: what may log in, and each host's (private, public) key."""
+    """The lab's own keys, in OpenSSH form: the one that may log in, and each host's (private, public) key."""
 
     client_public: str
     hosts: Mapping[str, tuple[str, str]]
 
 
 def ensure_keys(state: Path, doors: Mapping[str, int]) -> Keys:
-    """Make what is missing of the keys in `state` and write its known_hosts for the front doors (host -> loopback port)."""
+    """Make the missing keys in `state` and write its known_hosts for the front doors (host -> loopback port)."""
     return _keys(state, "host_keys", "known_hosts", doors)
 
 

@@ -1,9 +1,9 @@
 """Packet switches, as kernel bridges: the fixed cabling next to the optical switches.
 
 The near end of a host's cable is made as that of a fibre. It is joined for good with a port of the switch, a pair of interfaces
-whose inner one is in a bridge: what the host sends is shaped on its way in, what it gets on its way out, as by a real cable's rate.
-With racks there is a bridge for each and one above them; the pair between two bridges is shaped both ways, so that all of a rack's
-traffic contends for its uplinks.
+whose inner one is in a bridge: traffic from the host is shaped at ingress, traffic to it at egress, as by a real cable's rate.
+With racks there is a bridge for each and one above them; the pair between two bridges is shaped in both directions, so that all of
+a rack's traffic contends for its uplinks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST_INDEX = 20_000
 UNLIMITED_BPS = 1 << 35
 """The shaper counts bytes a second in 32 bits: a faster cable has no limit but the machine's."""
 QUEUE_BYTES = 524_288
-"""What may wait at a port, as at a fibre's end."""
+"""The queue limit of a port, as at a fibre's end."""
 
 
 def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
@@ -27,7 +27,7 @@ def cables(segments: Iterable[Segment]) -> dict[str, HostPort]:
 
 
 def limited(index: int, rate_bps: int, queues: int = 1) -> list[Message]:
-    """Shape what leaves by an interface; 0 and what the shaper cannot count is no limit. queues: of how many ports it is."""
+    """Shape the traffic leaving an interface; 0, or a rate beyond the shaper's range, is no limit. queues: number of its ports."""
     return shaper(index, rate_bps, limit_bytes=queues * QUEUE_BYTES) if 0 < rate_bps < UNLIMITED_BPS else []
 
 

@@ -1,1 +1,1 @@
-"""What carries the bytes of an emulated device: TCP, telnet, SSH, NETCONF over SSH, a serial line."""
+"""The transports of an emulated device: TCP, telnet, SSH, NETCONF over SSH, a serial line."""

@@ -1,4 +1,4 @@
-"""What every transport does alike: one client's replies at their times and in the wanted pieces."""
+"""The common part of every transport: one client's replies at their times and in the wanted pieces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 from emulators.dialects.base import AnyDialect, Session
 
 BYTEWISE = 4096
-"""So much of an answer goes one byte at a time where that is asked for; the rest of a long one goes in larger pieces."""
+"""This much of an answer is sent one byte at a time if requested; the rest of a long one is sent in larger pieces."""
 
 Chunking = Literal["whole", "split", "byte"]
 
@@ -42,7 +42,7 @@ class RunsOnce(Protocol):
 
 
 class Wire(Protocol):
-    """The way to one client."""
+    """The connection to one client."""
 
     def encode(self, data: bytes) -> bytes:
         """Return `data` as the transport writes it; done before it is cut into pieces."""
@@ -51,14 +51,14 @@ class Wire(Protocol):
         """Send."""
 
     def close(self, session: Session) -> None:
-        """End the connection, or what of it belongs to `session`, after what was written."""
+        """End the connection, or the part of it that belongs to `session`, after all that was written."""
 
     def abort(self) -> None:
         """End the connection now."""
 
 
 class Device(Protocol):
-    """What a transport sees of the server."""
+    """The part of the server that a transport uses."""
 
     name: str
     dialect: AnyDialect
@@ -76,7 +76,7 @@ class Device(Protocol):
 
 
 class Door(Protocol):
-    """Where clients of one scheme come in. `address` is what a client would call it by; port 0: it has none."""
+    """The listener for clients of one scheme. `address` is the one that clients use; port 0: it has none."""
 
     @property
     def address(self) -> str: ...
@@ -88,7 +88,7 @@ class Door(Protocol):
         """Let clients in. Raises OSError."""
 
     async def shut(self) -> None:
-        """Refuse new connections, end what is under way and return when nothing of it is left."""
+        """Refuse new connections, end the open ones and return when none is left."""
 
 
 class Conversation:
@@ -97,7 +97,7 @@ class Conversation:
     def __init__(self, device: Device, wire: Wire, session: Session, pieces: random.Random) -> None:
         self.device, self.wire, self.session = device, wire, session
         self.gone = False
-        self.ending = False  # the client has said its last word
+        self.ending = False  # the client has closed its sending side
         self._random = pieces
         self._later: list[tuple[float, int, bytes | None]] = []
         self._order = 0
@@ -112,7 +112,7 @@ class Conversation:
             self.device.received(self, data)
 
     def finish(self) -> None:
-        """The client sends no more: end when all it asked for is answered."""
+        """The client sends no more: end when all its requests are answered."""
         self.ending = True
         self.device.received(self, b"")
 

@@ -13,14 +13,14 @@ from emulators.dialects.base import Session
 from emulators.transports.base import Conversation, Device
 
 DEFAULT_BAUD = 38_400  # Polatis RS-232 (devices.md 3.1)
-MAX_UNSENT = 262_144  # bytes for a client that does not read; what comes beyond is lost: a serial line has no memory
+MAX_UNSENT = 262_144  # bytes for a client that does not read; the rest is lost: a serial line has no memory
 PIECE = 4096
 
 
 class Line:
     """The two ends of a pseudo-terminal, raw, 8 data bits. The lab holds the client's end too: its closing changes nothing.
 
-    baud 0: any speed will do. Raises: OSError - no terminal, no such speed, or the path is taken by something that is no link.
+    baud 0: any speed. Raises: OSError - no terminal, no such speed, or the path is taken by something other than a link.
     """
 
     def __init__(self, path: str, baud: int = DEFAULT_BAUD) -> None:
@@ -64,7 +64,7 @@ class Line:
         return not self.baud or bool(termios.tcgetattr(self._client_end)[5] == self._speed)
 
     def remove(self) -> None:
-        """Take the link away if it is still ours."""
+        """Remove the link if it is still this device's."""
         with contextlib.suppress(OSError):
             if os.readlink(self._name, dir_fd=self._folder) == self._terminal:
                 os.unlink(self._name, dir_fd=self._folder)
@@ -87,8 +87,8 @@ class SerialDoor:
     """One line, one client.
 
     A conversation begins with the first byte and outlasts a closing of the line, which RS-232 does not signal. When the device
-    hangs up, the adapter is unplugged: the client gets EIO and opens the path anew; a device that reboots only falls silent.
-    Bytes take no time; with the wrong speed nothing is heard on either side.
+    hangs up, the adapter is unplugged: the client gets EIO and reopens the path; a device that reboots only falls silent.
+    Bytes take no time; with the wrong speed neither side receives anything.
     """
 
     port = 0

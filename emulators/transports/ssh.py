@@ -14,7 +14,7 @@ import asyncssh
 from emulators.dialects.base import Session
 from emulators.transports.base import Access, Conversation, Device, RunsOnce
 
-LOGIN_S = 60.0  # a client that does not log in for so long is sent away
+LOGIN_S = 60.0  # a client that does not log in within this time is disconnected
 TOO_MANY = asyncssh.DISC_TOO_MANY_CONNECTIONS
 KEX = ["curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256"]  # no post-quantum: it would hold the loop
 
@@ -59,7 +59,7 @@ class Channel(asyncssh.SSHServerSession[bytes]):
     def eof_received(self) -> bool:
         if self.conversation is not None and self._command is None:
             self.conversation.finish()
-        return True  # the answer to what was asked is still to come
+        return True  # an answer is still pending
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.channel = None
@@ -80,7 +80,7 @@ class Channel(asyncssh.SSHServerSession[bytes]):
     def close(self, session: Session) -> None:
         if self.channel is None:
             return
-        if not session.cut:  # a command is done, or the client has said its last word
+        if not session.cut:  # a command is done, or the client has closed its sending side
             self.channel.exit(session.exit_status)
         else:
             self.channel.close()
@@ -91,7 +91,7 @@ class Channel(asyncssh.SSHServerSession[bytes]):
 
 
 class Login(asyncssh.SSHServer):
-    """One connection: who it is, and its channels."""
+    """One connection: its user and its channels."""
 
     connection: asyncssh.SSHServerConnection
 

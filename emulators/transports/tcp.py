@@ -29,7 +29,7 @@ class TcpWire(asyncio.Protocol):
             transport.close()
 
     def begin(self) -> None:
-        """Say what the transport says before the device does."""
+        """Send the transport's greeting before the device's."""
 
     def data_received(self, data: bytes) -> None:
         if self.conversation is not None:
@@ -60,7 +60,7 @@ class TcpWire(asyncio.Protocol):
 
 
 class TelnetWire(TcpWire):
-    """One telnet client: the device sees what is left when the options are dealt with."""
+    """One telnet client: the device sees the text without the options."""
 
     def __init__(self, door: TcpDoor, device: Device) -> None:
         super().__init__(door, device)
@@ -111,7 +111,7 @@ class TcpDoor:
             client.abort()
         await self._server.wait_closed()
         self._server = None
-        if self._clients:  # connection_lost comes some turns after abort
+        if self._clients:  # connection_lost follows some loop iterations after abort
             self._gone = asyncio.get_running_loop().create_future()
             await self._gone
 

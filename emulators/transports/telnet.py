@@ -7,8 +7,8 @@ from __future__ import annotations
 
 IAC, DONT, DO, WONT, WILL, SB, GA, EL, EC, AYT, AO, IP, BRK, DM, NOP, SE = range(255, 239, -1)
 BINARY, ECHO, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE = 0, 1, 3, 24, 31
-OURS = frozenset({BINARY, ECHO, SUPPRESS_GO_AHEAD})  # options the device has
-THEIRS = frozenset({BINARY, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE})  # options it lets a client have
+SERVER_OPTIONS = frozenset({BINARY, ECHO, SUPPRESS_GO_AHEAD})  # options the device has
+CLIENT_OPTIONS = frozenset({BINARY, SUPPRESS_GO_AHEAD, TERMINAL_TYPE, WINDOW_SIZE})  # options it lets a client have
 SEND = 1  # RFC 1091: ask for the name of the terminal
 _CTRL_C = 3
 
@@ -25,7 +25,7 @@ class Telnet:
         self._asked: set[tuple[int, int]] = set()  # our offers and requests not yet answered
 
     def offers(self) -> bytes:
-        """Return what the device says first: WILL ECHO, WILL SUPPRESS-GO-AHEAD, DO TERMINAL-TYPE, DO NAWS, as login servers do."""
+        """Return the device's opening: WILL ECHO, WILL SUPPRESS-GO-AHEAD, DO TERMINAL-TYPE, DO NAWS, as login servers do."""
         out = bytearray()
         for option in (ECHO, SUPPRESS_GO_AHEAD):
             self._mine.add(option)
@@ -41,7 +41,7 @@ class Telnet:
         return data.replace(b"\xff", b"\xff\xff")
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Take what the client sent, in any pieces; return the text in it, and what to answer."""
+        """Take what the client sent, in any pieces; return the text in it, and the answer."""
         if self._state == "text" and IAC not in data and 0 not in data:
             return data, b""
         text, answers = bytearray(), bytearray()
@@ -79,17 +79,17 @@ class Telnet:
                 self._state = "text" if byte == SE else "content"
 
     def _agree(self, verb: int, option: int) -> bytes:
-        """Answer a request; say nothing to an acknowledgement, or both sides would go on for ever (RFC 1143)."""
+        """Answer a request but not an acknowledgement, or both sides would answer each other endlessly (RFC 1143)."""
         wish = verb in (WILL, DO)
-        theirs = verb in (WILL, WONT)
-        asked = (DO if theirs else WILL, option)
-        on, allowed = (self._yours, THEIRS) if theirs else (self._mine, OURS)
-        yes, no = (DO, DONT) if theirs else (WILL, WONT)
+        by_client = verb in (WILL, WONT)
+        asked = (DO if by_client else WILL, option)
+        on, allowed = (self._yours, CLIENT_OPTIONS) if by_client else (self._mine, SERVER_OPTIONS)
+        yes, no = (DO, DONT) if by_client else (WILL, WONT)
         if asked in self._asked:
             self._asked.discard(asked)
             if wish and option in allowed:
                 on.add(option)
-                return bytes((IAC, SB, TERMINAL_TYPE, SEND, IAC, SE)) if theirs and option == TERMINAL_TYPE else b""
+                return bytes((IAC, SB, TERMINAL_TYPE, SEND, IAC, SE)) if by_client and option == TERMINAL_TYPE else b""
             on.discard(option)
             return b""
         if wish == (option in on):

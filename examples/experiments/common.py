@@ -20,7 +20,7 @@ from benchmarks.harness import ahead  # noqa: E402
 
 RATE_MBPS, HOSTS = 20, 12
 SIZE = 1.5
-"""Times the bytes that `testbed design` would choose for about one second: steps then cost little beside bytes."""
+"""Times the bytes that `testbed design` would choose for about one second: the fixed cost per step is then small."""
 WITHIN_S = 300.0
 NATIVE = "native: measured on the emulated lab, real hosts' kernels and links shaped to 20 Mb/s; compute is waited for, not done"
 ANALYTIC = "analytic: bandwidth arithmetic over routes, nothing was run"
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Design:
-    """A plan to measure: how it is designed, and what was predicted of it (ms)."""
+    """A plan to measure: its design, and its prediction (ms)."""
 
     name: str
     plan: Path

@@ -22,7 +22,7 @@ ALL_REDUCE = 0
 
 
 def network(shape: Shape, rate_gbps: float, alpha_s: float = 0.0) -> str:
-    """The network file; bandwidth in GB/s of a rank's links one way round (ring) or together. Raises: Infeasible - no such one."""
+    """The network file; bandwidth in GB/s of a rank's links in one direction (ring) or together. Raises: Infeasible - none."""
     parallel = int(shape.adjacency.max())
     arcs = {(int(a), int(b)) for a, b in np.argwhere(shape.adjacency)}
     even = bool((shape.adjacency[shape.adjacency > 0] == parallel).all())

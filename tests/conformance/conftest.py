@@ -1,4 +1,4 @@
-"""One emulated lab with a device of every family; the checks run side by side, once, and the tests look at what they found."""
+"""One emulated lab with a device of every family; the checks run in parallel, once, and the tests examine their results."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Bench:
         return await self.device.apply(Change("ocs1", self.settings(remove), self.settings(add)))
 
     def honest(self, outcome: Outcome) -> None:
-        """The outcome tells the truth: its map is the glass, its failures are not there, its marks are in order."""
+        """The outcome is true: its map is the emulator's, its failures are not lit, its timestamps are in order."""
         assert {(s.ingress.label, s.egress.label) for s in outcome.observed} == self.glass
         assert outcome.sent_ns <= outcome.broken_ns <= outcome.acked_ns <= outcome.settled_ns
         assert not self.server.plant.violations

@@ -1,4 +1,4 @@
-"""The driver kit: what is scaffolded fails honestly, what is recorded holds no secret, what is replayed is the device again."""
+"""The driver kit: a scaffolded driver fails until written, a recording holds no secret, a replay answers as the device did."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_scaffolded_transcript_is_one(protocol: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["Acme", "a;b", "-a", "a--b", "a\nb", ""])
 def test_a_name_that_could_not_be_typed_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="no driver name"):
+    with pytest.raises(BadFile, match="not a driver name"):
         scaffold(name, "scpi", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
@@ -100,7 +100,7 @@ def test_a_recording_masks_credentials_in_every_form_they_travel_in(tmp_path: Pa
     [
         ("> a\n< b\n", "no source"),
         ("# source: x\n# grade: GOOD\n> a\n", "grade: wanted one of"),
-        ("# source: x\n# grade: REAL\n", "nothing is asked"),
+        ("# source: x\n# grade: REAL\n", "no question"),
         ("# source: x\n# grade: REAL\nhello\n", ":3: wanted a line that starts with"),
         ("# source: x\n# grade: REAL\n> a\n~ soon\n", ":4: wanted seconds"),
     ],

@@ -1,4 +1,4 @@
-"""The pytest plugin: its fixtures in this project, in a repository of somebody else, and nothing at all in anybody else's tests."""
+"""The pytest plugin: its fixtures in this project, in a third party's repository, and no effect on unrelated tests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_repository_of_somebody_else_tests_its_driver_with_the_plugin(tmp_path
 
 
 def copy(tmp_path: Path) -> Path:
-    """The example as somebody else has it: building leaves its traces there and not here."""
+    """A copy of the example, as a third party has it: building leaves its traces there and not here."""
     import shutil
 
     return Path(shutil.copytree(EXAMPLE, tmp_path / "repository"))

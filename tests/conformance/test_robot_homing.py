@@ -1,4 +1,4 @@
-"""A robot that an earlier change left stuck: the next one is told so at once, or homes it where the inventory allows that."""
+"""A robot that an earlier change left stuck: the next one fails at once, or homes it if the inventory allows that."""
 
 from __future__ import annotations
 

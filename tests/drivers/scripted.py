@@ -1,4 +1,4 @@
-"""Devices of a few lines, for what a link or a driver does with an answer; emulators are somebody else's reading of the manuals."""
+"""Devices of a few lines, for what a link or a driver does with an answer; emulators are an independent reading of the manuals."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_an_older_panel_is_read_too() -> None:
 
 
 class StuckRobot:
-    """A ROME whose robot fails at the first move and stands still until it is homed and let execute."""
+    """A ROME whose robot fails at the first move and stops until it is homed and execution is enabled."""
 
     HEAD = "==== ====\nPort Admin Status\n==== ====\n"
 
@@ -302,7 +302,7 @@ async def test_a_row_that_is_tuned_in_the_last_moment_is_not_taken_back(tmp_path
     async def late(command: str) -> Said:
         nonlocal looks
         looks += bool(switch.status) and command == "show ocs cross-connect config"
-        if looks > 1:  # the last look begins with this question; the one before it was for asking again
+        if looks > 1:  # the last read begins with this question; the one before it preceded a retry
             switch.status["1A-2B"] = "tuned"
         return await switch(command)
 

@@ -1,4 +1,4 @@
-"""A DiCon tells of one input per question: what a change asks for, and how often."""
+"""A DiCon reports one input per query: which queries a change sends, and how often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTLE_S = 0.05
 
 @dataclass
 class Matrix:
-    """Inputs that report their output `SETTLE_S` after the command. hasty: of lines that come at once only the first is heard."""
+    """Inputs that report their output `SETTLE_S` after the command. hasty: of lines that arrive at once only the first is read."""
 
     hasty: bool = False
     dumb: bool = False

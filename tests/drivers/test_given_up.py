@@ -1,4 +1,4 @@
-"""Connections and changes that are given up half way: the loop is not held up, nothing is left behind, the next question works."""
+"""Connections and changes that are cancelled midway: the loop is not blocked, nothing is left behind, the next query works."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_thread_is_left() -> Iterator[None]:
 
 @contextmanager
 def silent(backlog: int) -> Iterator[int]:
-    """A port where nobody speaks; with a backlog of 0 not even the connection comes about."""
+    """A port where nothing answers; with a backlog of 0 the connection is not even established."""
     with socket.socket() as server, socket.socket() as taken:
         server.bind(("127.0.0.1", 0))
         server.listen(backlog)
@@ -88,6 +88,6 @@ async def test_a_connection_given_up_holds_nobody_up_and_leaves_nothing(
                 async with asyncio.timeout(0.1):
                     began = time.monotonic()
                     await begin()
-            # A connection that does not come about cannot be hurried; one that stands is cut.
+            # An attempt to connect cannot be hurried; an established connection is cut.
             assert time.monotonic() - began < (SLOW_S / 2 if backlog else 2 * SLOW_S)
         await close()

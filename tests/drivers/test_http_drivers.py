@@ -62,7 +62,7 @@ def writes(heard: list[Request]) -> list[str]:
 
 
 class Polatis:
-    """RESTCONF as public clients know it. `tags`: whether answers carry an ETag; `meanwhile`: what somebody does before a write."""
+    """RESTCONF as public clients know it. `tags`: whether answers carry an ETag; `meanwhile`: another client before a write."""
 
     def __init__(self, *pairs: tuple[int, int], tags: bool = True) -> None:
         self.pairs = dict(pairs)
@@ -171,7 +171,7 @@ async def test_polatis_deletes_under_the_tag_it_read_and_reads_again_when_that_i
     switch.meanwhile = somebody
     async with opened("polatis-restconf", switch) as (device, _):
         outcome = await apply(device, remove=cross(("1", "9"), ("2", "10")))
-        assert switch.pairs == {1: 12}  # 1->9 was to go, and is gone; what took its place is not ours
+        assert switch.pairs == {1: 12}  # 1->9 was to go, and is gone; what took its place belongs to another client
         assert not outcome.failed
 
 
@@ -399,7 +399,7 @@ async def test_calient_circuit_that_comes_to_light_in_the_last_moment_is_not_del
     def late(request: Request) -> bytes:
         nonlocal looks
         looks += request.path.startswith("/rest/ports/?id=detail")
-        if looks > 1 and switch.dark:  # patience is over, and the meter says that light enters
+        if looks > 1 and switch.dark:  # patience is over, and the meter reports that light enters
             switch.dark.clear()
             switch.rows = {name: switch.row(name, False) for name in switch.rows}
         return switch(request)

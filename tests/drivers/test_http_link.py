@@ -1,4 +1,4 @@
-"""The HTTP link: every way in which an answer can be missing or wrong has its own error, and none of them waits for ever."""
+"""The HTTP link: each kind of missing or wrong answer has its own error, and every wait is bounded."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_lost_read_is_asked_again_and_a_lost_change_is_not() -> None:
         session = RestSession(HttpLink("ocs1", address, 0.5))
         assert await session.ask("/map", lambda answer: answer.body) == b"ok"
         with pytest.raises(Dropped):
-            await session.tell("PUT", "/map", lambda answer: answer.body, body=b"x")
+            await session.send("PUT", "/map", lambda answer: answer.body, body=b"x")
         await session.close()
     assert [request.method for request in heard] == ["GET", "GET", "PUT"]
 
@@ -166,7 +166,7 @@ async def test_a_time_out_states_how_long_it_took_not_how_long_a_silence_may_be(
         with pytest.raises(TimedOut) as caught:
             await link.exchange("GET", "/map", question="GET /map")
         await link.close()
-    said = re.search(r"in (\d+\.\d) s; last heard 'xxxxxx'", str(caught.value))
+    said = re.search(r"in (\d+\.\d) s; last received 'xxxxxx'", str(caught.value))
     assert said and float(said[1]) >= 1.5, str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""The manners every transport shares: deadlines, dropped connections, rounds that begin by reading, watching."""
+"""The behaviour every transport shares: deadlines, dropped connections, rounds that begin by reading, watching."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_silence_is_a_time_out_that_names_device_question_and_duration() -
 async def test_talk_that_never_answers_is_not_listened_to_for_ever() -> None:
     async with linked(chatty, 0.05) as link:
         began = time.monotonic()
-        with pytest.raises(TimedOut, match="last heard"):
+        with pytest.raises(TimedOut, match="last received"):
             await link.exchange(b"map?\n", lambda data: None, question="map?")
         assert 0.5 < time.monotonic() - began < 3.0
 
@@ -128,7 +128,7 @@ async def test_a_host_that_does_not_exist_is_unreachable() -> None:
 
 
 def lost(marks: Marks[str], *ends: Exception | str) -> Callable[[], Awaitable[str]]:
-    """An attempt that writes once and ends as told, one end per round."""
+    """An attempt that writes once and ends as given, one end per round."""
     rest = list(ends)
 
     async def attempt() -> str:

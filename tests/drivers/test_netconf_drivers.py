@@ -263,7 +263,7 @@ async def test_lumentum_changes_an_attenuation_in_place(tmp_path: Path) -> None:
 async def test_lumentum_refusals_fall_on_the_route_they_mean(tmp_path: Path) -> None:
     box = Roadm()
     async with opened("lumentum-netconf", box, tmp_path) as (device, _):
-        # A blocked connection of somebody else: no light, so no route, but its spectrum is taken.
+        # A blocked connection of another client: no light, so no route, but its spectrum is taken.
         blocked = {"maintenance-state": "in-service", "blocked": "true", "start-freq": "191425.0", "end-freq": "191475.0"}
         ports = {f"{side}-port-reference": f"ne=1;chassis=1;card=1;port={p}" for side, p in (("input", 4109), ("output", 4201))}
         box.held["ne=1;chassis=1;card=1;module=1;connection=1"] = {

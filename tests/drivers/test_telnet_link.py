@@ -117,7 +117,7 @@ def test_line_ends_are_written_as_the_network_terminal_wants_them() -> None:
 
 @asynccontextmanager
 async def scripted(*sent: bytes, pause_s: float = 0.0, timeout_s: float = 1.0) -> AsyncIterator[tuple[Link, bytearray]]:
-    """A peer that says `sent` one after the other as soon as it is connected; what it hears is in the second value."""
+    """A peer that sends each of `sent` once it is connected; the second value is what it receives."""
     got = bytearray()
     tasks: list[asyncio.Task[None]] = []
 

@@ -175,7 +175,7 @@ async def test_a_step_that_is_denied_to_the_end_is_told_in_the_switchs_last_word
         assert not outcome.observed
 
 
-# ---- a map that grew old while somebody was waited for
+# ---- a map that became stale while the ready signal was awaited
 
 
 class Module:
@@ -189,7 +189,7 @@ class Module:
         assert command == "RRA?"
         return wssmap.write_map(self.map)
 
-    async def tell(self, command: str) -> None:
+    async def send(self, command: str) -> None:
         if command == "RSW":
             self.map = dict(self.staged)
         else:

@@ -9,7 +9,7 @@ from emulators.families import device_from_config
 
 
 class Bench:
-    """One device. `say` returns what the first session hears at once, `wait` what it hears while so many seconds pass."""
+    """One device. `say` returns what the first session receives at once, `wait` what it receives in that many seconds."""
 
     def __init__(self, driver: str, *, time_scale: float = 1.0, transport: str = "ssh", seed: int = 1, **overrides: Any) -> None:
         self.plant, self.dialect = device_from_config("box1", driver, overrides, seed, time_scale=time_scale)
@@ -58,7 +58,7 @@ class Bench:
         return self.text(session)
 
     def text(self, session: Session | None = None) -> str:
-        """Return what was heard since the last time, without carriage returns."""
+        """Return what was received since the last call, without carriage returns."""
         return self.take(session or self.session).decode("latin-1").replace("\r", "")
 
     def take(self, session: Session) -> bytes:

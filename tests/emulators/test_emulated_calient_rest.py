@@ -61,7 +61,7 @@ async def test_a_connection_is_added_lights_up_and_is_deleted(switch: Device, re
 
 
 async def test_public_clients_way_of_one_way_connections_by_form_and_delete_without_id(switch: Device) -> None:
-    """As NTT RENAT does: two one-way connections, told by a form; deleted by the name found in the port."""
+    """As NTT RENAT does: two one-way connections, requested by a form; deleted by the name found in the port."""
     async with client_of(switch) as client:
         for source, target in (FORWARD, BACK):
             (said,) = (await client.post(CROSS, data={"id": "add", "in": source, "out": target, "dir": "uni"})).json()

@@ -23,7 +23,7 @@ BASIC = "Basic " + base64.b64encode(b"admin:root").decode()
 
 
 class Echo(HttpDialect[None]):
-    """Tells what it was asked."""
+    """Answers with the request it received."""
 
     def answer(self, request: Request, now: float) -> Response:
         if request.path == "/nothing":

@@ -320,7 +320,7 @@ def test_a_log_line_cuts_what_is_being_typed() -> None:
 
 
 def untear(text: str) -> str:
-    """Take log lines out, as somebody would who has read what stands around them."""
+    """Take log lines out, as a reader who knows the text around them would."""
     text = re.sub(rf"\n{LOG.pattern}[^\n]*\n\n", "", text)
     return re.sub(rf"^{LOG.pattern}[^\n]*\n", "", text, flags=re.M)
 

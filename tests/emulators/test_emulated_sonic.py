@@ -1,4 +1,4 @@
-"""SONiC OCS: configuration at once, hardware later, and what stands in the tables and databases meanwhile."""
+"""SONiC OCS: configuration at once, hardware later, and the content of the tables and databases meanwhile."""
 
 import json
 import re

@@ -85,7 +85,7 @@ def test_a_locked_port_is_refused_until_it_is_unlocked() -> None:
 
 
 def test_what_the_public_client_sends_moves_a_circuit() -> None:
-    """CODE: unlock both ends, connect; and unlock both ends both ways, unallocate."""
+    """CODE: unlock both ends, connect; and unlock both ends in both directions, unallocate."""
     box = telescent(preset=[["1", "2"]])
     said = "".join(box.say(line) for line in ("unlock --force -in 1", "unlock --force -out 4", "connect --force -in 1 -out 4"))
     box.wait(121)

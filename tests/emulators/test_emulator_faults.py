@@ -409,7 +409,7 @@ async def test_a_reboot_may_be_set_for_later(start: Start) -> None:
     assert device.server.list_faults()[0]["state"] == "over"
 
 
-# ---- what is wrong for as long as it stands
+# ---- faults that last as long as they are armed
 
 
 async def test_a_locked_port_refuses_whatever_the_family_and_names_the_holder(start: Start, calient: Device) -> None:
@@ -493,7 +493,7 @@ async def test_a_drifting_connector_loses_more_and_more_until_it_is_cleaned(star
     await asyncio.sleep(0.2)
     later = float((await client.line(":pmon:pow? (@17)")).strip("()"))
     assert later < first - 2
-    await until(lambda: not device.glass[-1][1], 5.0)  # the light is lost by itself, nobody asks for it
+    await until(lambda: not device.glass[-1][1], 5.0)  # the light is lost without a request
     device.server.remove_fault(number)
     assert device.lit() == {("1", "17")}
     assert float((await client.line(":pmon:pow? (@17)")).strip("()")) == pytest.approx(first, abs=0.3)

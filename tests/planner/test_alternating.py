@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from planner.alternating import LOOK, Alternation, Option, Part, Seen, alternate, together
+from planner.alternating import WATCH_EVERY, Alternation, Option, Part, Seen, alternate, together
 from planner.demand import Demand, Group, Infeasible
 from planner.score import allreduce_s, iteration_s, mp_s
 from planner.shape import Lab
@@ -90,7 +90,9 @@ def test_who_watches_sees_it_get_better_and_may_take_the_best_so_far() -> None:
 
     found = alternate(MODEL, lab, N, budget=10**8, patience=10**8, watch=watch)
     assert found.stopped and not found.settled and len(heard) == 12
-    assert [seen.tried for seen in heard] == list(range(0, 12 * LOOK, LOOK)) and {seen.budget for seen in heard} == {10**8}
+    assert [seen.tried for seen in heard] == list(range(0, 12 * WATCH_EVERY, WATCH_EVERY)) and {seen.budget for seen in heard} == {
+        10**8
+    }
     times = [seen.best_s for seen in heard]
     assert times == sorted(times, reverse=True) and times[-1] < times[0]
     assert found.iteration_s <= times[-1] and found.rounds[-1].tried == heard[-1].tried

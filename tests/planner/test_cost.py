@@ -1,4 +1,4 @@
-"""Prices are data, marked until somebody checked them; fabrics of equal cost follow from them."""
+"""Prices are data, marked until they are checked; fabrics of equal cost follow from them."""
 
 from __future__ import annotations
 

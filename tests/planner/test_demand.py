@@ -1,4 +1,4 @@
-"""What a demand refuses, and with which way out; what it drops."""
+"""What a demand refuses, with which alternative; what it drops."""
 
 from __future__ import annotations
 

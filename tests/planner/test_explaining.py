@@ -1,4 +1,4 @@
-"""What `--explain` says of routing: whose ways hosts take, what next hops cannot do, and what else was reckoned with."""
+"""What `--explain` says of routing: whose routes hosts take, what next hops cannot do, and what else was computed."""
 
 from __future__ import annotations
 

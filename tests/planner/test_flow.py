@@ -1,4 +1,4 @@
-"""The least load of the fullest link, by three ways that know nothing of each other."""
+"""The least load of the fullest link, by three independent methods."""
 
 from __future__ import annotations
 

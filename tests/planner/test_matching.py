@@ -1,4 +1,4 @@
-"""Matchings beside networkx's, how demand weakens, and that the answer is the seed's."""
+"""Matchings compared with networkx's, how demand weakens, and that the answer is the seed's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a failure: links borrowed, ways round, costs now and later."""
+"""After a failure: links borrowed, detours, costs now and later."""
 
 from __future__ import annotations
 

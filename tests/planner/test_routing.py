@@ -1,4 +1,4 @@
-"""Ways, weights, loads; circles of waiting channels; rules on hosts."""
+"""Paths, weights, loads; circles of waiting channels; rules on hosts."""
 
 from __future__ import annotations
 

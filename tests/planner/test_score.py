@@ -78,7 +78,7 @@ def test_an_iteration_is_compute_then_pairs_then_all_reduce() -> None:
     demand = Demand(12, WHOLE.groups, all_to_all(12) * 1e6, compute_s=0.02)
     shape = circulant(12, (1, 5))
     assert mp_s(shape, demand.mp, lab) == pytest.approx(5e6 / 3.125e9)
-    # nobody named rings, so all-reduce goes round in order of ranks, over one of two strides
+    # no rings are named, so all-reduce goes round in order of ranks, over one of two strides
     assert iteration_s(shape, demand, lab) == pytest.approx(0.02 + 5e6 / 3.125e9 + 2 * 11 / 12 * 0.5e9 / 3.125e9)
 
 

@@ -60,7 +60,7 @@ async def test_a_stranger_is_refused_even_if_he_can_open_the_socket(monkeypatch:
     try:
         assert (await asked(folder / "s", 0))["ok"]
         said = await asked(folder / "s", 65534)
-        assert not said["ok"] and "somebody else's" in said["error"]
+        assert not said["ok"] and "another user" in said["error"]
     finally:
         door.close()
         await door.wait_closed()

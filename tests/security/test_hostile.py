@@ -143,7 +143,7 @@ async def test_bytes_that_nobody_asked_for_end_the_connection(monkeypatch: pytes
     with speaker(b"y" * 65536, endless=True) as (port, _):
         link = tcp.TcpLink("ocs1", f"tcp://127.0.0.1:{port}", 1.0, host="127.0.0.1", port=port)
         await link.open()
-        await link.tell(b"go\n", "go")
+        await link.send(b"go\n", "go")
         assert link._stream is not None
         async with asyncio.timeout(10):
             await link._stream.closed

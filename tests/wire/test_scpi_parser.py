@@ -1,4 +1,4 @@
-"""SCPI answers: what is read, what is refused, and every way a line can be cut."""
+"""SCPI answers: what is read, what is refused, and every place where a line can be cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m acme_emulator PORT`: an Acme switch of 16x16 ports on a port of this machine. It knows nothing of the driver."""
+"""`python -m acme_emulator PORT`: an Acme switch of 16x16 ports on a port of this machine. It is independent of the driver."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class AcmeLine:
         def wrong(held: frozenset[Pair]) -> dict[Pair, Setting]:
             return {p: s for p, s in remove.items() if p in held} | {p: s for p, s in add.items() if p not in held}
 
-        held = await self._map()  # read first: after a lost answer nobody knows what was done
+        held = await self._map()  # read first: after a lost answer the state is unknown
         if wrong(held):
             await marks.begin()
         for pair in sorted(remove.keys() & held):
@@ -98,14 +98,14 @@ class AcmeLine:
     async def _ask(self, question: str) -> str:
         if not self._link.alive:
             await self._link.open()
-        heard = bytearray()
+        received = bytearray()
 
         def complete(chunk: bytes) -> bool:
-            heard.extend(chunk)
-            return heard.endswith(b"\n")
+            received.extend(chunk)
+            return received.endswith(b"\n")
 
         await self._link.exchange(f"{question}\n".encode(), complete, question=question, discard=True)
-        return heard.decode("ascii", "replace").strip()
+        return received.decode("ascii", "replace").strip()
 
     def _setting(self, pair: Pair) -> Setting:
         return CrossConnect(Port(self.name, pair[0]), Port(self.name, pair[1]))

@@ -1,4 +1,4 @@
-"""Python on emulated hosts where it lives in somebody's private home: jobs run as a user who may not go there."""
+"""Python on emulated hosts if it is installed in a private home: jobs run as a user without access to it."""
 
 from __future__ import annotations
 

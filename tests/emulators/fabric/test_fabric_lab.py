@@ -131,7 +131,7 @@ def test_a_ring_of_one_way_light_carries_frames_one_way(dark: EmulatedLab) -> No
 def test_what_is_sent_into_a_broken_circuit_reaches_nobody(dark: EmulatedLab) -> None:
     dark.scpi("ocs1", ":oxc:swit:conn:only (@1,3),(@18,17)")  # gpu01 to gpu02; gpu03 keeps gpu01's receiver lit
     assert eventually(lambda: dark.carrier("gpu01", 1) and dark.carrier("gpu02", 1))
-    dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")  # gpu02 hears itself, gpu01 sends into the void
+    dark.scpi("ocs1", ":oxc:swit:conn:only (@2,3),(@18,17)")  # gpu02 receives its own light, gpu01's reaches no receiver
     assert eventually(lambda: dark.ask("glass")["glass"]["ocs1"] == [["2", "18"], ["3", "17"]] and dark.carrier("gpu02", 1))
     with dark.raw("gpu01", 1) as one, dark.raw("gpu02", 1) as two:
         time.sleep(0.01)  # light on is not usable at once

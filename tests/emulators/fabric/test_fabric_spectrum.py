@@ -159,7 +159,7 @@ def shape(lab: EmulatedLab, **profile: object) -> int:
 
 
 def rows(host: int, port: int) -> str:
-    """Return the rows that bring the light of host number `host` to `port`, 0: to nobody."""
+    """Return the rows that bring the light of host number `host` to `port`; 0: to no receiver."""
     low, high = (edge // 1000 for edge in edges_mhz(-280 + 16 * (host - 1), 4))
     return "\n".join(f"{ghz / 1000:.3f}\t0.0\t0.0\t{port}" for ghz in range(low, high))
 
@@ -186,10 +186,10 @@ def test_of_all_light_in_a_coupler_the_switch_selects_one_transmitter_for_each_r
             sock.close()
 
 
-def test_two_transmitters_at_one_receiver_are_dark_and_told_of(waveshaper: EmulatedLab) -> None:
+def test_two_transmitters_at_one_receiver_are_dark_and_reported(waveshaper: EmulatedLab) -> None:
     assert shape(waveshaper, type="blockall") == 0
     assert shape(waveshaper, type="bandpass", port=2, center=191.40, bandwidth=0.2, attn=0) == 0  # gpu01's slot and gpu02's
     assert not waveshaper.carrier("gpu02", 1)
-    assert "gpu02:p1 hears gpu01:p1 and gpu02:p1 at once" in waveshaper.log.read_text()
+    assert "gpu02:p1 receives light of gpu01:p1 and gpu02:p1 at once" in waveshaper.log.read_text()
     assert shape(waveshaper, type="bandpass", port=2, center=191.36, bandwidth=0.08, attn=0) == 0
     assert eventually(lambda: waveshaper.carrier("gpu02", 1))

@@ -1,4 +1,4 @@
-"""Packet switches beside the glass: joined from the start, by address, at the rates of cables and uplinks."""
+"""Packet switches in addition to the optical ones: joined from the start, by address, at the rates of cables and uplinks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_switch_joins_its_ports_and_no_others_without_any_light(switches: Emul
     mouth.send(EVERYBODY + mac + struct.pack("!H", ETHERTYPE) + b"all".ljust(46))
     for number in (2, 3, 4):
         assert ears[f"gpu0{number}", port].recv(2000)[14:17] == b"all"
-    # Now the switch knows the way back: an answer goes to one port alone.
+    # Now the switch has learned the address: an answer goes to one port only.
     other = ears["gpu04", port]
     other.send(mac + other.getsockname()[4] + struct.pack("!H", ETHERTYPE) + b"one".ljust(46))
     assert mouth.recv(2000)[14:17] == b"one"
