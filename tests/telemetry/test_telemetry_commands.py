@@ -211,7 +211,7 @@ def test_prune_removes_only_what_is_old_and_in_influxdb(typed: Typed, target: Ta
     assert "a  kept" in said and "not in InfluxDB yet" in said and (typed.runs / "a" / "telemetry").exists()
     sink.Sink(Target(target.url, target.db), typed.home / "state", idle_s=0.0).run()
     assert "Would remove 2 journals, a to b" in typed("prune", "--older", "90d", "--dry-run")
-    assert "asks before it acts" in typed("prune", "--older", "90d", code=2)
+    assert "asks for confirmation" in typed("prune", "--older", "90d", code=2)
     assert "Removed 2 journals, a to b" in typed("prune", "--older", "90d", "--yes")
     assert [p.name for p in sorted(typed.runs.iterdir()) if (p / "telemetry").exists()] == ["c"]
     assert "No journal older" in typed("prune", "--older", "90d", "--yes")
