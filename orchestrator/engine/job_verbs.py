@@ -30,7 +30,7 @@ async def _opened(command: Command, verb: str) -> AsyncIterator[Jobs]:
 
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
-    """Raises: Unreachable - naming every one of these hosts that does not answer."""
+    """Connect to these hosts. Raises: Unreachable - names every one that does not answer."""
     answers = await session.hosts.connect(names)
     if silent := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
         raise one_error(silent)
@@ -44,7 +44,7 @@ def _latest(jobs: Jobs) -> JobRecord:
 
 
 async def job_status(command: Command) -> JobStatus:
-    """The latest job as its ranks report it now; its iterations so far are brought home."""
+    """The latest job as its ranks report it now; fetches the iterations completed so far."""
     async with _opened(command, "job status") as jobs:
         record = _latest(jobs)
         await _connect(jobs.session, ranks_of(record, jobs.session.lab))
@@ -79,7 +79,7 @@ async def job_launch(command: Command) -> JobStatus:
         await _connect(session, job.ranks)
         async with holding(session.lab, command, reach(session.lab, job.ranks), "job launch") as lock:
             if store.current(key) != current:
-                raise Locked("another plan came up while this command waited", hint="look first: testbed status")
+                raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             run = store.new_run(
                 "job launch",
                 lab_of(key),
@@ -110,12 +110,12 @@ async def job_launch(command: Command) -> JobStatus:
 
 
 async def job_stop(command: Command) -> JobStatus:
-    """Stop the job at an iteration boundary and say how far it came."""
+    """Stop the job at an iteration boundary and report how far it got."""
     async with _opened(command, "job stop") as jobs:
         session = jobs.session
         record = _latest(jobs)
         await session.hosts.connect(ranks_of(record, session.lab))
-        with suppress(Unreachable):  # the ranks on the hosts that answer are stopped all the same; `stop` says who does not
+        with suppress(Unreachable):  # stop the ranks on the hosts that answer; `stop` names the others
             status = await jobs.status(record)
             if status.state not in ("starting", "running"):
                 return status

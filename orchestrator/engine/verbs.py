@@ -1,7 +1,7 @@
 """The verbs: observe, diff, plan, journal, act, observe again. The only module that asks devices and hosts to change.
 
-The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow stands between
-break and commit: hosts are armed before the light moves and commit by themselves on carrier.
+The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow happens between
+break and commit: hosts are armed before the light moves and commit on carrier without being asked.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def plan(
         except Interlock as error:
             raise explained(error, owners) from None
         except Infeasible:
-            seen.complete()  # what could not be read may be the cause
+            seen.complete()  # an unread device may be the cause
             raise
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
@@ -100,9 +100,9 @@ async def plan(
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
     job = store.latest_job(key)
     affected = affected_jobs(job, goal)
-    told = ""
+    job_change = ""
     if job is not None and job.ended is None:
-        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))
+        job_change = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -113,7 +113,7 @@ async def plan(
         routes=len(hops(goal.links, lab, wanted.routes)),
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
         jobs_affected=affected,
-        job_change=told,
+        job_change=job_change,
         notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.traits, lab),
@@ -132,13 +132,13 @@ def _current_text(store: Store, key: str) -> str:
 
 
 async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tuple[Plan, str, RelabelReport]:
-    """The plan with its interchangeable hosts where most light stays, as the lab is now."""
+    """The plan with its interchangeable hosts placed so that most light stays, as the lab is now."""
     store, key = command.store, slice_of(lab, command.settings)
     async with command.opened(lab, "relabel") as session:
         with Recorder(command.progress).phase("relabel") as phase:
             seen = (await session.observe(hosts=False)).complete()
             plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
-            phase.detail = f"{counted(len(report.labels), 'host')} in others' places, {report.moves} moves"
+            phase.detail = f"{counted(len(report.labels), 'host')} relabelled, {report.moves} moves"
     return plan, text, report
 
 
@@ -157,14 +157,14 @@ async def up(
     confirm_s: float | None = None,
     keep_job: bool = False,
 ) -> UpReport:
-    """Bring the plan up; idempotent. keep_job: a job that runs goes on running, whatever the plan's job is.
-    expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
-    confirm_s: it is taken back unless `confirm` comes within this time (s).
-    relabel: interchangeable hosts may take each other's places. adopt: circuits of others that become ours.
+    """Bring the plan up; idempotent. keep_job: a running job keeps running, whatever the plan's job is.
+    expected: the fingerprint of a saved plan, which must still match when the lab is locked.
+    confirm_s: the change is rolled back unless `confirm` comes within this time (s).
+    relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
-    before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
-    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message says what became of it.
+    before. HandsNeeded - it failed and the rollback is incomplete; the message lists what is left. Without `rollback` a failure
+    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message gives the resulting state.
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
@@ -198,9 +198,9 @@ async def up(
 
 @settled
 async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -> PrewireReport:
-    """Have slow devices make, in the dark, what `up` of this plan will want of them; idempotent.
+    """Have slow devices make, in the dark, what `up` of this plan will need from them; idempotent.
 
-    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, what was made will be used.
+    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, and what was made will be used.
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
@@ -212,15 +212,15 @@ async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -
 
 
 async def down(command: Command) -> DownReport:
-    """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
+    """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay. Raises: as `up`."""
     return await ChangeRun("down", load_lab(command.inventory), command).down({})
 
 
 @settled
 async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Resume a run that did not finish: the same plan and options again, from the present state. Raises: as the verb it resumes.
+    """Resume an unfinished run: the same plan and options again, from the present state. Raises: as the verb it resumes.
 
-    Missing - there is no such run, or nothing of it to resume. Interlock - it is another owner's.
+    Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
@@ -246,48 +246,48 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
 
 
 def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that may be gone on with; `last`: the latest of the owner's that began to change something.
+    """A run that can be resumed; `last`: the owner's latest that began to change something.
 
-    Raises: as `chosen`; Missing - nothing of it is left, or it never began.
+    Raises: as `chosen`; Missing - it is finished or resolved, or it never began.
     """
     if run == "last":
         run = latest_begun(store, key_of(lab), settings.owner).id
     record = chosen(store, lab, settings, run)
     if not record.may_have_begun:
         raise Missing(
-            f"run {record.id} ended before it changed anything, so there is nothing to go on with",
-            hint=f"testbed show {record.id} says why it ended; then give the whole command again",
+            f"run {record.id} ended before it changed anything, so there is nothing to resume",
+            hint=f"testbed show {record.id} gives the reason; then repeat the whole command",
         )
     if record.status == "ok" or record.resolved_by not in ("", record.id):
-        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
-        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+        how = f"run {record.resolved_by} resolved it" if record.resolved_by else "it finished"
+        raise Missing(f"run {record.id} left nothing unfinished: {how}", hint="testbed status")
     return record
 
 
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
-    """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
+    """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
 
-    Missing - there is no such run, or it changed nothing. Interlock - it is another owner's.
+    Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    run = None if run == "last" else run  # the last that changed something, not a command that was refused
+    run = None if run == "last" else run  # the last that changed something, not one that was refused
     waiting = confirmations(command).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
     if run is None and (lost := record.options.get("unconfirmed")):
         raise Interlock(
-            f"the latest change, run {lost}, was taken back by run {record.id} already: it was not confirmed in time",
+            f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
     before = before_run(store, record.id)
     if before is None:
-        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
+        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
 
     def still() -> None:
         if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
             raise Locked(
-                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was taken back",
-                hint=f"to take it back: testbed rollback {now.id}",
+                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was rolled back",
+                hint=f"to roll it back: testbed rollback {now.id}",
             )
 
     change = ChangeRun("rollback", lab, command, still)
@@ -296,6 +296,6 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
 @settled
 async def restore(command: Command) -> UpReport:
-    """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
+    """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(command.inventory)
     return await ChangeRun("restore", lab, command).restore({})

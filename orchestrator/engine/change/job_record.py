@@ -25,7 +25,7 @@ def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
 
 
 def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
-    """The job's name on the hosts, its backend, and what the plan said of it."""
+    """The job's name on the hosts, its backend, and its section of the plan."""
     spec = record.spec
     wanted = spec.get("wanted") if isinstance(spec, dict) else None
     if not isinstance(spec, dict) or not isinstance(wanted, dict):
@@ -34,7 +34,7 @@ def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
 
 
 def ranks_of(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
-    """The hosts of the ranks that this inventory still knows."""
+    """The hosts of the ranks that this inventory still contains."""
     return tuple(h for h in facts(record)[2]["ranks"] if h in lab.hosts)
 
 
@@ -48,7 +48,7 @@ def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
 
 
 def launched(record: JobRecord, lab: Lab) -> Job:
-    """The job as it was launched, whatever launched it. Raises: Missing - a host of its ranks is not in the inventory any more."""
+    """The job as it was launched. Raises: Missing - a host of its ranks is not in the inventory any more."""
     if gone := [host for host in facts(record)[2]["ranks"] if host not in lab.hosts]:
         raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
     return wanted_job(record)

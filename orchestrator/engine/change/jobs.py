@@ -26,13 +26,13 @@ from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
 FIRST_ITERATIONS = 4
-"""`up` reports a job's speed once it has this many iterations: the first sets things up and does not count."""
+"""`up` reports a job's speed after this many iterations: the first includes the setup and does not count."""
 FIRST_ITERATIONS_S = 120.0
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
 POLL_S = 0.25
 RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
-"""How long a change waits to see its job go on: for three of its iterations, within these bounds."""
+"""How long (s) a change waits for its job to resume: for three iterations, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class Jobs:
         return self.runs_dir / record.run
 
     async def status(self, record: JobRecord) -> JobStatus:
-        """Ask every rank, bring the new iterations home, record an end in the store."""
+        """Ask every rank, fetch the new iterations, record an end in the store."""
         name, chosen, wanted = facts(record)
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else []
         state, detail = _state(record, states, len(records))
         launched = self.store.get(record.run)
-        if ranks and launched is not None and launched.ended is not None:  # it samples the ports itself until then
+        if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
             ended = state not in ("starting", "running")
             await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
         if record.ended is None and state in ("finished", "failed"):
@@ -84,7 +84,7 @@ class Jobs:
         )
 
     async def running(self) -> JobRecord | None:
-        """The job that runs now, by its ranks' own word; one whose ranks cannot be asked counts as running."""
+        """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
             return None
@@ -111,7 +111,7 @@ class Jobs:
         stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the
         new one takes its place, from the old one's checkpoints if both are one training, by name and `identity`.
 
-        Raises: as `start`; Unreachable - whether the old job still runs cannot be found out.
+        Raises: as `start`; Unreachable - it is unknown whether the old job still runs.
         """
         record, old = self.store.latest_job(self.slice), None
         if record is not None and ranks_of(record, self.session.lab):
@@ -120,7 +120,7 @@ class Jobs:
             except Unreachable:
                 if record.ended is None:
                     raise
-                # one that has ended need not answer: it may have run on hosts that this plan does not touch
+                # An ended job need not answer: it may have run on hosts that this plan does not touch.
         runs = old is not None and old.state in ("starting", "running")
         if job is None or not launch:
             return old if runs else None
@@ -144,9 +144,9 @@ class Jobs:
         *,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Let the job run that ran before (None: none did): another one that runs is stopped, and it goes on from its checkpoint.
+        """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
 
-        Raises: Missing - what it was launched with is not known any more; else as `start`.
+        Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.slice)
         if latest is not None and latest.id != number and latest.ended is None and await self.running():
@@ -214,12 +214,12 @@ class Jobs:
         return status
 
     async def _last_words(self, name: str, record: JobRecord) -> str:
-        """The last line of each rank that ended badly, at most three of them."""
+        """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
         for host, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
                 lines = (await hosts.tail(name, host, "log", -2000)).text.strip().splitlines()
-                found.append(f"  {host}: {lines[-1] if lines else 'said nothing'}")
+                found.append(f"  {host}: {lines[-1] if lines else 'no output'}")
         return "\n".join(found[:3])
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
@@ -227,20 +227,20 @@ class Jobs:
         name = facts(record)[0]
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
         if still := [h for h, s in ended.items() if s.state == "running"]:
-            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or look at the host")
+            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
-        """Stop the job if one runs; return its name, or nothing. Raises: Unreachable, Refused - not all of its ranks stopped."""
+        """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
             return ""
         with recorder.phase("job", f"stopping {record.name}") as phase:
             try:
                 status = await self.status(record)
-            except Unreachable:  # the ranks on the hosts that answer are stopped all the same; then `stop` says who does not
+            except Unreachable:  # the ranks on the hosts that answer are stopped; then `stop` names the others
                 pass
             else:
                 if status.state not in ("starting", "running"):
@@ -253,7 +253,7 @@ class Jobs:
     async def resumed(self, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
         """When the job ended its first iteration after `after_ns`, and the longest gap between two ends of iterations until then.
 
-        Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or none of its iterations ends within seconds.
+        Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or no iteration ends within seconds.
         since_ns: gaps before this time do not count. was: the job that ran before, whose iterations count too.
         """
         record, journal = self.store.latest_job(self.slice), recorder.journal
@@ -279,7 +279,7 @@ class Jobs:
                     break
                 await asyncio.sleep(RESUME_LOOK_S)
         except (TestbedError, KeyError):
-            pass  # how soon a job went on is no reason for a change to fail
+            pass  # how soon a job resumed is no reason to fail the change
         return 0, 0
 
 
@@ -289,7 +289,7 @@ def _state(record: JobRecord, states: Mapping[HostName, JobState], iterations: i
         for h, s in states.items()
         if s.state in ("killed", "absent") or s.code
     ]
-    if record.ended is not None:  # its hosts may have forgotten it since
+    if record.ended is not None:  # its hosts may have discarded it since
         return record.state, record.detail
     if bad:
         return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
