@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
-from optics import HostName
+from optics import HostName, TestbedError
 from orchestrator.hosts.api import RankState
 from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.failures import one_error
 
 REPLY_S = 5.0
 """A host gets this much longer (s) to answer than it is asked to wait for its ranks."""
+ENDED = frozenset(("cannot", "void"))
+"""States of a rank in which its move has no effect, on any rank."""
 
 
 class Turns(Channels):
@@ -60,8 +65,28 @@ class Turns(Channels):
     async def _move(
         self, op: str, job: str, move: int, names: Collection[HostName], within_s: float, fields: Mapping[str, Any]
     ) -> tuple[RankState, ...]:
+        """Send the request to all hosts. Once one fails or has a rank that cannot, the move is dropped: nobody waits in vain."""
         request = {"name": job, "move": move, "within_s": within_s, **fields}
-        return _states(await self._all(names, op, request, within_s + REPLY_S))
+        failed: dict[HostName, TestbedError] = {}
+
+        async def ask(name: HostName) -> dict[HostName, dict[str, Any]]:
+            try:
+                return await self._ask({name: request}, op, within_s + REPLY_S)
+            except TestbedError as error:
+                failed[name] = error
+                return {}
+
+        answers: dict[HostName, dict[str, Any]] = {}
+        dropped = False
+        for done in asyncio.as_completed([ask(name) for name in names]):
+            answers |= await done
+            if not dropped and (failed or any(s.state in ENDED and s.move == move for s in _states(answers))):
+                dropped = True
+                with suppress(TestbedError):
+                    await self.drop_move(job, move, [name for name in names if name not in failed])
+        if failed:
+            raise one_error(failed, len(answers))
+        return _states(answers)
 
 
 def _states(answers: Mapping[HostName, Mapping[str, Any]]) -> tuple[RankState, ...]:

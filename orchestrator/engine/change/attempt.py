@@ -6,8 +6,8 @@ point leaves them on one set of rings, running.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,13 +64,13 @@ class Attempt:
         found = await self.hosts.prepare_move(
             self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
         )
-        self._judge(found, "prepared")
+        self._judge(found, "prepared", "held", "turned")
         self.took_ms = {s.rank: s.took_ms for s in found if s.took_ms is not None}
 
     async def hold(self, lease_s: float) -> int:
         """Pause all ranks at the end of an iteration; return its number."""
         found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=self.boundary_s)
-        self._judge(found, "held")
+        self._judge(found, "held", "turned")
         return max(s.iteration for s in found)
 
     async def go_on(self) -> int:
@@ -86,9 +86,10 @@ class Attempt:
 
     async def drop(self) -> None:
         """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
-        for host in self.ranks:
-            with suppress(TestbedError):
-                await self.hosts.drop_move(self.job, self.move, [host])
+        asked = (self.hosts.drop_move(self.job, self.move, [host]) for host in self.ranks)
+        failed = await asyncio.gather(*asked, return_exceptions=True)
+        if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
+            raise fault
 
     def _all_there(self, found: Collection[RankState]) -> None:
         self.states |= {s.rank: s for s in found}
@@ -101,20 +102,20 @@ class Attempt:
                 hint="testbed job status; a job that is launched again takes part",
             )
 
-    def _judge(self, found: Collection[RankState], wanted: str) -> None:
-        """Raises: Refused - not all ranks are in the state `wanted`."""
+    def _judge(self, found: Collection[RankState], *wanted: str) -> None:
+        """Raises: Refused - not all ranks have reached the first state of `wanted`, which the others follow."""
         self._all_there(found)
-        off = [s for s in found if s.state != wanted or s.move != self.move]
+        off = [s for s in found if s.state not in wanted or s.move != self.move]
         if not off:
             return
-        if cannot := [s for s in off if s.error]:
+        if cannot := [s for s in off if s.error and s.move == self.move]:
             raise Refused(_listed(f"rank {s.rank} ({s.host}): {s.error}" for s in cannot))
-        if any(s.state == "void" for s in off):
+        if self.void:
             lease = "a rank, a host or a lease ended it before all ranks agreed"
             raise Refused(f"move {self.move} of job {self.record.name} has no effect: {lease}")
         late = _listed(_late(s, self.move) for s in off)
         raise Refused(
-            f"{counted(len(found) - len(off), 'rank')} of {len(self.ranks)} {wanted} within {self.boundary_s:g} s; {late}",
+            f"{counted(len(found) - len(off), 'rank')} of {len(self.ranks)} {wanted[0]} within {self.boundary_s:g} s; {late}",
             hint="an iteration takes longer? transition.boundary_s in the plan allows more",
         )
 

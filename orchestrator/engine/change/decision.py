@@ -24,6 +24,9 @@ LEAST_DARK_S = 0.1
 
 Mode = Literal["live", "restart", "keep"]
 """What `up --job` takes: `live` means `transition.live: require`, `restart` means `never`, `keep` leaves the job as it is."""
+Live = Literal["require", "prefer", "never"]
+LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
+"""`up --job` as a policy; without the option the plan's counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
@@ -17,6 +17,8 @@ from orchestrator.store.records import JobRecord
 
 TURNING = "turning"
 """The key of a record's spec with the number of a move that may be decided at any moment: `turning`."""
+PAUSE = "pause"
+"""The key with the latest pause: `pause_of`."""
 
 
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
@@ -78,3 +80,28 @@ def with_layout(record: JobRecord, layout: Mapping[str, Any] | None) -> JobRecor
 def turning(record: JobRecord) -> int:
     """The number of a move that may have changed the job's rings and whose result is not known; 0 for none."""
     return int(record.spec.get(TURNING) or 0) if isinstance(record.spec, dict) else 0  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a job: its move, the token of the run that asked for it, and until when (wall s) at the longest."""
+
+    move: int
+    token: int
+    until: float
+
+
+def pause_of(record: JobRecord) -> Pause | None:
+    """The latest pause of a running job that nothing is known to have ended."""
+    found = record.spec.get(PAUSE) if isinstance(record.spec, dict) and record.ended is None else None
+    return Pause(**cast(dict[str, Any], found)) if isinstance(found, dict) else None
+
+
+def with_pause(record: JobRecord, pause: Pause) -> dict[str, Any]:
+    """The record's spec with a pause."""
+    return {**cast(dict[str, Any], record.spec), PAUSE: to_json(pause)}
+
+
+def without_pause(record: JobRecord) -> dict[str, Any]:
+    """The record's spec once the pause is over."""
+    return {k: v for k, v in cast(dict[str, Any], record.spec).items() if k != PAUSE}
