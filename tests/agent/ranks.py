@@ -1,4 +1,7 @@
-"""Ranks for tests of the hand-off socket: clients of a real job that answer as told, and write down all that they receive."""
+"""Ranks for tests of the hand-off socket: clients of a real job that write down all that they receive.
+
+Environment: RANKS, how many; MODE: `prompt`, `cannot` (all but rank 0) or `mute`; EXTRA: code that the job runs as well.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ import json, os, socket, sys, threading, time
 
 folder = os.environ["TESTBED_JOB_DIR"]
 mode = os.environ.get("MODE", "prompt")
-pause = threading.Event()
 
 def note(rank, line):
     with open(f"{folder}/received.{rank}", "a") as file:
@@ -58,6 +60,7 @@ def serve(rank, world):
 count = int(os.environ.get("RANKS", "2"))
 for rank in range(count):
     threading.Thread(target=serve, args=(rank, int(os.environ.get("WORLD", count))), daemon=True).start()
+exec(os.environ.get("EXTRA", ""))
 while not os.path.exists(folder + "/end"):
     time.sleep(0.02)
 """
@@ -95,7 +98,8 @@ class Job:
 
     def received(self, rank: int = 0) -> list[dict[str, Any]]:
         file = self.folder / f"received.{rank}"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def asked(self, rank: int = 0) -> list[tuple[str, int]]:
         """What the rank was asked for so far, and for which move."""
