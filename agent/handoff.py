@@ -84,7 +84,7 @@ class JobSocket:
         except OSError:
             self.rest()
             return
-        why = self.stranger(peer)
+        why = self.refusal(peer)
         if why is not None:
             self.cut_off = why
             peer.close()
@@ -96,7 +96,7 @@ class JobSocket:
             os.close(fd)
             self.rest()
 
-    def stranger(self, peer: socket.socket) -> str | None:
+    def refusal(self, peer: socket.socket) -> str | None:
         """Why a connection does not come from this job; None where it does."""
         pid, uid, _ = struct.unpack("=iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid not in (0, self.uid):
@@ -152,7 +152,7 @@ class JobSocket:
         now = time.monotonic_ns()
         ranks = sorted(self.ranks(), key=lambda rank: rank.number or 0)
         last = [(rank, rank.said[move if move in rank.said else next(reversed(rank.said))]) for rank in ranks]
-        return [dict(message, world=rank.world, silent_s=round((now - rank.heard_ns) / 1e9, 3)) for rank, message in last]
+        return [dict(message, world=rank.world, silent_s=round((now - rank.last_ns) / 1e9, 3)) for rank, message in last]
 
     def wait(self, wait: Wait, within_s: float) -> None:
         self.waits.append(wait)
@@ -175,13 +175,11 @@ class JobSocket:
         wait.answer({"name": self.name, "move": wait.move, "ranks": self.rows(wait.move)})
 
     def close(self) -> None:
-        """End every connection and answer every request, because the job ended."""
+        """End every connection, because the job ended; that answers every request, for no rank is left to wait for."""
         self.server.unregister(self.listener.fileno())
         self.listener.close()
         for rank in list(self.connections):
             rank.close()
-        for wait in list(self.waits):
-            self.reply(wait)
 
 
 class Handoff:

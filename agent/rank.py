@@ -25,7 +25,7 @@ TIMES = ("took_ms", "held_ms", "stall_ms")
 TIME_MOST_MS = 1e9
 
 
-def understood(line: bytes) -> Json:
+def checked(line: bytes) -> Json:
     """What a rank said: its known fields, of the right type and in range; other fields are left out.
 
     Raises: ValueError - not a JSON object, a field is missing, or has the wrong type or range.
@@ -82,7 +82,7 @@ class Rank(Lines):
     def __init__(self, job: JobSocket, server: Server, fd: int) -> None:
         self.job = job
         self.number: int | None = None
-        self.world = self.heard_ns = 0
+        self.world = self.last_ns = 0
         self.said: dict[int, Json] = {}  # move -> last message about it, the latest last
         self.allowance = Allowance(*RANK_SENDS)
         super().__init__(server, fd, os.dup(fd))
@@ -95,7 +95,7 @@ class Rank(Lines):
             self.cut("too many messages")
             return
         try:
-            message = understood(line)
+            message = checked(line)
             if self.number is None and message.get("world", 0) <= message["rank"]:
                 raise ValueError("world: a number above rank is needed")
             if self.number not in (None, message["rank"]):
@@ -103,7 +103,7 @@ class Rank(Lines):
         except ValueError as e:
             self.cut(str(e))
             return
-        self.heard_ns = time.monotonic_ns()
+        self.last_ns = time.monotonic_ns()
         first, self.number, self.world = self.number is None, message["rank"], message.pop("world", self.world)
         before = self.said.pop(message["move"], None)
         self.said[message["move"]] = message = {**(before or {}), **message}

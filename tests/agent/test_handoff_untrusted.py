@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agent import handoff
-from agent.rank import understood
+from agent.rank import checked
 from tests.agent.ranks import Job, until
 from tests.agent.space import Peer, Space, facts
 
@@ -136,11 +136,11 @@ def line(**changes: Any) -> bytes:
 )
 def test_what_is_not_as_the_page_says_is_refused(wrong: bytes) -> None:
     with pytest.raises(ValueError):
-        understood(wrong)
+        checked(wrong)
 
 
 def test_unknown_fields_are_left_out_and_words_are_made_printable() -> None:
-    said = understood(line(error="a\x1b[2J\nb\ud800" + "x" * 1000, event="committed", ok=True, name="other", silent_s=3, id=1))
+    said = checked(line(error="a\x1b[2J\nb\ud800" + "x" * 1000, event="committed", ok=True, name="other", silent_s=3, id=1))
     assert said == {**GOOD, "error": ("a [2J b " + "x" * 1000)[:500]}
 
 
