@@ -25,7 +25,7 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
-from orchestrator.results import JobStatus
+from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -203,7 +203,7 @@ async def _running(session: Session, store: Store, key: str, settings: Settings,
     if record is None or record.ended is not None:
         return ""
     job = await _job(session, store, key, settings, seen)
-    return record.name if job is None or job.state in ("starting", "running") else ""
+    return record.name if job is None or job.state in ALIVE else ""
 
 
 def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:

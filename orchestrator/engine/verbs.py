@@ -15,12 +15,13 @@ from optics import Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine import job_verbs
+from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
+from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.job_record import affected as affected_jobs
 from orchestrator.engine.change.keep_job import consequence
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
-from orchestrator.engine.change.up import as_saved
 from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.job_verbs import job_logs, job_status
 from orchestrator.engine.status import status, verify
@@ -50,6 +51,8 @@ __all__ = [
     "down",
     "job_launch",
     "job_logs",
+    "job_pause",
+    "job_resume",
     "job_status",
     "job_stop",
     "plan",
@@ -64,10 +67,18 @@ __all__ = [
 ]
 
 job_launch, job_stop = settled(job_verbs.job_launch), settled(job_verbs.job_stop)
+job_pause, job_resume = settled(job_verbs.job_pause), settled(job_verbs.job_resume)
 
 
 async def plan(
-    command: Command, plan_path: Path, *, avoid: tuple[str, ...] = (), relabel: bool = False, adopt: tuple[str, ...] = ()
+    command: Command,
+    plan_path: Path,
+    *,
+    avoid: tuple[str, ...] = (),
+    relabel: bool = False,
+    adopt: tuple[str, ...] = (),
+    launch_job: bool = True,
+    job: Mode | None = None,
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(command.inventory)
@@ -98,11 +109,13 @@ async def plan(
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
-    job = store.latest_job(key)
-    affected = affected_jobs(job, goal)
+    running = store.latest_job(key)
+    affected = affected_jobs(running, goal)
     job_change = ""
-    if job is not None and job.ended is None:
-        job_change = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))
+    if running is not None and running.ended is None:
+        wanted_job = wanted.job if launch_job and job != "keep" else None
+        usual, live = store.expected_seconds(command.inventory, "up"), LIVE.get(job, wanted.transition.live)
+        job_change = consequence(running, wanted_job, bool(affected), usual, live)
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -155,9 +168,9 @@ async def up(
     rollback: bool = True,
     expected: str = "",
     confirm_s: float | None = None,
-    keep_job: bool = False,
+    job: Mode | None = None,
 ) -> UpReport:
-    """Bring the plan up; idempotent. keep_job: a running job keeps running, whatever the plan's job is.
+    """Bring the plan up; idempotent. job: what becomes of a running job, None for `transition.live` of the plan.
     expected: the fingerprint of a saved plan, which must still match when the lab is locked.
     confirm_s: the change is rolled back unless `confirm` comes within this time (s).
     relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over.
@@ -170,7 +183,7 @@ async def up(
     wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
-        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt)
+        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt, launch_job=launch_job, job=job)
         as_saved(expected, found.fingerprint)
         return UpReport(
             run="",
@@ -184,6 +197,7 @@ async def up(
             dark_time_scale=found.dark_time_scale,
             relabel=found.relabel,
             segments=found.segments,
+            job_change=found.job_change,
         )
     labels: RelabelReport | None = None
     if relabel:
@@ -191,7 +205,7 @@ async def up(
     change = ChangeRun("up", lab, command)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
-    options |= {"keep_job": True} if keep_job else {}
+    options |= {} if job is None else {"job": job}
     report = await change.up(wanted, text, options, expected=expected)
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
 

@@ -49,6 +49,8 @@ ENGINE_VERBS = {
     "job_launch": ("job", "launch"),
     "job_status": ("job", "status"),
     "job_logs": ("job", "logs"),
+    "job_pause": ("job", "pause", "--for", "5m"),
+    "job_resume": ("job", "resume"),
     "job_stop": ("job", "stop"),
 }
 ERRORS = [

@@ -60,12 +60,20 @@ def test_a_plan_tells_what_becomes_of_training() -> None:
     usual = {"launch": 2.0, "job": 12.1, "stage": 2.6}
     assert consequence(running(ring), ring.job, False, usual) == "ddp-mlp keeps running"
     assert "dark for as long as the light moves" in consequence(running(ring), ring.job, True, usual)
-    told = consequence(running(ring), topoopt.job, True, usual)
+    rings = "ddp-mlp goes on; its rings change at the end of an iteration"
+    assert consequence(running(ring), topoopt.job, True, usual) == rings
+    assert consequence(running(ring), topoopt.job, True, usual, "require") == rings
+    assert topoopt.job is not None
+    told = consequence(running(ring), topoopt.job, True, usual, "never")
+    assert told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
+    assert told.endswith("(up --job keep: ddp-mlp keeps running)")
+    deeper = replace(topoopt.job, args={**topoopt.job.args, "hidden": 7})
+    told = consequence(running(ring), deeper, True, usual)
+    assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in told
     assert (
-        told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
-        and "--keep-job" in told
+        "job.args.hidden differs" in (told := consequence(running(ring), deeper, True, usual, "require")) and "up refuses" in told
     )
-    assert "until the new one has made its first iteration" in consequence(running(ring), topoopt.job, True, {})
+    assert "until the new one has made its first iteration" in consequence(running(ring), deeper, True, {})
 
 
 def test_up_tells_how_long_training_paused() -> None:

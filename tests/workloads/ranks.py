@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,9 +43,17 @@ class Ranks:
 
 @contextmanager
 def ranks(
-    world: int, *command: str, directory: Path, rings: Sequence[Sequence[int]] = (), timeout_s: float = 20.0
+    world: int,
+    *command: str,
+    directory: Path,
+    rings: Sequence[Sequence[int]] = (),
+    timeout_s: float = 20.0,
+    more: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Ranks]:
-    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end."""
+    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end.
+
+    more: further environment of a rank.
+    """
     port = free_port()
     processes = []
     for rank in range(world):
@@ -61,6 +69,7 @@ def ranks(
             "TESTBED_PORTS": json.dumps(["lo"]),
             "TESTBED_JOB_DIR": str(directory / str(rank)),
             "TESTBED_TIMEOUT_S": str(timeout_s),
+            **more(rank),
         }
         processes.append(
             subprocess.Popen(

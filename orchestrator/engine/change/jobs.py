@@ -10,16 +10,29 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plan import Job
 from orchestrator.engine.change import job_ports as jobports
+from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
-from orchestrator.engine.change.job_record import facts, launched, ranks_of, spec_of, wanted_job
+from orchestrator.engine.change.job_record import (
+    facts,
+    launched,
+    layout_of,
+    pause_of,
+    ranks_of,
+    spec_of,
+    turning,
+    wanted_job,
+    with_layout,
+    without_pause,
+)
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.hosts import JobState
 from orchestrator.hosts.launch import identity
-from orchestrator.results import JobStatus
+from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
@@ -56,8 +69,10 @@ class Jobs:
         state, detail = _state(record, states, len(records))
         launched = self.store.get(record.run)
         if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
-            ended = state not in ("starting", "running")
+            ended = state not in ALIVE
             await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
+        if state == "running" and pause_of(record) is not None:
+            state, detail = await self._paused(record, name, ranks)
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -82,6 +97,17 @@ class Jobs:
             busy=statistics.median(busy) if busy else None,
             resumed_from=int(records[0].get("iter", 1)) - 1 if records else 0,
         )
+
+    async def _paused(self, record: JobRecord, name: str, ranks: tuple[HostName, ...]) -> tuple[str, str]:
+        """The state of a job that was paused, and until when; one that goes on is recorded as running."""
+        pause = pause_of(record)
+        assert pause is not None
+        states = await self.session.hosts.rank_states(name, ranks)
+        if any(s.state == "held" and s.move == pause.move for s in states):
+            return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
+        self.store.set_job_spec(record.id, without_pause(self.store.job(record.id) or record))  # it may have turned meanwhile
+        self.store.set_job(record.id, "running")
+        return "running", ""
 
     async def running(self) -> JobRecord | None:
         """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
@@ -121,7 +147,7 @@ class Jobs:
                 if record.ended is None:
                     raise
                 # An ended job need not answer: it may have run on hosts that this plan does not touch.
-        runs = old is not None and old.state in ("starting", "running")
+        runs = old is not None and old.state in ALIVE
         if job is None or not launch:
             return old if runs else None
         same = record is not None and is_same(record, job)
@@ -140,12 +166,14 @@ class Jobs:
         self,
         run: str,
         number: int | None,
+        layout: Mapping[str, Any] | None,
         recorder: Recorder,
         *,
         sample: bool = True,
     ) -> JobStatus | None:
         """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
 
+        layout: the rings that it had (`layout_of`), None for those of its record; on other rings it is stopped, too.
         Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.slice)
@@ -158,9 +186,15 @@ class Jobs:
             return None
         if record.ended is None:
             status = await self.status(record)
-            if status.state in ("starting", "running", "finished"):
+            same = not turning(record) and (layout is None or layout_of(record) == layout)
+            if status.state == "finished" or (same and status.state in ALIVE):
                 return status
-        return await self.start(run, launched(record, self.session.lab), recorder, resume=True, sample=sample)
+            if status.state in ALIVE:
+                with recorder.phase("job", f"stopping {record.name}") as phase:
+                    await self.stop(record, "taken back")
+                    phase.detail = f"stopped {record.name}"
+        job = launched(with_layout(record, layout), self.session.lab)
+        return await self.start(run, job, recorder, resume=True, sample=sample)
 
     async def start(
         self,
@@ -194,11 +228,7 @@ class Jobs:
             give_up = time.monotonic() + FIRST_ITERATIONS_S
             while True:
                 status = await self.status(record)
-                if (
-                    status.iterations >= FIRST_ITERATIONS
-                    or status.state not in ("starting", "running")
-                    or time.monotonic() > give_up
-                ):
+                if status.iterations >= FIRST_ITERATIONS or status.state not in ALIVE or time.monotonic() > give_up:
                     break
                 recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
                 await asyncio.sleep(POLL_S)
@@ -225,6 +255,8 @@ class Jobs:
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
         """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
         name = facts(record)[0]
+        if (pause := pause_of(record)) is not None:  # ranks write their checkpoints at the end of an iteration
+            await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
         if still := [h for h, s in ended.items() if s.state == "running"]:
             raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
@@ -243,7 +275,7 @@ class Jobs:
             except Unreachable:  # the ranks on the hosts that answer are stopped; then `stop` names the others
                 pass
             else:
-                if status.state not in ("starting", "running"):
+                if status.state not in ALIVE:
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")

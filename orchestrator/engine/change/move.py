@@ -16,6 +16,7 @@ from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.port_counters import quiet
 from orchestrator.engine.change.timeline import Timeline
+from orchestrator.engine.change.turn import Turn
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Committed, Hello
@@ -121,8 +122,8 @@ class Move:
             return (), ()
         return old.routes, old.rings
 
-    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact) -> Timeline:
-        """Drain, arm, break and make on all devices at once, wait for carriers and commits."""
+    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact, turn: Turn) -> Timeline:
+        """Arm, drain or hold, break and make on all devices at once, wait for carriers and commits, change the job over."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
         times, generation = Timeline(), self.generation
@@ -130,11 +131,13 @@ class Move:
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
         self.asked.update(wanted, self.drain)
+        turn.begin()
         what = {"generation": generation}
         if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {counted(len(times.committed), 'host')}"
+            await turn.change_over()
             return times
         # A device that an earlier run left settling may have finished while routes were staged: no new carrier event would come.
         now = (await context.session.observe(hosts=False)).held
@@ -149,13 +152,8 @@ class Move:
             gc.collect()  # from here on every millisecond counts, first of a detour and then of darkness
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
             phase.detail = f"{each} generation {generation} when the light arrives"
-        if self.drained is not None:
-            gone = goal.broken_links
-            with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
-                await hosts.commit(self.drained, sorted(self.drain), policy.revert_after_s)
-                # Confirm while the queues drain: once the light moves, the previous routes are worse than these.
-                waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, sorted(self.drain)))
-                phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
+        await self._routes_while_dark(goal)
+        await turn.hold(patience + waiting_s)
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             times.outcomes = await switch(context, goal.late)
@@ -175,7 +173,20 @@ class Move:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
                 phase.detail = f"committed on {counted(len(others), 'more host')}"
+        await turn.change_over()
         return times
+
+    async def _routes_while_dark(self, goal: Target) -> None:
+        """Commit the generation for the dark time: traffic moves to the links that stay lit."""
+        if self.drained is None:
+            return
+        context, hosts, gone = self.context, self.hosts, goal.broken_links
+        what = {"generation": self.drained}
+        with context.recorder.phase("drain") as phase, context.run.step("host", "all", "drain", what):
+            await hosts.commit(self.drained, sorted(self.drain), self.plan.transition.revert_after_s)
+            # Confirm while the queues drain: once the light moves, the previous routes are worse than these.
+            waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, sorted(self.drain)))
+            phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
 
     async def _dark(self, goal: Target) -> list[str]:
         """Which ports got no light, and where it was lost, as far as the switches' meters show."""

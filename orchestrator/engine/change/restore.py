@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from optics import HandsNeeded, Locked, TestbedError
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.goal import goal_hosts
+from orchestrator.engine.change.job_record import launched, layout_of, with_layout
 from orchestrator.engine.change.rollback import Rollback
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
-from orchestrator.engine.change.up import Up, goal_hosts
+from orchestrator.engine.change.turn import Turn
+from orchestrator.engine.change.up import Up
 from orchestrator.fabric.circuits import live_links, receivers, settings
 from orchestrator.fabric.lightpath import Held, route
 from orchestrator.fabric.lookahead import ahead
@@ -31,9 +34,10 @@ def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapsho
     wanted = settings(stored_circuits(current.links, lab))
     exact = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
-    ran = job is not None and job.ended is None
     held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
-    return Snapshot(held, current=current, job=job.id if job is not None and ran else None)
+    if job is None or job.ended is not None:
+        return Snapshot(held, current=current)
+    return Snapshot(held, current=current, job=job.id, layout=layout_of(job))
 
 
 class Restore(Up):
@@ -47,6 +51,7 @@ class Restore(Up):
         assert current is not None
         lab = context.session.lab
         super().__init__(context, read_plan(current.plan_text, current.plan_name, lab), current.plan_text)
+        self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
 
     def _goal(self, seen: Observation) -> Target:
@@ -67,9 +72,15 @@ class Restore(Up):
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
         return None  # the previous attenuation is part of what is restored
 
+    async def _choose(self, goal: Target, *, launch: bool) -> None:
+        """The job that ran gets the rings that it had, if it still runs."""
+        if self.running is not None and self.running.id == self.to.job:
+            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab))
+
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
-        context = self.context
-        return await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
+        context, to = self.context, self.to
+        await self.turn.finish()
+        return await context.jobs.resume_previous(context.run.id, to.job, to.layout, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
         """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""
@@ -91,6 +102,7 @@ class Restore(Up):
             generations,
             receivers(goal.links),
             self.to.job,
+            self.to.layout,
         )
         undone = await Rollback(context, to, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
         if undone.left:

@@ -33,6 +33,7 @@ from optics.words import short, sort_key
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back, differences
+from orchestrator.engine.change.turn import turn_back
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
@@ -242,7 +243,10 @@ class Rollback:
         """Resume the job that ran before."""
         context = self.context
         try:
-            await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
+            await turn_back(context, self.to)
+            await context.jobs.resume_previous(
+                context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
+            )
         except Locked:
             raise
         except TestbedError as error:

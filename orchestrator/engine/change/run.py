@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plan import Plan
 from orchestrator.deadline import deadline
 from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.engine.change.locking import holding, scope_of
@@ -87,12 +89,12 @@ class ChangeRun:
         return self.command.settings
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, keep_job, rollback; confirm_s: leave it to be confirmed within this time (s)."""
+        """Bring `plan` up. options: launch_job, job, rollback; confirm_s: leave it to be confirmed within this time (s)."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
-            keep = bool(options.get("keep_job"))
+            mode = cast(Mode | None, options.get("job"))
             change = Up(
-                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, keep_job=keep
+                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, job_mode=mode
             )
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
             if waiting is not None and waiting.made is not None:

@@ -8,13 +8,14 @@ from typing import Any
 
 from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute
 from optics.words import short, sort_key
+from orchestrator.engine.change.job_record import layout_of
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.lightpath import Held, among, route
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json, to_json
-from orchestrator.store.records import CurrentPlan
+from orchestrator.store.records import CurrentPlan, JobRecord
 
 NONE: frozenset[Setting] = frozenset()
 
@@ -25,7 +26,7 @@ class Snapshot:
 
     others: circuits without an owner in this store (other owners may change theirs meanwhile). current: the plan that was up.
     generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
-    that had carrier. job: the number of the job that ran.
+    that had carrier. job: the number of the job that ran. layout: the rings it ran (as `layout_of`), None for its record's.
     """
 
     owned: Held
@@ -34,6 +35,7 @@ class Snapshot:
     generations: Mapping[HostName, int | None] = field(default_factory=dict)
     lit: tuple[HostPort, ...] = ()
     job: int | None = None
+    layout: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """As the store keeps it."""
@@ -44,6 +46,7 @@ class Snapshot:
             "generations": dict(self.generations),
             "lit": [[p.host, p.number] for p in self.lit],
             "job": self.job,
+            "layout": to_json(self.layout),
         }
 
 
@@ -57,6 +60,7 @@ def before_of(data: Any) -> Snapshot:
         data["generations"],
         tuple(HostPort(*x) for x in data["lit"]),
         data["job"],
+        data.get("layout"),
     )
 
 
@@ -65,7 +69,7 @@ def found(
     owned: Held,
     current: CurrentPlan | None,
     hellos: Mapping[HostName, Hello],
-    job: int | None,
+    job: JobRecord | None,
     foreign: Collection[Setting] = (),
 ) -> Snapshot:
     """The observed state as a snapshot. foreign: other owners' circuits."""
@@ -73,7 +77,8 @@ def found(
     ports = receivers(stored_links(current.links)) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
     others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
-    return Snapshot(here, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
+    number, layout = (job.id, layout_of(job)) if job is not None else (None, None)
+    return Snapshot(here, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, layout)
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from optics import (
-    ChangeFailed,
-    CrossConnect,
-    HandsNeeded,
     HostName,
     Infeasible,
     Interlock,
@@ -19,24 +15,25 @@ from optics import (
     Locked,
     NotVerified,
     Setting,
-    SpectralRoute,
     StoreFailed,
     TestbedError,
 )
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.down import progress_lines
+from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
+from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.keep_job import fits
+from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
 from orchestrator.engine.change.port_counters import sampled_ports
 from orchestrator.engine.change.rollback import Rollback, verdict
 from orchestrator.engine.change.snapshot import Snapshot, found, held_data
-from orchestrator.engine.change.timeline import Timeline, record_rungs, record_timeline
+from orchestrator.engine.change.timeline import Figures, Timeline, record_rungs, record_timeline
+from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
@@ -48,6 +45,7 @@ from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
+from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_link, ladder, pairs_of
 from orchestrator.verify.power import Reading, keep
@@ -57,37 +55,11 @@ AFTER_S = 0.5
 """Ports are sampled for this long (s) after a job resumed: the report's throughput after a change."""
 
 
-def _settings_word(goal: Target) -> str:
-    """The noun for the plan's settings: of one kind, or just settings."""
-    kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
-    return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
-
-
-def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
-    """A digest of the rules of all hosts, the same for the same rules."""
-    text = "\n".join(f"{host} {rule}" for host, rules in sorted(wanted.items()) for rule in sorted(map(str, rules)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def as_saved(expected: str, now: str) -> None:
-    """Compare fingerprints, if one was given. Raises: Interlock - the lab is not as it was when the plan was saved."""
-    if expected and now != expected:
-        raise Interlock(
-            f"the lab is not as it was when this plan was saved (fingerprint {now}, then {expected})",
-            hint="make the plan again and review it: testbed plan --topology examples/ring-12.json",
-        )
-
-
-def goal_hosts(goal: Target) -> set[HostName]:
-    """The hosts that the links join."""
-    return {p.host for link in goal.links for p in (link.a, link.b)}
-
-
 class Up:
     """`up`: from the present state to the plan.
 
     rollback: roll back a change that fails or is interrupted. expected: the fingerprint of a saved plan, which must still match.
-    confirming: leave it to be confirmed by the operator. keep_job: a running job keeps running, whatever the plan's job is.
+    confirming: leave it to be confirmed by the operator. job_mode: what becomes of a running job, None for the plan's policy.
     """
 
     def __init__(
@@ -99,10 +71,10 @@ class Up:
         rollback: bool = True,
         expected: str = "",
         confirming: Confirming | None = None,
-        keep_job: bool = False,
+        job_mode: Mode | None = None,
     ) -> None:
         self.context, self.plan, self.text = context, plan, text
-        self.keep_job = keep_job
+        self.job_mode = job_mode
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
@@ -111,6 +83,8 @@ class Up:
         self.notes: list[str] = []
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
+        self.running: JobRecord | None = None
+        self.turn = Turn(context, plan.transition, LIVE.get(job_mode, plan.transition.live))
 
     async def carry_out(self, *, launch_job: bool) -> UpReport:
         """Carry it out. Raises: as `orchestrator.engine.verbs.up`."""
@@ -122,13 +96,15 @@ class Up:
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
             self._take_over(goal, seen)
-            kept_job = await self._kept_job(goal)
+            self.running = await context.jobs.running()
+            kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
+            await self._choose(goal, launch=launch_job)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
-            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
+            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {settings_word(goal)} kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.move.prepare(goal, seen, macs)
@@ -140,8 +116,9 @@ class Up:
             # From the staging on: traffic before the change is one half of the comparison.
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self.move.stage(wanted)
+                await self.turn.prepare(goal, generation, drained=self.move.drained is not None)
                 async with Impact(self.hosts, context.session.devices) as aftermath:
-                    times = await self.move.switch(goal, wanted, aftermath)
+                    times = await self.move.switch(goal, wanted, aftermath, self.turn)
                     await aftermath.settle()
                     rungs = await self._verify(goal, times)
                     times.verified_ns = time.monotonic_ns()
@@ -160,6 +137,7 @@ class Up:
                         with context.run.step("host", "all", "clear", {"hosts": leaving}):
                             await self.hosts.clear(leaving)
         except (Exception, asyncio.CancelledError) as error:
+            await self.turn.give_up()
             if not self.move.touched:
                 context.run.unchanged = True
                 raise
@@ -172,7 +150,7 @@ class Up:
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
             # Traffic after the change is the other half, if a job produces any.
-            hz = context.sample_hz if kept_job or (self.plan.job is not None and launch_job) else 0.0
+            hz = context.sample_hz if self.running is not None or (self.plan.job is not None and launch_job) else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
                 times.resumed_ns, times.pause_ns = await self._resumed(times)
@@ -183,9 +161,10 @@ class Up:
             context.run.finish("interrupted", 130, words)
             raise Interrupted(words, hint="to roll the change back: testbed rollback") from None
         except TestbedError as error:
-            error.args = (f"{self.plan.name} is up and stays up; its job does not run\n{error}",)
+            error.args = (f"{self.plan.name} is up and stays up; {self.turn.left_as}\n{error}", *error.args[1:])
             raise
         figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
+        turned = await self.turn.report(times.sent_ns, figures)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
         return UpReport(
@@ -203,10 +182,11 @@ class Up:
             pairs_ok=ok,
             pairs_total=total,
             job=job,
-            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
+            turn=turned,
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
@@ -217,10 +197,9 @@ class Up:
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
         """Journal the present state and the target; nothing was changed before."""
         context = self.context
-        runs = await context.jobs.running()
         owned = per_device(context.store.owned(context.slice))
         foreign = context.foreign_settings()
-        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None, foreign)
+        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, foreign)
         target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
         context.run.found(self.before.to_json(), target)
 
@@ -306,13 +285,14 @@ class Up:
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
         self.notes += seen.needing(needed)
 
-    async def _kept_job(self, goal: Target) -> bool:
-        """Whether a job keeps running. Raises: Infeasible - the plan disconnects hosts of the job."""
-        context = self.context
-        record = await context.jobs.running() if self.keep_job else None
-        if record is not None:
-            self.notes.append(fits(record, self.plan, goal, self.lab))
-        return record is not None
+    async def _choose(self, goal: Target, *, launch: bool) -> None:
+        """Decide what becomes of the running job.
+
+        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `Turn.choose`.
+        """
+        if self.running is not None and self.job_mode == "keep":
+            self.notes.append(fits(self.running, self.plan, goal, self.lab))
+        await self.turn.choose(self.running, self.plan.job if launch else None)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""
@@ -369,19 +349,21 @@ class Up:
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
+        turned = await self.turn.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=not writes and (job is None or job.run != self.context.run.id),
+            nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
-            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             equalise=balance,
+            turn=turned,
         )
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
@@ -408,6 +390,7 @@ class Up:
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
         """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
         context = self.context
+        await self.turn.finish()
         return await context.jobs.ensure(
             context.run.id, self.plan.job, context.recorder, changed=changed, launch=launch, sample=context.sample_hz > 0
         )
@@ -418,33 +401,11 @@ class Up:
         if isinstance(error, Locked):
             raise error
         if not self.rollback:
-            raise await self._stopped(goal, error) from error
+            raise await stopped(context, self.move, goal, error) from error
         try:
             undone = await Rollback(context, self.before, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
         except StoreFailed as broken:
-            raise await self._unnoted(goal, error, broken) from error
+            raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:
             undone = replace(undone, evidence=f"{undone.evidence}; adopted circuits stay yours: {self.taken_over}")
         raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
-
-    async def _unnoted(self, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
-        """Steps cannot be recorded, so nothing is rolled back; hosts revert unconfirmed commits. Report the present state."""
-        lines = await finish(progress_lines(self.context.session, goal.change))
-        first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-        words = first if first == str(broken) else f"{first}\n{broken}"
-        left = (f"make {self.context.store.path} writable again; testbed status then shows how far it got", *lines)
-        words += "\nno step is taken that cannot be recorded, so nothing was rolled back; manual repair is needed:"
-        return HandsNeeded(words, left, hint=f"to go back: testbed rollback {self.context.run.id}")
-
-    async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
-        """Bring the hosts to consistent routes, read what the devices really hold, and report both; cancelled stays cancelled."""
-        safe = await finish(self.move.retreat())
-        lines = await finish(progress_lines(self.context.session, goal.change))
-        if not isinstance(error, TestbedError):
-            return error
-        listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))
-        run = self.context.run.id
-        return ChangeFailed(
-            f"{error}\npresent state:\n{listed}",
-            hint=f"{error.hint + '; ' if error.hint else ''}to go on: testbed resume {run}; to go back: testbed rollback {run}",
-        )
