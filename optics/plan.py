@@ -156,10 +156,11 @@ class Acceptance:
 @dataclass(frozen=True, slots=True)
 class TransitionPolicy:
     """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed
-    commit."""
+    commit. hold: keep packets of pairs without another path in their sockets while it is dark."""
 
     drain: bool = True
     revert_after_s: float = 30.0
+    hold: Literal["auto", "always", "never"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,10 @@ class TransitionEdge(Edge):
 
     drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
     revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that is not confirmed within this time")] = 30.0
+    hold: Annotated[
+        Literal["auto", "always", "never"],
+        Field(description="keep packets of pairs without another path in their sockets while it is dark"),
+    ] = "auto"
 
 
 class SegmentEdge(Edge):
