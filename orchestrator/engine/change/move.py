@@ -178,7 +178,7 @@ class Move:
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             held = self.hold
-            before = partial(held.begin, hosts) if held is not None else None
+            before = partial(held.begin, hosts, receivers(goal.broken_links)) if held is not None else None
             with context.run.step("host", "all", "hold", {"generation": held.generation}) if held is not None else nullcontext():
                 times.outcomes = await switch(context, goal.late, before=before)
             aftermath.moved(goal.late.changes, {x.egress for circuit in goal.circuits for x in circuit.path})
