@@ -278,7 +278,10 @@ class Server:
 
 
 def _commit(server: Server, request: Json, *_: object) -> Json:
-    return server.generations.commit(integer(request, "generation", 1), number(request, "revert_after_s", None))
+    generation, revert_after_s = integer(request, "generation", 1), number(request, "revert_after_s", None)
+    if request.get("hold"):
+        return server.generations.hold(generation, revert_after_s, bool(request.get("kick", True)))
+    return server.generations.commit(generation, revert_after_s)
 
 
 def _stage(server: Server, request: Json, *_: object) -> Json:

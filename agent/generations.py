@@ -9,6 +9,7 @@ import struct
 import time
 
 from agent.basics import RUN, Failure, bad, execute, integer, number, read, read_json, refused, write
+from agent.kick import Kick
 from agent.netlink import (
     CREATE,
     DELNEIGH,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from agent.shapes import Armed, Json, Pending
 
 LATER_NS = 2_000_000  # the event of a commit and the probes behind it wait this long: hosts that share a machine all commit first
+AGAIN_NS = 1_000_000_000  # between two attempts to leave a hold, should the kernel refuse the first
 
 
 class Generations:
@@ -52,6 +54,8 @@ class Generations:
         self.pending: Pending | None = None
         self.handle: int | None = None
         self.armed: Armed | None = None
+        self.kick = Kick()
+        self.lanes: Callable[[], list[str]] = lambda: server.facts.get("lanes", [])
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
         # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
         self.activated: Callable[[int], None] = lambda generation: None
@@ -76,14 +80,43 @@ class Generations:
         tables = rule_tables(self.nl)
         actual = next((g for g in self.staged if self.table(g) == tables[-1]), None) if tables else None
         if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
-            self.active, self.pending = actual, None
+            wanted, self.active = self.active, actual
+            if not self.holds(actual):
+                self.pending = None
+            elif not self.pending:  # died on the way out of a hold, which always ends
+                self.pending = {"to": wanted, "at_ns": 0}
             self.previous = None if self.previous == actual else self.previous
         for table in tables[:-1]:  # died between the two halves of a flip: keep the newer rule
             self.nl.send([(DELRULE, 0, rule_message(table))])
         self.previous = self.previous if self.previous in self.staged else None
         if self.pending:
             self.schedule()
+        if self.active is not None and self.holds(self.active):
+            self.timer(0, lambda: self.prepare_kick(self.active))  # the facts are not read yet
         self.save()
+
+    def holds(self, generation: int | None) -> bool:
+        """Whether this generation was committed as a hold: one that is left again soon, and never confirmed."""
+        return generation in self.staged and bool(self.staged[generation].get("hold"))
+
+    def prepare_kick(self, generation: int | None) -> Json:
+        """List the sockets that a hold keeps from sending: those to addresses that it has no route to."""
+        routes = self.staged[generation]["routes"] if generation in self.staged else []
+        return self.kick.prepare(self.lanes(), {route[0].partition("/")[0] for route in routes})
+
+    def hold(self, generation: int, revert_after_s: float | None, kick: bool) -> Json:
+        """Commit a generation that leaves pairs without a route for a short time. It is never confirmed.
+
+        kick: the commit that follows, or the revert, pushes the sockets that waited.
+        """
+        if generation not in self.staged:
+            raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        self.kick.forget()
+        found = self.prepare_kick(generation) if kick else None
+        if not self.holds(generation):
+            self.staged[generation]["hold"] = True
+            write(self.path(generation), json.dumps(self.staged[generation]))
+        return dict(self.commit(generation, revert_after_s), waiting=found)
 
     def schedule(self) -> None:
         if self.handle is not None:
@@ -120,7 +153,7 @@ class Generations:
         kept.update({k: request[k] for k in ("rto_min_ms", "congctl") if k in request})
         table = self.table(generation)
         if generation == self.active:
-            if {k: v for k, v in self.staged[generation].items() if k != "order"} == kept:
+            if {k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")} == kept:
                 return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
             raise refused(f"generation {generation} is active; stage other rules under another number")
         for other in (self.active, self.previous, self.armed and self.armed["generation"]):
@@ -182,11 +215,15 @@ class Generations:
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
         started = time.monotonic_ns()
-        before = self.active
+        if self.holds(generation) and revert_after_s is None:
+            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+        before, owed, left = self.active, self.pending, self.holds(self.active) and generation != self.active
         if generation != before:
-            self.previous, self.active = before, generation
+            self.previous, self.active = self.previous if left else before, generation
         if revert_after_s is not None:
-            to = self.pending["to"] if generation == before and self.pending else self.previous
+            # Through a hold the host keeps the generation that it owes going back to.
+            carried = owed if generation == before or left or self.holds(generation) else None
+            to = carried["to"] if carried else self.previous
             self.pending = {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
         elif generation != before:
             self.pending = None
@@ -195,7 +232,7 @@ class Generations:
             try:
                 self.flip(before, generation)
             except Exception:
-                self.active, self.pending = before, None
+                self.active, self.pending = before, owed if left else None
                 self.save()
                 raise
         done = time.monotonic_ns()
@@ -203,9 +240,16 @@ class Generations:
         self.schedule()
         if self.armed and self.armed["generation"] == generation:
             self.unarm()
-        event = {"generation": generation, "previous": self.previous, "t_commit_ns": done, "took_us": (done - started) // 1000}
+        event: Json = {
+            "generation": generation,
+            "previous": self.previous,
+            "t_commit_ns": done,
+            "took_us": (done - started) // 1000,
+        }
         if t_link_ns is not None:
             event["t_link_ns"] = t_link_ns
+        if left:
+            event["kick"] = self.kick.push()
         if generation != before:
             self.timer(done + LATER_NS, lambda: self.events(dict(event, event="committed")))
         return event
@@ -239,6 +283,8 @@ class Generations:
     def confirm(self, generation: int) -> Json:
         if generation != self.active:
             raise refused(f"generation {generation} is not active; {self.active} is")
+        if self.holds(generation):
+            raise refused(f"generation {generation} is a hold, which is never confirmed: commit the one that follows it, or revert")
         had, self.pending = self.pending is not None, None
         self.schedule()
         self.save()
@@ -259,19 +305,26 @@ class Generations:
         except Exception as e:
             self.active, self.previous = came_from, to
             self.save()
+            if self.holds(came_from):  # no host stays in a hold: it is tried again
+                self.pending = {"to": to, "at_ns": time.monotonic_ns() + AGAIN_NS}
+                self.schedule()
+                self.save()
             self.events({"event": "failed", "generation": to, "error": f"going back from {came_from} ({reason}): {e}"})
             if owed is None:
                 raise
             return {"generation": came_from}
         if came_from is not None:
             self.abandoned(came_from)
-        event = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
+        event: Json = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
+        if self.holds(came_from):
+            event["kick"] = self.kick.push()
         self.events(dict(event, event="reverted"))
         return event
 
     def clear(self) -> Json:
         """Remove every generation and the selecting rule: the host no longer forwards by them."""
         self.disarm()
+        self.kick.forget()
         self.pending = None
         self.schedule()
         if self.active is not None:

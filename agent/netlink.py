@@ -62,8 +62,8 @@ def mac_text(data: bytes) -> str:
 class Rtnl:
     """A route netlink socket: batches of requests, each acknowledged by the kernel; dumps; multicast events."""
 
-    def __init__(self, groups: int = 0) -> None:
-        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    def __init__(self, groups: int = 0, protocol: int = 0) -> None:
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         for option in (10, 11, 12):  # NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(270, option, 1)
@@ -93,8 +93,8 @@ class Rtnl:
                         failed[start + sequence - first] = (code, words)
         return failed
 
-    def dump(self, kind: int, body: bytes) -> list[bytes]:
-        """Return the bodies of a whole dump."""
+    def dump(self, kind: int, body: bytes, absent: int = errno.ENOENT) -> list[bytes]:
+        """Return the bodies of a whole dump; none where it answers with the error `absent`. Raises: OSError - another one."""
         self.sequence += 1
         wanted = self.sequence
         self.socket.send(HEADER.pack(16 + len(body), kind, REQUEST | DUMP, wanted, 0) + body)
@@ -103,11 +103,9 @@ class Rtnl:
             for answer, _, sequence, data in self.receive():
                 if sequence != wanted:
                     continue
-                if answer == 3:
-                    return found
-                if answer == 2:
-                    code = -struct.unpack_from("=i", data)[0]
-                    if code == errno.ENOENT:  # a table that was never used
+                if answer in (2, 3):  # NLMSG_ERROR, NLMSG_DONE
+                    code = -struct.unpack_from("=i", data)[0] if len(data) >= 4 else 0
+                    if code <= 0 or code == absent:  # the end; or a table that was never used
                         return found
                     raise OSError(code, os.strerror(code))
                 found.append(data)

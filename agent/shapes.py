@@ -53,6 +53,15 @@ class Move(TypedDict):
     decided: Json | None
 
 
+class Waiting(TypedDict):
+    """A TCP connection as sock_diag knows it. queued: bytes not acknowledged, sent or not; unacked: packets sent of them."""
+
+    target: str
+    inode: int
+    queued: int
+    unacked: int
+
+
 class Listening(TypedDict):
     """The far ends of one token's flows. missing: those still receiving; answer: of the `heard` request that waits for them."""
 

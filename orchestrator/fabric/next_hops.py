@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -202,3 +202,11 @@ def drained(old: NextHops, kept: NextHops) -> NextHops:
     has one forwards only to hosts that have one too.
     """
     return {key: kept.get(key, hop) for key, hop in old.items()}
+
+
+def held(old: NextHops, kept: NextHops, holding: Collection[HostName]) -> NextHops:
+    """As `drained`, but a pair without a surviving path has no hop at the hosts `holding`.
+
+    Free of loops: only hops of `drained` are left, and some are missing.
+    """
+    return {key: hop for key, hop in drained(old, kept).items() if key in kept or key[0] not in holding}

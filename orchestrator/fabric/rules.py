@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from optics import HostName, HostPort, Infeasible, Link
 from optics.plan import FixedRoute, Ring
-from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, hops, landings, lanes_of, next_hops
+from orchestrator.fabric.next_hops import Hop, NextHops, drained, graph, held, hops, landings, lanes_of, next_hops
 from orchestrator.inventory.hosts import Host
 from orchestrator.inventory.lab import Lab
 
@@ -28,6 +28,7 @@ __all__ = [
     "Rules",
     "TransitFilter",
     "drain_rules",
+    "hold_rules",
     "hops",
     "rules",
 ]
@@ -145,13 +146,42 @@ def drain_rules(
     `fixed_routes` and `rings` are those of the old plan; a fixed route over a link that goes dark is left out meanwhile.
     Raises: as `rules`.
     """
-    old_links, kept_links, fixed_routes = tuple(old_links), tuple(kept_links), tuple(fixed_routes)
-    lanes = lanes_of(lab)
+    old_links = tuple(old_links)
+    return _written(old_links, drained(*_before_and_meanwhile(old_links, kept_links, lab, fixed_routes, rings)), lab, macs)
+
+
+def hold_rules(
+    old_links: Iterable[Link],
+    kept_links: Iterable[Link],
+    lab: Lab,
+    macs: Mapping[HostPort, Macs],
+    fixed_routes: Iterable[FixedRoute] = (),
+    rings: Sequence[Ring] = (),
+) -> Mapping[HostName, Rules]:
+    """As `drain_rules`, but a pair without a surviving path has no route, so that TCP keeps its packets in its sockets.
+
+    Hosts that forward in the NIC keep the old hop of such a pair: no route holds RDMA. Raises: as `rules`.
+    """
+    old_links = tuple(old_links)
+    old, kept = _before_and_meanwhile(old_links, kept_links, lab, fixed_routes, rings)
+    kernel = frozenset(name for name, host in lab.hosts.items() if host.forwarding == "kernel")
+    return _written(old_links, held(old, kept, kernel), lab, macs)
+
+
+def _before_and_meanwhile(
+    old_links: Sequence[Link],
+    kept_links: Iterable[Link],
+    lab: Lab,
+    fixed_routes: Iterable[FixedRoute],
+    rings: Sequence[Ring],
+) -> tuple[NextHops, NextHops]:
+    """The next hops of the old plan, and those over the links that stay lit."""
+    kept_links, fixed_routes, lanes = tuple(kept_links), tuple(fixed_routes), lanes_of(lab)
     steps = {(hop.out.host, hop.into.host) for leaving in graph(kept_links).values() for hop in leaving}
     surviving = [route for route in fixed_routes if all(step in steps for step in pairwise(route.path))]
     old = next_hops(old_links, lanes, fixed_routes, rings)
     kept = next_hops(kept_links, lanes, surviving, rings)
-    return _written(old_links, drained(old, kept), lab, macs)
+    return old, kept
 
 
 def _written(links: Sequence[Link], chosen: NextHops, lab: Lab, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:

@@ -81,6 +81,16 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A host holds. sockets: TCP connections that wait, `found`: those that can be pushed; `skipped`: why others cannot."""
+
+    host: HostName
+    sockets: int = 0
+    found: int = 0
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """One answer, or none. `hops`: links crossed on the forward path, `back_hops` on the return path; `answered_by`: which host."""
 

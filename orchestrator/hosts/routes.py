@@ -9,7 +9,7 @@ from typing import Any
 from optics import HostName, HostPort, Refused, TestbedError, TimedOut, Unreachable
 from orchestrator.fabric.rules import Rules
 from orchestrator.hosts import render
-from orchestrator.hosts.api import Committed, HostEvent, Staged
+from orchestrator.hosts.api import Committed, Held, HostEvent, Staged
 from orchestrator.hosts.channels import Channels
 
 
@@ -34,6 +34,18 @@ class Routes(Channels):
         request = {"generation": generation, "revert_after_s": revert_after_s}
         answers = await self._all(names, "commit", request)
         return {name: self._committed(name, values) for name, values in answers.items()}
+
+    async def hold(
+        self, generation: int, names: Collection[HostName], revert_after_s: float, *, kick: bool = True
+    ) -> Mapping[HostName, Held]:
+        """Make a generation active that leaves pairs without a route, until the next commit or for `revert_after_s`.
+
+        kick: the hosts push the sockets that waited as soon as it ends.
+        """
+        request = {"generation": generation, "revert_after_s": revert_after_s, "hold": True, "kick": kick}
+        answers = await self._all(names, "commit", request)
+        waiting = {name: values.get("waiting") or {} for name, values in answers.items()}
+        return {n: Held(n, w.get("sockets", 0), w.get("found", 0), w.get("skipped", "")) for n, w in waiting.items()}
 
     async def arm(
         self,

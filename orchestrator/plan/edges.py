@@ -187,7 +187,7 @@ class TransitionEdge(Edge):
     ] = "prefer"
     hold: Annotated[
         Literal["auto", "always", "never"],
-        Field(description="pause the job, and pairs of hosts without a path, while circuits are dark"),
+        Field(description="pause the job, and keep packets of pairs without a path in their sockets, while circuits are dark"),
     ] = "auto"
     boundary_s: Annotated[float, Field(ge=1, le=3600, description="an iteration of the job ends within this time, seconds")] = 30.0
 

@@ -30,6 +30,7 @@ _LIKE: Mapping[str, str] = {
     "stage": "route",
     "arm": "command",
     "drain": "settle",
+    "hold": "settle",
     "switch": "dark",
     "move": "dark",
     "light": "link",

@@ -23,7 +23,7 @@ from orchestrator.engine.change.restore import Restore
 from orchestrator.engine.change.snapshot import Snapshot
 from orchestrator.engine.change.up import Up
 from orchestrator.fabric.rules import Macs, Rules
-from orchestrator.hosts.api import ClockReading, Committed, Hello, HostEvent, JobState, PortCounters, PortState, Staged
+from orchestrator.hosts.api import ClockReading, Committed, Held, Hello, HostEvent, JobState, PortCounters, PortState, Staged
 from orchestrator.plan.reader import read_plan
 from orchestrator.session import Session
 from orchestrator.store.records import RunRecord
@@ -78,12 +78,15 @@ class FakeHost:
     ups: dict[int, int] = field(default_factory=dict)
     up: bool = True
     clears: int = 0
+    holding: int | None = None
 
-    def commit(self, generation: int, timed: bool) -> None:
+    def commit(self, generation: int, timed: bool, *, hold: bool = False) -> None:
         if generation not in self.staged:
             raise Refused(f"generation {generation} is not staged here")
         if generation != self.active:
-            self.pending_to, self.previous, self.active = self.active, self.active, generation
+            if self.holding is None or self.active != self.holding:  # else what the host goes back to is passed on
+                self.pending_to, self.previous = self.active, self.active
+            self.active, self.holding = generation, generation if hold else None
         self.pending = timed
         if self.armed is not None and self.armed[0] == generation:
             self.armed = None
@@ -231,6 +234,14 @@ class Fleet:
                 self.all[name].commit(generation, revert_after_s is not None)
         return {name: Committed(name, generation, None, 2, 1) for name in names or ()}
 
+    async def hold(self, generation: int, names: Collection[HostName], revert_after_s: float) -> Mapping[HostName, Held]:
+        assert revert_after_s > 0
+        with self.points.point("hosts", f"hold {generation}"):
+            for name in names:
+                self._there(name)
+                self.all[name].commit(generation, timed=True, hold=True)
+        return {name: Held(name, 1, 1) for name in names}
+
     async def arm(
         self,
         generation: int,
@@ -265,8 +276,8 @@ class Fleet:
             for name in names or ():
                 self._there(name)
                 host = self.all[name]
-                if host.active != generation:
-                    raise Refused(f"{name}: generation {generation} is not active; {host.active} is")
+                if host.active != generation or host.holding == generation:
+                    raise Refused(f"{name}: generation {generation} is not active or a hold; {host.active} is active")
                 host.pending = False
                 host.staged = {g: r for g, r in host.staged.items() if g in (host.active, host.previous) or g > generation}
 
@@ -276,7 +287,7 @@ class Fleet:
                 self._there(name)
                 host = self.all[name]
                 host.active = host.pending_to if host.pending else host.previous
-                host.previous, host.pending = None, False
+                host.previous, host.pending, host.holding = None, False, None
         return {name: self.all[name].active for name in names or ()}
 
     async def clear(self, names: Collection[HostName] | None = None) -> None:
@@ -285,7 +296,7 @@ class Fleet:
             for name in names or ():
                 self._there(name)
                 host = self.all[name]
-                host.active = host.previous = host.armed = None
+                host.active = host.previous = host.armed = host.holding = None
                 host.pending = False
                 host.clears += 1
                 host.staged.clear()

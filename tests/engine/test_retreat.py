@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import cast
 
 from optics import TestbedError, Unreachable
+from orchestrator.engine.change.dark import Hold
 from orchestrator.engine.change.move import Move
 from orchestrator.hosts import Hello
 
-OLD, DRAIN, NEW = 3, 4, 5
+OLD, DRAIN, HOLD, NEW = 3, 4, 5, 6
 
 
 class Committers:
@@ -45,9 +46,9 @@ def hello(host: str, active: int, pending_to: int | None = None) -> Hello:
     return Hello(host, True, active=active, pending_s=None if pending_to is None else 9.0, pending_to=pending_to)
 
 
-def retreat(hosts: Committers, drained: int | None) -> str:
+def retreat(hosts: Committers, drained: int | None, hold: Hold | None = None) -> str:
     plan = SimpleNamespace(transition=SimpleNamespace(revert_after_s=60.0))
-    change = SimpleNamespace(hosts=hosts, asked=set(hosts.hellos), generation=NEW, drained=drained, plan=plan)
+    change = SimpleNamespace(hosts=hosts, asked=set(hosts.hellos), generation=NEW, drained=drained, hold=hold, plan=plan)
     return asyncio.run(Move.retreat(cast(Move, change)))
 
 
@@ -61,6 +62,18 @@ def test_a_drain_that_stopped_half_way_is_taken_back() -> None:
     hosts = Committers({"a": hello("a", DRAIN, OLD), "b": hello("b", OLD)})
     assert retreat(hosts, DRAIN) == "back on the routes they had"
     assert hosts.active() == {OLD}
+
+
+def test_hosts_that_hold_go_back_at_once() -> None:
+    hosts = Committers({"a": hello("a", HOLD, OLD), "b": hello("b", OLD), "c": hello("c", NEW, OLD)})
+    assert retreat(hosts, None, Hold(HOLD, {}, 0.05)) == "back on the routes they had"
+    assert hosts.active() == {OLD}
+
+
+def test_hosts_that_hold_after_a_drain_go_back_to_the_drained_routes() -> None:
+    hosts = Committers({"a": hello("a", HOLD, DRAIN), "b": hello("b", DRAIN)})
+    assert retreat(hosts, DRAIN, Hold(HOLD, {}, 0.05)) == "on the routes over the circuits that stayed"
+    assert hosts.active() == {DRAIN}
 
 
 def test_once_one_host_was_told_to_keep_the_new_routes_the_others_follow() -> None:

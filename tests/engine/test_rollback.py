@@ -82,6 +82,9 @@ async def test_whatever_step_fails_everything_is_as_before(tmp_path: Path, text:
                 bench = Bench(store, folder)
                 was = await before(bench)
                 bench.points.fail = {k: how}
+                if steps[k - 1].startswith("hosts: hold"):  # it only saves time, so the change goes on without
+                    await bench.up(text)
+                    continue
                 with pytest.raises(TestbedError) as failed:
                     await bench.up(text)
                 assert now(bench) == was, (k, how, steps[k - 1], bench.points.names, str(failed.value))

@@ -7,9 +7,9 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from drivers.api import CircuitSwitch, JobQueue
 from optics import (
@@ -31,6 +31,8 @@ from orchestrator.plan.target import switching_s
 from orchestrator.store.run import Step
 
 T = TypeVar("T")
+Before: TypeAlias = Callable[[], Awaitable[None]]
+"""What is done at the last moment, when all devices are ready and none was sent anything."""
 
 SLOW_S = 5.0
 """A change that takes devices longer than this (s) is a robot's: milliseconds do not matter, and the deadline is extended."""
@@ -49,11 +51,20 @@ async def finish(work: Awaitable[T]) -> T:
 class Start:
     """The barrier at which all devices begin, once each has read what it needs. If one cannot, none begins and nothing changes."""
 
-    def __init__(self, devices: int, written: set[DeviceName]) -> None:
+    def __init__(self, devices: int, written: set[DeviceName], before: Before | None = None) -> None:
         self._missing = devices
         self._written = written
+        self._before = before
+        self._running: asyncio.Future[None] | None = None
         self._open = asyncio.Event()
         self._failed = False
+
+    def _begin(self) -> None:
+        if self._before is None or self._failed:
+            self._open.set()
+            return
+        self._running = asyncio.ensure_future(self._before())
+        self._running.add_done_callback(lambda _: self._open.set())
 
     async def apply(self, device: CircuitSwitch, change: Change) -> Outcome:
         """Apply `change` with the others. Raises: as `CircuitSwitch.apply`; NotBegun - another device could not even be read."""
@@ -65,13 +76,15 @@ class Start:
                 arrived = True
                 self._missing -= 1
                 if not self._missing:
-                    self._open.set()
+                    self._begin()
 
         async def ready() -> None:
             arrive()
             await self._open.wait()
             if self._failed:
                 raise NotBegun(f"{device.name}: not begun")
+            if self._running is not None:
+                self._running.result()  # raises what `before` raised
             self._written.add(device.name)
 
         try:
@@ -113,13 +126,17 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
         gc.enable()
 
 
-async def switch(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
+async def switch(
+    context: Context, change: Transition, phase: str = "switch", before: Before | None = None
+) -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
+
+    before: done when all devices are ready, and only then; it raises nothing.
 
     Raises: ChangeFailed - names every setting that is not as wanted and every device without a report. If the devices' errors kept
     all of them from beginning, that error: nothing was changed.
     """
-    applied = await apply_changes(context, change.changes, phase)
+    applied = await apply_changes(context, change.changes, phase, before=before)
     if applied.errors and not context.written & change.changes.keys():
         raise one_error(applied.errors)
     if applied.problems:
@@ -135,7 +152,9 @@ class Applied(NamedTuple):
     errors: dict[DeviceName, TestbedError]
 
 
-async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Applied:
+async def apply_changes(
+    context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True, before: Before | None = None
+) -> Applied:
     """As `switch`, but what is not as wanted is returned with the outcomes instead of raised.
 
     together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
@@ -148,14 +167,19 @@ async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], p
     context.run.begin_all(steps)
     context.store.own(context.slice, context.run.id, (s for c in wanted.values() for s in c.add))
     # If cancelled meanwhile, every step is still ended in the store: the devices' answers are not lost.
-    return await finish(_answers(context, wanted, steps, phase, together))
+    return await finish(_answers(context, wanted, steps, phase, together, before))
 
 
 async def _answers(
-    context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str, together: bool
+    context: Context,
+    wanted: Mapping[DeviceName, Change],
+    steps: Sequence[Step],
+    phase: str,
+    together: bool,
+    before: Before | None,
 ) -> Applied:
     """Ask all devices at once and record every answer."""
-    start = Start(len(wanted), context.written)
+    start = Start(len(wanted), context.written, before)
     devices, lab = context.session.devices, context.session.lab
     starts = {d: start if together else Start(1, context.written) for d in wanted}
     asked_all = (starts[d].apply(devices[d], c) for d, c in wanted.items())

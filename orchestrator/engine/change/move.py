@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from optics import Change, DeviceName, HostName, HostPort, Infeasible, Outcome, TestbedError, TimedOut
 from optics.plain import counted, scaled_text
@@ -13,6 +15,7 @@ from optics.plan import FixedRoute, Plan
 from orchestrator.deadline import SLACK
 from orchestrator.engine.change.apply import SLOW_S, switch
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.dark import Hold, routes_meanwhile, worthwhile
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.port_counters import quiet
 from orchestrator.engine.change.timeline import Timeline
@@ -36,7 +39,8 @@ class Move:
     """Traffic and light of one change to `plan`; `current` is the plan that was up before.
 
     touched: whether anything was changed. asked: hosts that were asked to change. generation: the number of the plan's routes.
-    drain, drained: routes to drain onto, and their number. rerouted: as `Context.rerouted`. switching_s: expected of slow devices.
+    drain, drained: routes to drain onto, and their number. hold: of pairs without another path.
+    rerouted: as `Context.rerouted`. switching_s: expected of slow devices.
     """
 
     def __init__(self, context: Context, plan: Plan, current: CurrentPlan | None) -> None:
@@ -49,6 +53,7 @@ class Move:
         self.generation = 0
         self.drained: int | None = None
         self.drain: Mapping[HostName, Rules] = {}
+        self.hold: Hold | None = None
         self.rerouted: frozenset[HostPort] = frozenset()
 
     def prepare(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> None:
@@ -57,6 +62,7 @@ class Move:
         self.drain = self._drain_rules(goal, seen, macs)
         # In the order of use: hosts discard what was staged before the generation they run.
         self.drained = self.context.next_generation() if self.drain else None
+        self.hold = self._hold(goal, seen, macs)
         self.generation = self.context.next_generation()
 
     def _make_time(self, goal: Target) -> float:
@@ -88,6 +94,8 @@ class Move:
         generations: dict[int, Mapping[HostName, Rules]] = {self.generation: wanted}
         if self.drained is not None:
             generations[self.drained] = self.drain
+        if self.hold is not None:
+            generations[self.hold.generation] = self.hold.routes
         hosts = sorted(set(wanted) | set(self.drain))
         count = sum(isinstance(r, Route) for rules in wanted.values() for r in rules)
         with context.recorder.phase(
@@ -112,6 +120,17 @@ class Move:
         except Infeasible:  # the old plan's fixed routes do not fit what is lit now
             before, drain = rules(goal.old_links, self.lab, macs), drain_rules(goal.old_links, kept, self.lab, macs)
         return {} if drain == before else {host: rules for host, rules in drain.items() if host in follows}
+
+    def _hold(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Hold | None:
+        """The hold of the hosts that stay in the plan and lose their path to another one; None if none does, or by the policy."""
+        found = slowest(goal.late, self.context.session.traits)
+        if found is None or not worthwhile(self.plan.transition, found[1]):
+            return None
+        staying = {port.host for link in goal.links for port in (link.a, link.b)}
+        follows = {host for host, hello in seen.hellos.items() if hello.active is not None and host in staying}
+        meanwhile = routes_meanwhile(goal.old_links, goal.kept_links, self.lab, macs, *self._old_routing())
+        routes = {host: held for host, held in meanwhile.items() if host in follows}
+        return Hold(self.context.next_generation(), routes, found[1]) if routes else None
 
     def _old_routing(self) -> tuple[tuple[FixedRoute, ...], tuple[tuple[HostName, ...], ...]]:
         if self.current is None:
@@ -156,9 +175,14 @@ class Move:
         await turn.hold(patience + waiting_s)
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
-            times.outcomes = await switch(context, goal.late)
+            held = self.hold
+            before = partial(held.begin, hosts, receivers(goal.broken_links)) if held is not None else None
+            with context.run.step("host", "all", "hold", {"generation": held.generation}) if held is not None else nullcontext():
+                times.outcomes = await switch(context, goal.late, before=before)
             aftermath.moved(goal.late.changes, {x.egress for circuit in goal.circuits for x in circuit.path})
             phase.detail = counts_of(goal.late.changes)
+            if held is not None:
+                held.record(recorder)
             if self.switching_s:
                 slow = dark_time_scale(goal.late, context.session.traits, self.lab)
                 phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
@@ -203,7 +227,7 @@ class Move:
         answers = await self.hosts.connect(sorted(self.asked))  # the others may be armed by another owner
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
-        own = {self.generation, self.drained} - {None}
+        own = {self.generation, self.drained, self.hold and self.hold.generation} - {None}
         counting = [h for h, hello in hellos.items() if hello.active in own and hello.pending_s is not None]
         drained = self.drained is not None and any(
             hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None)

@@ -148,15 +148,15 @@ def record_clocks(journal: Journal, clocks: Mapping[str, ClockReading]) -> None:
         journal.point("clock", {"host": host}, fields)
 
 
-async def quiet(hosts: Hosts, ports: Collection[HostPort]) -> float:
-    """Wait until what was queued for these ports has arrived; return the seconds it took, at most `PATIENCE_S`.
+async def quiet(hosts: Hosts, ports: Collection[HostPort], patience_s: float = PATIENCE_S) -> float:
+    """Wait until what was queued for these ports has arrived; return the seconds it took, at most `patience_s`.
 
     Receivers are watched: a sender's counter says nothing about the queue behind it.
     """
     begin = time.monotonic()
     names = sorted({p.host for p in ports})
     before = await hosts.counters(names)
-    while time.monotonic() - begin < PATIENCE_S:
+    while time.monotonic() - begin < patience_s:
         await asyncio.sleep(QUIET_S)
         now = await hosts.counters(names)
         if all(now[p].rx_bytes - before[p].rx_bytes < QUIET_BYTES for p in ports if p in now and p in before):
