@@ -16,6 +16,7 @@ NAMES = (
     "journal_cost",
     "dark_window",
     "move_cost",
+    "job_pause",
     "allreduce",
     "tl1_parse",
     "reader_growth",
