@@ -151,7 +151,7 @@ class Bench:
             time.sleep(0.5)
 
     def glass(self) -> tuple[float, float, float]:
-        """Since the last call: when the first circuit broke (wall, ms), the longest dark of a port, from the first to the last (ms)."""
+        """Since the last call: when the first circuit broke (wall, ms), the longest dark of a port, first to last (ms)."""
         darks, begin, end = [], float("inf"), 0.0
         for device in self.devices:
             events = self.lab.ask("history", device=device)["history"]
@@ -239,7 +239,8 @@ def shown(bench: Bench, arm: str) -> dict[str, float]:
     off = statistics.median(abs(m.stood - m.lost) for m in moves if m.stood is not None) if any(m.stood for m in moves) else -1.0
     print(
         f"  {arm:<16} {len(moves):>2} moves: lost {middle['lost']:6.1f} ms ({low:.0f} to {high:.0f}), limit {limit:.0f},"
-        f" {within} within; worst rank {middle['worst']:.0f} ({low_rank:.0f} to {high_rank:.0f}, most {max(m.worst for m in moves):.0f}),"
+        f" {within} within;"
+        f" worst rank {middle['worst']:.0f} ({low_rank:.0f} to {high_rank:.0f}, most {max(m.worst for m in moves):.0f}),"
         f" limit {DARK_FACTOR * middle['dark']:.0f}; report off by {off:.1f}; {'/'.join(sorted({m.mode for m in moves}))}"
     )
     return {**middle, "limit": limit, "low": low, "high": high, "rank_limit": DARK_FACTOR * middle["dark"]}

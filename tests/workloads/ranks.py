@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,14 +43,23 @@ class Ranks:
 
 @contextmanager
 def ranks(
-    world: int, *command: str, directory: Path, rings: Sequence[Sequence[int]] = (), timeout_s: float = 20.0
+    world: int,
+    *command: str,
+    directory: Path,
+    rings: Sequence[Sequence[int]] = (),
+    timeout_s: float = 20.0,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Ranks]:
-    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end."""
+    """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end.
+
+    env: variables that all ranks get besides their own.
+    """
     port = free_port()
     processes = []
+    more = dict(env or {})
     for rank in range(world):
         (directory / str(rank)).mkdir(parents=True, exist_ok=True)
-        env = {
+        place = {
             "PATH": os.environ["PATH"],
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
@@ -65,7 +74,7 @@ def ranks(
         processes.append(
             subprocess.Popen(
                 [sys.executable, *command],
-                env=env,
+                env=place | more,
                 cwd=Path(__file__).parents[2],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
