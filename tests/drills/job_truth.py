@@ -58,7 +58,7 @@ class Job:
 
     def agents(self, host: str) -> tuple[int, int]:
         """The watchdog of a host's agent and its daemon."""
-        found = [pid for pid, words in self._processes(host) if words[-1:] == ["serve"] and "agent" in "".join(words)]
+        found = [pid for pid, words in self._processes(host) if words[-1] != "attach" and "agent/__main__.py" in " ".join(words)]
         parents = {pid: int(_stat(pid)[1]) for pid in found}
         (daemon,) = [pid for pid in found if parents[pid] in found]
         return parents[daemon], daemon
@@ -98,7 +98,7 @@ class Job:
     def replayed(self, folder: Path, args: Mapping[str, object], rings: Sequence[Sequence[str]], turns: object = None) -> str:
         """The weights (SHA-256) of the same training on loopback, with the turns as journalled (or these), without a lab."""
         count = int(self.summary()["iterations"])
-        words = [word for key, value in args.items() for word in (f"--{key}", str(value))]
+        words = [word for key, value in args.items() for word in (f"--{key.replace('_', '-')}", str(value))]
         kept = [{k: t[k] for k in ("after", "rings")} for t in self.lines("turns.jsonl")] if turns is None else turns
         command = ("-m", "workloads.train", *words, "--iterations", str(count))
         order = [[HOSTS.index(host) for host in one] for one in rings]

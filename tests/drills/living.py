@@ -27,12 +27,19 @@ from orchestrator.session import load_lab, open_session
 from tests.drills.crash_points import HERE, THERE, CrashPoints
 from tests.drills.job_truth import HOSTS, Job
 from tests.drills.truth import Wanted, hellos, routes, wanted_glass, wrong
-from tests.end_to_end.conftest import ROOT, Answer, Lab, ring
+from tests.end_to_end.conftest import ROOT, Answer, Lab
 
-EVEN_FIRST = [HOSTS[k] for k in (0, 2, 4, 1, 3, 5)]
-FROM, TO = [*ring((1, 2)), *ring((3, 4), 5)], [*ring((1, 2), 5), *ring((3, 4))]
-"""All circuits move, so that no pair of hosts keeps a path."""
-RINGS = {HERE: [HOSTS, HOSTS[::-1]], THERE: [EVEN_FIRST, HOSTS[::-1], HOSTS]}
+ACROSS = [HOSTS[k] for k in (0, 2, 4, 1, 5, 3)]
+
+
+def cycle(order: Sequence[str], ports: tuple[int, int]) -> list[tuple[str, str]]:
+    """The links of a ring in this order, its steps using two ports in turn."""
+    return [(f"{a}:p{ports[k % 2]}", f"{order[(k + 1) % len(order)]}:p{ports[k % 2]}") for k, a in enumerate(order)]
+
+
+FROM, TO = [*cycle(HOSTS, (1, 2)), *cycle(ACROSS, (3, 4))], [*cycle(ACROSS, (1, 2)), *cycle(HOSTS, (3, 4))]
+"""All circuits move: the two orders have no step in common."""
+RINGS = {HERE: [HOSTS, HOSTS[::-1], ACROSS], THERE: [ACROSS, HOSTS[::-1]]}
 STATES: Mapping[str, tuple[str, str]] = {
     "preparing": ("never", r"^after gpu03 job\.prepare 1$"),
     "prepared": ("never", r"^before gpu\d+ arm 1$"),

@@ -9,8 +9,8 @@ import pytest
 
 from tests.drills.crash_points import HERE, THERE
 from tests.drills.job_truth import HOSTS
-from tests.drills.living import FROM, RINGS, TO, Case, LivingJobs
-from tests.end_to_end.conftest import Lab, ring
+from tests.drills.living import ACROSS, FROM, RINGS, TO, Case, LivingJobs, cycle
+from tests.end_to_end.conftest import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
 
@@ -42,7 +42,7 @@ def test_over_other_circuits_on_the_same_rings_the_weights_are_those_of_a_job_ne
     drill = LivingJobs(lab, seed=1403)
     spec = {"name": "living", "workload": "train", "ranks": HOSTS, "rings": RINGS[HERE], "args": {"iterations": 0, **drill.args}}
     run = lab.up(lab.plan("one", FROM, job=spec)).must()["job"]["run"]
-    for name, links in (("two", TO), ("three", ring((3, 4)) + ring((1, 2), 5)), ("one", FROM)):
+    for name, links in (("two", TO), ("three", cycle(ACROSS, (4, 3)) + cycle(HOSTS, (2, 1))), ("one", FROM)):
         report = lab.up(lab.plan(name, links, job=spec)).must()
         assert report["made"] and report["job"]["run"] == run
     assert drill.job.advances(1) and not drill.job.gapless()
