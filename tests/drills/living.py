@@ -49,7 +49,7 @@ STATES: Mapping[str, tuple[str, str]] = {
     "confirmed": ("never", r"^after gpu06 confirm 1$"),
 }
 """Each with the policy `hold` under which it is looked at, and the first point of the change that lies in it."""
-ENDED = ("running", "turned", "void", "")
+ENDED = ("idle", "turned", "void", "cannot")
 """States of a rank in which it waits for nobody."""
 REVERT_S, QUIET_S = 5.0, 60.0
 
