@@ -118,7 +118,10 @@ class LivingJobs(CrashPoints):
     # -- judging
 
     def quiet(self, within_s: float = QUIET_S) -> list[str]:
-        """What hosts still owe or hold after `within_s`: armed commits, reverts, ranks that wait for a word."""
+        """What hosts still hold after `within_s`: commits to be reverted, ranks that wait for a word.
+
+        An armed commit keeps nobody waiting; it expires, or the next run disarms it, which `stands` looks at.
+        """
         give_up = time.monotonic() + within_s
         while (found := self._owed()) and time.monotonic() < give_up:
             time.sleep(0.3)
@@ -132,8 +135,8 @@ class LivingJobs(CrashPoints):
                 continue
             if not isinstance(hello, Hello):
                 found.append(f"{host}: {hello}")
-            elif hello.armed is not None or hello.pending_s is not None:
-                found.append(f"{host}: armed {hello.armed}, reverts in {hello.pending_s} s")
+            elif hello.pending_s is not None:
+                found.append(f"{host}: generation {hello.active} is to be reverted in {hello.pending_s} s")
         states = asyncio.run(self._ranks([host for host in HOSTS if host not in down]))
         return found + [f"rank {rank} is {state}" for rank, state in states.items() if state not in ENDED]
 
