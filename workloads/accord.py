@@ -21,32 +21,33 @@ class Accord:
         self._store = store
         self._rank = rank
         self._world = world
-        self._asked = False
         self._announced = False
+        self.asked = False
+        """Whether this rank was asked to stop."""
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """From now on SIGTERM and SIGINT ask for an agreed stop; a second one ends the process at once.
 
         Until then they kill it, as they should a process that waits in vain for its peers. A thread receives them:
         a handler in Python would only run once the main thread leaves torch, and a rank waiting for a peer does not.
         """
-        written, heard = socket.socketpair()
+        written, read = socket.socketpair()
         written.setblocking(False)
         signal.set_wakeup_fd(written.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: None)
-        threading.Thread(target=self._hear, args=(written, heard), daemon=True).start()
+        threading.Thread(target=self._watch_signals, args=(written, read), daemon=True).start()
 
-    def _hear(self, _written: socket.socket, heard: socket.socket) -> None:
-        while number := heard.recv(1):
+    def _watch_signals(self, _written: socket.socket, read: socket.socket) -> None:
+        while number := read.recv(1):
             if number[0] in (signal.SIGTERM, signal.SIGINT):
-                if self._asked:
+                if self.asked:
                     os._exit(128 + number[0])
-                self._asked = True
+                self.asked = True
 
     def ask_to_stop(self) -> None:
         """Ask for an agreed stop, as a signal does."""
-        self._asked = True
+        self.asked = True
 
     def before(self, iteration: int) -> None:
         """Announce, if this rank was asked to stop, that `iteration` shall be the last.
@@ -54,7 +55,7 @@ class Accord:
         No rank can finish `iteration` without this rank's part in its sums, and the announcement is in the store before that,
         so every rank finds it there in `last()`.
         """
-        if self._asked and not self._announced:
+        if self.asked and not self._announced:
             self._store.compare_set("stop", "", str(iteration))
             self._announced = True
 
@@ -63,20 +64,29 @@ class Accord:
         return bool(self._store.check(["stop"])) and int(self._store.get("stop")) <= iteration
 
     def gather(self, topic: str, value: object) -> list[Any]:
-        """Return what every rank said about `topic`, in rank order. A topic is used once."""
+        """Return what every rank gave for `topic`, in rank order. A topic is used once."""
         self._store.set(f"{topic}/{self._rank}", json.dumps(value))
         return [json.loads(self._store.get(f"{topic}/{rank}")) for rank in range(self._world)]
 
-    def farewell(self, within_s: float = 10.0) -> None:
+    def leave(self, within_s: float = 10.0) -> None:
         """Return once all ranks are done, within `within_s` seconds; rank 0, who keeps the store, after the others took note."""
-        if self._store.add("farewell/arrived", 1) == self._world:
-            self._store.set("farewell/go", "1")
-        self._store.wait(["farewell/go"], timedelta(seconds=within_s))
+        if self._store.add("leave/arrived", 1) == self._world:
+            self._store.set("leave/go", "1")
+        self._store.wait(["leave/go"], timedelta(seconds=within_s))
         if self._rank > 0:
-            if self._store.add("farewell/left", 1) == self._world - 1:
-                self._store.set("farewell/empty", "1")
+            if self._store.add("leave/left", 1) == self._world - 1:
+                self._store.set("leave/empty", "1")
         elif self._world > 1:
-            self._store.wait(["farewell/empty"], timedelta(seconds=within_s))
+            self._store.wait(["leave/empty"], timedelta(seconds=within_s))
+
+
+def appears(store: Any, key: str, within_s: float) -> bool:
+    """Whether `key` is in `store` within this time (s). Raises: RuntimeError (torch's own) - the store is gone."""
+    try:
+        store.wait([key], timedelta(seconds=within_s))
+    except RuntimeError:  # the time is over, or the store is gone: then it does not answer this either
+        return bool(store.check([key]))
+    return True
 
 
 def common(kept: list[list[int]]) -> int:

@@ -47,7 +47,11 @@ def main() -> None:
 
     from workloads.program import run
 
-    run("workloads.allreduce", lambda job: loop(job, arguments) if arguments.loop else table(job, arguments))
+    def work(job: Job) -> dict[str, Any]:
+        job.carry_on_rings()
+        return loop(job, arguments) if arguments.loop else table(job, arguments)
+
+    run("workloads.allreduce", work)
 
 
 def table(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -140,10 +144,10 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     clock, took_ms, wrong, stopped = Clock(), [], 0, False
     until_ns = time.monotonic_ns() + int(arguments.seconds * 1e9) if arguments.seconds else None
     while not stopped:
-        job.iteration += 1
+        iteration = job.iteration + 1
         if until_ns is not None and time.monotonic_ns() >= until_ns:
             job.accord.ask_to_stop()
-        job.accord.before(job.iteration)
+        job.before(iteration)
         values.fill_(job.place.rank + 1)
         job.synchronize()
         begin_ns = time.monotonic_ns()
@@ -154,7 +158,7 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
         took_ms.append((end_ns - begin_ns) / 1e6)
         job.records.iteration(
             {
-                "iter": job.iteration,
+                "iter": iteration,
                 "t_wall_ns": clock.wall_ns(begin_ns),
                 "begin_ns": begin_ns,  # CLOCK_MONOTONIC, which all processes of one kernel share
                 "end_ns": end_ns,
@@ -164,7 +168,7 @@ def loop(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
                 **rates(arguments.minbytes, (end_ns - begin_ns) / 1e9, world),
             }
         )
-        stopped = job.accord.last(job.iteration)
+        stopped = job.last(iteration)
     took_ms.sort()
     wrongs = job.accord.gather("wrong", wrong)
     return {"iterations": job.iteration, "median_iter_ms": round(took_ms[len(took_ms) // 2], 3), "wrong": sum(wrongs)}

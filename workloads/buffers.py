@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 from typing import Any
+
+
+def pieces(length: int, parts: int) -> list[tuple[int, int]]:
+    """Return the `parts` near-equal contiguous [start, stop) pieces of `length` elements; later ones may be empty."""
+    whole, more = divmod(length, parts)
+    starts = [k * whole + min(k, more) for k in range(parts + 1)]
+    return list(itertools.pairwise(starts))
 
 
 class Buffer:
@@ -18,6 +27,16 @@ class Buffer:
             return cls(torch.zeros(length, dtype=getattr(torch, kind), device=device), memoryview(b""))
         raw = bytearray(length * (4 if kind == "float32" else 1))
         return cls(torch.frombuffer(raw, dtype=getattr(torch, kind)), memoryview(raw))
+
+    @classmethod
+    def of(cls, flat: Any) -> Buffer:
+        """The memory of a contiguous tensor of float32 on the host, of one dimension. It lives as long as the buffer does.
+
+        Raises: ValueError - it is another tensor.
+        """
+        if flat.element_size() != 4 or not flat.is_floating_point() or flat.device.type != "cpu" or not flat.is_contiguous():
+            raise ValueError(f"sums are of contiguous float32 on the host, not of {flat.dtype} on {flat.device}")
+        return cls(flat, memoryview((ctypes.c_ubyte * (4 * flat.numel())).from_address(flat.data_ptr())))
 
     def part(self, begin: int, end: int) -> Buffer:
         """The numbers from `begin` to `end` of a buffer of float32."""

@@ -2,12 +2,17 @@
 
 RANK, WORLD_SIZE            this rank and the number of ranks
 MASTER_ADDR, MASTER_PORT    where rank 0 keeps the store: an address of the management network
-TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one communicator per order
+TESTBED_RINGS               JSON list of rank orders, each naming every rank once; one ring per order
                             (default: one ring, 0 1 2 ...)
 TESTBED_LANES               JSON list of this host's own addresses; ring k talks over lane k modulo their number
-                            (gloo; default: the one address from which MASTER_ADDR is reached)
+                            (without NCCL; default: the one address from which MASTER_ADDR is reached)
 TESTBED_BACKEND             auto | gloo | nccl (auto: nccl where this process sees a GPU)
 TESTBED_JOB_DIR             where records, checkpoints and the summary go (default: the working directory)
+TESTBED_HANDOFF             Unix socket of the host's agent, over which the ranks are asked to use other rings or to pause
+                            (see handoff.py; default: none)
+TESTBED_TURNS               JSON list of {"after": K, "rings": [...], "traffic"?: {...}}: the ranks use these rings from the end of
+                            iteration K on. The lines of a job's `turns.jsonl` are such entries: with them its run can be
+                            repeated bit by bit (default: none; not with NCCL)
 TESTBED_TIMEOUT_S           how long to wait for a silent peer, seconds (default 60)
 LOCAL_RANK                  which of the host's GPUs is this rank's (default 0)
 """
@@ -16,7 +21,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +34,15 @@ class BadPlace(ValueError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTurn:
+    """Other rings, and where the program has it other traffic (JSON), from the end of iteration `after` on."""
+
+    after: int
+    rings: tuple[tuple[int, ...], ...]
+    traffic: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,8 @@ class Place:
     job_dir: Path
     timeout_s: float
     gpu: int
+    handoff: str = ""
+    turns: tuple[PlannedTurn, ...] = ()
 
     def lane(self, ring: int) -> str:
         """Return this host's own address for ring number `ring`."""
@@ -64,7 +80,9 @@ def read_place(env: Mapping[str, str]) -> Place:
         problems.append(f"WORLD_SIZE: {world}: a job has at least one rank")
     elif not 0 <= rank < world and not problems:
         problems.append(f"RANK: {rank}: not among the {world} ranks 0..{world - 1}")
-    rings = _rings(env, world, problems)
+    orders = _json_list(env, "TESTBED_RINGS", problems)
+    rings = ring_orders(orders, world, "TESTBED_RINGS", problems) or (tuple(range(max(world, 0))),)
+    turns = _turns(env, world, problems)
     lanes = _lanes(env, problems)
     backend = env.get("TESTBED_BACKEND", "auto")
     if backend not in BACKENDS:
@@ -89,6 +107,8 @@ def read_place(env: Mapping[str, str]) -> Place:
         job_dir=Path(env.get("TESTBED_JOB_DIR", ".")),
         timeout_s=timeout_s,
         gpu=gpu,
+        handoff=env.get("TESTBED_HANDOFF", ""),
+        turns=turns,
     )
 
 
@@ -101,16 +121,30 @@ def _integer(env: Mapping[str, str], name: str, default: int | None, problems: l
         return -1
 
 
-def _rings(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[tuple[int, ...], ...]:
-    natural = tuple(range(max(world, 0)))
-    orders = _json_list(env, "TESTBED_RINGS", problems)
+def ring_orders(orders: Sequence[object], world: int, name: str, problems: list[str]) -> tuple[tuple[int, ...], ...]:
+    """The orders among these values; what is wrong with others is added to `problems`, as the value of `name`."""
+    natural = list(range(max(world, 0)))
     rings: list[tuple[int, ...]] = []
     for k, order in enumerate(orders):
-        if not isinstance(order, list) or any(type(rank) is not int for rank in order) or sorted(order) != list(natural):
-            problems.append(f"TESTBED_RINGS[{k}]: {json.dumps(order)}: does not name each of the {world} ranks once")
+        if not isinstance(order, list) or any(type(rank) is not int for rank in order) or sorted(order) != natural:
+            problems.append(f"{name}[{k}]: {json.dumps(order)}: does not name each of the {world} ranks once")
         else:
             rings.append(tuple(order))
-    return tuple(rings) or (natural,)
+    return tuple(rings)
+
+
+def _turns(env: Mapping[str, str], world: int, problems: list[str]) -> tuple[PlannedTurn, ...]:
+    turns: dict[int, PlannedTurn] = {}
+    for k, entry in enumerate(_json_list(env, "TESTBED_TURNS", problems)):
+        name = f"TESTBED_TURNS[{k}]"
+        after, rings = (entry.get("after"), entry.get("rings")) if isinstance(entry, dict) else (None, None)
+        if type(after) is not int or after < 1 or after in turns or not isinstance(rings, list) or not rings:
+            problems.append(f'{name}: {json.dumps(entry)}: needs "after", an iteration of its own from 1 up, and "rings"')
+            continue
+        assert isinstance(entry, dict)
+        traffic = json.dumps(entry["traffic"], sort_keys=True) if "traffic" in entry else None
+        turns[after] = PlannedTurn(after, ring_orders(rings, world, f"{name}.rings", problems), traffic)
+    return tuple(turns[after] for after in sorted(turns))
 
 
 def _lanes(env: Mapping[str, str], problems: list[str]) -> tuple[str, ...]:

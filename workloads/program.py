@@ -13,8 +13,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from workloads.accord import Accord
+from workloads.handoff import Handoff
 from workloads.place import BadPlace, Place, read_place
 from workloads.records import Records
+from workloads.sets import Layout, Make, Sets, read_layout
+from workloads.turns import Turns
 
 OK, FAILED, USAGE, LOST_PEER = 0, 1, 2, 75  # 75: EX_TEMPFAIL of sysexits.h: start all ranks again with --resume
 
@@ -26,6 +29,68 @@ class Job:
         self.place, self.torch, self.rings, self.accord, self.records = place, torch, rings, accord, records
         self.started = started
         self.iteration = 0  # the current one, for the message when it fails
+        self._turns: Turns | None = None
+        self._handoff: Handoff | None = None
+
+    def carry_on_rings(self) -> None:
+        """Sum over rings, which may be replaced while the job runs (see turns.py). Raises: RuntimeError - a peer does not come."""
+        rings = self.rings
+
+        def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> Any:
+            return rings.ring_set(layout.rings, name, store, within_s, given_up)
+
+        self.carry_on(Layout(self.place.rings), make, rings.use)
+
+    def carry_on(
+        self,
+        layout: Layout,
+        make: Make,
+        use: Callable[[Any], None],
+        check_traffic: Callable[[object], object] | None = None,
+    ) -> None:
+        """Connect the set of `layout`; with NCCL the communicators are there already, and no other layout is taken.
+
+        use: takes a set that `make` made, between iterations. check_traffic: raises ValueError for traffic that cannot be moved;
+        without it a layout has none. Raises: RuntimeError - a peer does not come.
+        """
+        sets = Sets(layout, None if self.rings.backend == "nccl" else make, use)
+        sets.begin(self.rings.store, self.place.timeout_s)
+        self._turns = Turns(
+            self.place.rank,
+            self.place.world,
+            self.rings.store,
+            self.rings.client,
+            sets,
+            lambda message, current: read_layout(message, current, self.place.world, check_traffic),
+            timeout_s=self.place.timeout_s,
+            planned=self.place.turns,
+            asked_to_stop=lambda: self.accord.asked,
+            on_turn=self.records.turn,
+            stall=self.rings.stall,
+        )
+
+    def before(self, iteration: int) -> None:
+        """To be called before each iteration: what this rank was asked for is announced to all."""
+        self.iteration = iteration
+        self.accord.before(iteration)
+        if self._turns is not None:
+            self._turns.before(iteration)
+            if self.place.handoff and self._handoff is None:  # now, as it takes a loop of iterations to do what is asked
+                self._handoff = Handoff(self.place.handoff, self._turns.greeting, self._turns.receive)
+                self._turns.send = self._handoff.send
+                self._handoff.start()
+
+    def last(self, iteration: int) -> bool:
+        """To be called after each iteration, all sums being done: hold or turn as agreed; say whether it was the last one.
+
+        Raises: RuntimeError - a peer or the store was lost.
+        """
+        return self.accord.last(iteration) or (self._turns is not None and self._turns.after(iteration))
+
+    def end(self) -> None:
+        """No iteration follows: end a move that is under way."""
+        if self._turns is not None:
+            self._turns.close()
 
     def synchronize(self) -> None:
         """Wait until the device has done what it was given, so that host time means something."""
@@ -58,7 +123,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         rings = Rings(place, torch)
         accord = Accord(rings.store, place.rank, place.world)
         hosts = accord.gather("hosts", platform.node())
-        accord.heed_signals()
+        accord.handle_signals()
         started = {
             "import_s": round(imported_s - started_s, 3),
             "meet_s": round(time.monotonic() - imported_s, 3),
@@ -75,7 +140,8 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         )
         job = Job(place, torch, rings, accord, records, started)
         summary |= work(job)
-        accord.farewell()
+        job.end()
+        accord.leave()
         summary["ok"] = True
         records.summary(summary)
         _end(OK)
@@ -83,7 +149,7 @@ def run(name: str, work: Callable[[Job], dict[str, Any]]) -> NoReturn:
         code, message = USAGE, f"{who}: {error}"
         if job is not None:
             with contextlib.suppress(RuntimeError):  # where all ranks found the same fault, rank 0 must not leave first
-                job.accord.farewell(within_s=2.0)
+                job.accord.leave(within_s=2.0)
     except OSError as error:
         code, message = FAILED, f"{who}: {error}"
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a job leaves behind: one JSON line per iteration while it runs, one summary when it ends."""
+"""What a job leaves behind: one JSON line per iteration and per turn while it runs, one summary when it ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from workloads.rings import bus_factor
 
 ITERATIONS = "iterations.jsonl"
+TURNS = "turns.jsonl"
 SUMMARY = "summary.json"
 
 
@@ -20,6 +21,7 @@ class Records:
     def __init__(self, directory: Path, rank: int) -> None:
         self._directory = directory
         self._file = None
+        self._move: int | None = None  # that of a turn just before the next iteration
         if rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = (directory / ITERATIONS).open("a", buffering=1)  # a line is visible as soon as it is whole
@@ -28,6 +30,8 @@ class Records:
         """Keep the record of one iteration and, if `aloud`, say it in the log."""
         if self._file is None:
             return
+        if self._move is not None:
+            record, self._move = record | {"move": self._move}, None
         self._file.write(json.dumps(record) + "\n")
         if aloud:
             loss = f"  loss {record['loss']:.4f}" if "loss" in record else ""
@@ -35,6 +39,18 @@ class Records:
                 f"iteration {record['iter']:>6}  {record['iter_ms']:>9.1f} ms  exchange {record['comm_ms']:>9.1f} ms{loss}",
                 flush=True,
             )
+
+    def turn(self, record: dict[str, Any]) -> None:
+        """Keep the record of a turn: move, after (the last iteration on the earlier rings), rings, traffic, t_wall_ns, held_ms.
+
+        The next iteration's record names its move.
+        """
+        if self._file is None:
+            return
+        self._move = record["move"]
+        with (self._directory / TURNS).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(f"turned after iteration {record['after']}: move {record['move']}, held {record['held_ms']:.1f} ms", flush=True)
 
     def summary(self, record: dict[str, Any]) -> None:
         """Write the summary whole or not at all."""

@@ -23,83 +23,18 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.buffers import Buffer
+from workloads.buffers import Buffer, pieces
 from workloads.options import read
-from workloads.schedule import Scheduled, Send
+from workloads.schedule import Scheduled
+from workloads.traffic import Group, Traffic, Transfer, parse_traffic, read_traffic
 
 if TYPE_CHECKING:
+    from workloads.loop import Task
     from workloads.program import Job
-    from workloads.wires import Task
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Ranks that sum a buffer together: the orders they pass it on in, and the lane of each order."""
-
-    id: str
-    bytes: int
-    rings: tuple[tuple[int, ...], ...]
-    lanes: tuple[int, ...]
-    schedule: tuple[Send, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """Bytes from one rank to another over a lane's addresses."""
-
-    source: int
-    target: int
-    bytes: int
-    lane: int
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one iteration moves."""
-
-    compute_s: float
-    groups: tuple[Group, ...]
-    transfers: tuple[Transfer, ...]
-
-
-def read_traffic(env: Mapping[str, str], world: int) -> Traffic:
-    """The traffic in TESTBED_TRAFFIC. Raises ValueError, naming what is wrong with it."""
-    if "TESTBED_TRAFFIC" not in env:
-        raise ValueError("TESTBED_TRAFFIC: missing")
-    try:
-        given = json.loads(env["TESTBED_TRAFFIC"])
-        groups = tuple(
-            Group(
-                str(g["id"]),
-                int(g["bytes"]),
-                tuple(tuple(map(int, ring)) for ring in g["rings"]),
-                tuple(map(int, g["lanes"])),
-                tuple(Send(*map(int, row[:4]), *map(float, row[4:])) for row in g.get("schedule", ())),
-            )
-            for g in given["groups"]
-        )
-        transfers = tuple(Transfer(*map(int, row)) for row in given["transfers"])
-        found = Traffic(float(given["compute_s"]), groups, transfers)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"TESTBED_TRAFFIC: not as it should be: {type(error).__name__}: {error}") from error
-    for group in found.groups:
-        members = set(group.rings[0]) if group.rings else set()
-        if not group.rings or len(group.lanes) != len(group.rings) or not members <= set(range(world)):
-            raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: needs a lane for each ring, and ranks of 0..{world - 1}")
-        if any(sorted(ring) != sorted(members) for ring in group.rings):
-            raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: its rings do not name the same ranks, each once")
-        if any(not {send.source, send.target, send.shard} <= members for send in group.schedule):
-            raise ValueError(f"TESTBED_TRAFFIC: group {group.id}: its schedule names ranks that are no members")
-    for transfer in found.transfers:
-        ends = {transfer.source, transfer.target}
-        if len(ends) < 2 or not ends <= set(range(world)) or transfer.bytes < 1:
-            raise ValueError(f"TESTBED_TRAFFIC: {transfer}: needs two ranks of 0..{world - 1} and a byte or more")
-    return found
 
 
 def main() -> None:
@@ -113,30 +48,40 @@ def main() -> None:
 def replay(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run iterations until the last one asked for or the agreed stop; return what the summary shall say."""
     from workloads.records import Clock
+    from workloads.sets import Layout
 
-    step = Step(job, read_traffic(os.environ, job.place.world))
+    step, world = Step(job), job.place.world
+
+    def make(layout: Layout, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> Load:
+        return Load(job, parse_traffic(json.loads(layout.traffic), world), (name, store, within_s, given_up))
+
+    traffic = read_traffic(os.environ, world)
+    layout = Layout(job.place.rings, json.dumps(json.loads(os.environ["TESTBED_TRAFFIC"]), sort_keys=True))
+    if job.rings.backend == "nccl":
+        step.use(Load(job, traffic))
+    job.carry_on(layout, make, step.use, lambda given: parse_traffic(given, world))
     clock, took_ms, wrong = Clock(), [], 0
     wanted = range(1, arguments.iterations + 1) if arguments.iterations else itertools.count(1)
     for iteration in wanted:
-        job.iteration = iteration
-        job.accord.before(iteration)
-        checked = bool(arguments.check) and iteration == 1
+        job.before(iteration)
+        checked = bool(arguments.check) and step.fresh
         begin_ns, record = step.run(checked=checked)
         wrong += step.wrong if checked else 0
         took_ms.append(record["iter_ms"])
         job.records.iteration({"iter": iteration, "t_wall_ns": clock.wall_ns(begin_ns), **record})
-        if job.accord.last(iteration):
+        if job.last(iteration):
             break
     took_ms = sorted(took_ms[1:] or took_ms)  # the first sets connections up
     wrongs = job.accord.gather("wrong", wrong)
     return {"iterations": job.iteration, "median_iter_ms": round(took_ms[len(took_ms) // 2], 3), "wrong": sum(wrongs)}
 
 
-class Step:
-    """One iteration: its buffers, made once, and what carries them: wires, or NCCL's communicators where there are GPUs."""
+class Load:
+    """What one traffic takes: its buffers, and what carries them: wires, or NCCL's communicators where there are GPUs."""
 
-    def __init__(self, job: Job, traffic: Traffic) -> None:
-        self._job, self._traffic = job, traffic
+    def __init__(self, job: Job, traffic: Traffic, how: tuple[str, Any, float, Callable[[], bool]] | None = None) -> None:
+        """how: of the wires, as turns.Make; without it NCCL carries. Raises: RuntimeError - a peer does not come in time."""
+        self._job, self.traffic = job, traffic
         rank = job.place.rank
         self.mine = [
             (group, self._zeros(group.bytes // 4, "float32"))
@@ -145,14 +90,7 @@ class Step:
         ]
         self.sent = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.source == rank]
         self.received = [(k, t, self._marked(t)) for k, t in enumerate(traffic.transfers) if t.target == rank]
-        self._carriage: Wired | Grouped = Grouped(job, self) if job.rings.backend == "nccl" else Wired(job, self)
-        self._meeting = job.rings.whole if job.rings.backend == "nccl" else job.rings.beside("meet")
-        self._said = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
-        self._ports = (
-            json.loads(os.environ.get("TESTBED_PORTS", "[]")) if job.rings.backend != "nccl" else []
-        )  # RDMA goes past them
-        self._counted = sent_bytes(self._ports)
-        self.wrong = 0
+        self.carriage: Wired | Grouped = Grouped(job, self) if how is None else Wired(job, self, *how)
 
     def _zeros(self, length: int, kind: str) -> Buffer:
         return Buffer.zeros(length, kind, self._job.rings.device, self._job.torch)
@@ -162,69 +100,102 @@ class Step:
         buffer.tensor.fill_(_mark(transfer))
         return buffer
 
-    def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
-        """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
-        if checked:
-            for _, _, buffer in self.received:
-                buffer.tensor.zero_()
-            for _, buffer in self.mine:
-                buffer.tensor.fill_(self._job.place.rank + 1)
-        self._meet()
-        begin_ns, worked = time.monotonic_ns(), processors()
-        time.sleep(self._traffic.compute_s)
-        computed_ns = self._meet() if self._traffic.compute_s else begin_ns
-        self._carriage.transfer()
-        moved_ns = self._meet() if self._traffic.transfers else computed_ns
-        self._carriage.sum()
-        summed_ns = self._meet() if self._traffic.groups else moved_ns
-        record = self._record(begin_ns, computed_ns, moved_ns, summed_ns)
-        busy, passed = (now - then for now, then in zip(processors(), worked, strict=True))
-        record |= {"busy": round(busy / passed, 3)} if passed else {}
-        if self._ports:
-            before, self._counted = self._counted, sent_bytes(self._ports)
-            self._meet(self._counted - before)
-            record["wire_bytes"] = round(float(self._said[0]))
-        if checked:
-            self.wrong = self._wrongs()
-        return begin_ns, record
+    def fill(self) -> None:
+        """Write what is to be sent, and spoil what is to be received, so that errors show."""
+        for _, _, buffer in self.received:
+            buffer.tensor.zero_()
+        for _, buffer in self.mine:
+            buffer.tensor.fill_(self._job.place.rank + 1)
 
-    def _meet(self, says: float = 0.0) -> int:
-        """Wait for all ranks; return when (monotonic ns) all were there. `_said` is then the sum of what they gave."""
-        self._job.synchronize()
-        self._said.fill_(says)
-        self._meeting.allreduce([self._said]).wait()
-        self._job.synchronize()
-        return time.monotonic_ns()
-
-    def _wrongs(self) -> int:
+    def wrong(self) -> int:
+        """How many elements are not what they should be after `fill` and one iteration."""
         found = sum(int((buffer.tensor != _mark(transfer)).sum()) for _, transfer, buffer in self.received)
         for group, buffer in self.mine:
             found += int((buffer.tensor != sum(rank + 1 for rank in group.rings[0])).sum())
             buffer.tensor.zero_()  # zeros stay zeros, however often they are summed
         return found
 
+    def close(self) -> None:
+        self.carriage.close()
+
+    def lost(self) -> str:
+        """As Wires.lost."""
+        return self.carriage.lost()
+
+
+class Step:
+    """One iteration of the load in use."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._load: Load
+        self.fresh = True
+        """Whether the load in use has carried nothing since it came into use."""
+        self._meeting = job.rings.whole if job.rings.backend == "nccl" else job.rings.management_group("meet")
+        self._sum = job.torch.zeros(1, dtype=job.torch.float64, device=job.rings.device)
+        self._ports = (
+            json.loads(os.environ.get("TESTBED_PORTS", "[]")) if job.rings.backend != "nccl" else []
+        )  # RDMA goes past them
+        self._counted = sent_bytes(self._ports)
+        self.wrong = 0
+
+    def use(self, load: Load) -> None:
+        """Carry this load from the next iteration on."""
+        self._load, self.fresh = load, True
+
+    def run(self, *, checked: bool) -> tuple[int, dict[str, Any]]:
+        """Run it once; return when it began (monotonic ns) and its record. checked: count what arrived wrong in `wrong`."""
+        load, traffic, self.fresh = self._load, self._load.traffic, False
+        if checked:
+            load.fill()
+        self._meet()
+        begin_ns, worked = time.monotonic_ns(), processors()
+        time.sleep(traffic.compute_s)
+        computed_ns = self._meet() if traffic.compute_s else begin_ns
+        load.carriage.transfer()
+        moved_ns = self._meet() if traffic.transfers else computed_ns
+        load.carriage.sum()
+        summed_ns = self._meet() if traffic.groups else moved_ns
+        record = self._record(begin_ns, computed_ns, moved_ns, summed_ns)
+        busy, passed = (now - then for now, then in zip(processors(), worked, strict=True))
+        record |= {"busy": round(busy / passed, 3)} if passed else {}
+        if self._ports:
+            before, self._counted = self._counted, sent_bytes(self._ports)
+            self._meet(self._counted - before)
+            record["wire_bytes"] = round(float(self._sum[0]))
+        if checked:
+            self.wrong = load.wrong()
+        return begin_ns, record
+
+    def _meet(self, value: float = 0.0) -> int:
+        """Wait for all ranks; return when (monotonic ns) all were there. `_said` is then the sum of their values."""
+        self._job.synchronize()
+        self._sum.fill_(value)
+        self._meeting.allreduce([self._sum]).wait()
+        self._job.synchronize()
+        return time.monotonic_ns()
+
     def _record(self, begin_ns: int, computed_ns: int, moved_ns: int, summed_ns: int) -> dict[str, Any]:
         took = {"iter": summed_ns - begin_ns, "comm": summed_ns - computed_ns}
         took |= {"transfers": moved_ns - computed_ns, "allreduce": summed_ns - moved_ns}
         record: dict[str, Any] = {f"{name}_ms": round(ns / 1e6, 3) for name, ns in took.items()}
-        record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self.mine)
-        if self.mine and took["allreduce"]:
-            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self.mine]) * 8 / took["allreduce"], 6)
+        record["bytes"] = sum(4 * buffer.tensor.numel() for _, buffer in self._load.mine)
+        if self._load.mine and took["allreduce"]:
+            record["busbw_gbps"] = round(wire_bytes([g for g, _ in self._load.mine]) * 8 / took["allreduce"], 6)
         return record
 
 
 class Wired:
-    """All of it over TCP connections of the step's own (see wires.py)."""
+    """All of it over TCP connections of the load's own (see wires.py)."""
 
-    def __init__(self, job: Job, step: Step) -> None:
-        from workloads.rings import pieces
-        from workloads.wires import Giving, Round, Taking, Wires
+    def __init__(self, job: Job, load: Load, name: str, store: Any, within_s: float, given_up: Callable[[], bool]) -> None:
+        from workloads.wires import ReceiveTask, Round, SendTask, Wires
 
         rank = job.place.rank
-        out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in step.sent}
-        into = {f"transfer {k}": (t.source, t.lane) for k, t, _ in step.received}
+        out = {f"transfer {k}": (t.target, t.lane) for k, t, _ in load.sent}
+        into = {f"transfer {k}": (t.source, t.lane) for k, t, _ in load.received}
         parts = []
-        for group, buffer in step.mine:
+        for group, buffer in load.mine:
             for (number, order, lane), (begin, end) in zip(
                 [] if group.schedule else [(k, *ring) for k, ring in enumerate(zip(group.rings, group.lanes, strict=True))],
                 pieces(buffer.tensor.numel(), len(group.rings)),
@@ -241,11 +212,11 @@ class Wired:
                         out[f"{group.id}: {a} to {b}"] = b, 0
                     if rank == b:
                         into[f"{group.id}: {a} to {b}"] = a, 0
-        self._wires = wires = Wires(job.place, job.rings.store, out, into)
-        slice = wires.share([f"transfer {k}" for k, _, _ in step.received])
+        self._wires = wires = Wires(job.place, store, out, into, name, within_s=within_s, given_up=given_up, stall=job.rings.stall)
+        slice = wires.share([f"transfer {k}" for k, _, _ in load.received])
         self._transfers: list[Task] = [
-            *(Taking(wires.into[f"transfer {k}"], [buffer.memory], slice) for k, _, buffer in step.received),
-            *(Giving(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in step.sent),
+            *(ReceiveTask(wires.into[f"transfer {k}"], [buffer.memory], slice) for k, _, buffer in load.received),
+            *(SendTask(wires.out[f"transfer {k}"], [buffer.memory]) for k, _, buffer in load.sent),
         ]
         self._rings = [
             Round(
@@ -261,7 +232,7 @@ class Wired:
         ]
         self._scheduled = [
             Scheduled(job, group.schedule, sorted(group.rings[0]), buffer, (wires, group.id))
-            for group, buffer in step.mine
+            for group, buffer in load.mine
             if group.schedule
         ]
 
@@ -273,31 +244,34 @@ class Wired:
         for one in self._scheduled:
             one.all_reduce()
 
+    def close(self) -> None:
+        self._wires.close()
+
+    def lost(self) -> str:
+        return self._wires.lost()
+
 
 class Grouped:
     """All of it by NCCL."""
 
-    def __init__(self, job: Job, step: Step) -> None:
-        self._job, self._step = job, step
+    def __init__(self, job: Job, load: Load) -> None:
+        self._job, self._load = job, load
         self._rings: list[tuple[Buffer, list[Any]]] = []
         self._scheduled: list[Scheduled] = []
-        for group, buffer in step.mine:
+        for group, buffer in load.mine:
             if group.schedule:
                 self._scheduled.append(Scheduled(job, group.schedule, sorted(group.rings[0]), buffer))
                 continue
-            each = enumerate(zip(group.rings, group.lanes, strict=True))
-            self._rings.append((buffer, [job.rings.communicator(f"{group.id}/{k}", order, lane) for k, (order, lane) in each]))
+            self._rings.append((buffer, [job.rings.communicator(f"{group.id}/{k}", order) for k, order in enumerate(group.rings)]))
 
     def transfer(self) -> None:
         dist = self._job.torch.distributed  # one group call, or two ranks may wait for each other
-        operations = [dist.P2POp(dist.irecv, buffer.tensor, t.source) for _, t, buffer in self._step.received]
-        operations += [dist.P2POp(dist.isend, buffer.tensor, t.target) for _, t, buffer in self._step.sent]
+        operations = [dist.P2POp(dist.irecv, buffer.tensor, t.source) for _, t, buffer in self._load.received]
+        operations += [dist.P2POp(dist.isend, buffer.tensor, t.target) for _, t, buffer in self._load.sent]
         for work in dist.batch_isend_irecv(operations) if operations else []:
             work.wait()
 
     def sum(self) -> None:
-        from workloads.rings import pieces
-
         works = []
         for buffer, members in self._rings:
             for member, (begin, end) in zip(members, pieces(buffer.tensor.numel(), len(members)), strict=True):
@@ -307,6 +281,12 @@ class Grouped:
             one.all_reduce()
         for work in works:
             work.wait()
+
+    def close(self) -> None:
+        pass  # communicators live as long as the job
+
+    def lost(self) -> str:
+        return ""
 
 
 def wire_bytes(groups: Sequence[Group]) -> float:

@@ -1,31 +1,27 @@
-"""All-reduce over several rings at once, one communicator per rank order.
+"""All-reduce over several rings at once, each with a rank order and a lane of its own.
 
-A ring collective sends in one direction, from each rank to the next of its order, so one communicator fills one fibre of each host,
-whatever the topology. Several communicators with different orders, each over its own lane, fill several. `dist.new_group` sorts
-its ranks and cannot do this; the process-group objects below it can, and everything that leans on them is in this file:
-`ProcessGroupGloo(store, position, size, options)` with a device per lane, and `ProcessGroupNCCL(store, position, size, options)`.
+A ring collective sends in one direction, from each rank to the next of its order, so one ring fills one fibre of each host,
+whatever the topology. Several rings with different orders, each over its own lane, fill several.
 
-NCCL: a communicator's channels all follow its rank order, so the same holds; each gets its own id through its own prefix of the
-store. Operations are always started in the same order of rings on every rank, which is what NCCL asks of programs that use
-several communicators at once. Which interface a communicator takes is decided per process (NCCL_SOCKET_IFNAME, NCCL_IB_HCA), not
-per ring. That path has run on no GPU yet.
+Without GPUs the rings are connections of this program's own (carrier.py, wires.py), which another set can replace between two
+iterations; gloo is torch's default group, for small things such as what DistributedDataParallel checks when it starts.
+With GPUs they are communicators of NCCL, whose channels all follow its rank order; each gets its own id through its own prefix of
+the store. `dist.new_group` sorts its ranks and cannot do this; `ProcessGroupNCCL(store, position, size, options)` below it can.
+Operations are always started in the same order of rings on every rank, which is what NCCL asks of programs that use several
+communicators at once. Which interface a communicator takes is decided per process (NCCL_SOCKET_IFNAME, NCCL_IB_HCA), not per
+ring. That path has run on no GPU yet.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from workloads.buffers import pieces
+from workloads.carrier import Carrier, RingSet
+from workloads.loop import Stall
 from workloads.place import Place, own_address
-
-
-def pieces(length: int, parts: int) -> list[tuple[int, int]]:
-    """Return the `parts` near-equal contiguous [start, stop) pieces of `length` elements; later ones may be empty."""
-    whole, more = divmod(length, parts)
-    starts = [k * whole + min(k, more) for k in range(parts + 1)]
-    return list(itertools.pairwise(starts))
 
 
 def bus_factor(world: int) -> float:
@@ -34,51 +30,88 @@ def bus_factor(world: int) -> float:
 
 
 class Rings:
-    """The communicators of a job: torch's default group for the small things, one per ring for the bulk."""
+    """What a rank's sums go over: torch's default group for the small things, rings for the bulk."""
 
     def __init__(self, place: Place, torch: Any) -> None:
         """Meet all other ranks. Raises RuntimeError (torch's own) when one does not come within the place's timeout."""
-        self._dist = dist = torch.distributed
+        self._torch, self._dist = torch, torch.distributed
         self.place = place
         self.backend = chosen_backend(place.backend, torch)
         self.device = torch.device("cuda", place.gpu) if self.backend == "nccl" else torch.device("cpu")
+        self.stall = Stall()
+        self.current: RingSet | None = None
         self._timeout = timedelta(seconds=place.timeout_s)
         if self.backend == "nccl":
             torch.cuda.set_device(self.device)
-        self.store = dist.TCPStore(
+        self.store = self._dist.TCPStore(
             place.master_address, place.master_port, place.world, is_master=place.rank == 0, timeout=self._timeout
         )
         if self.backend == "nccl":
             name = "nccl"
         else:
             name = "lane"  # gloo on the address of lane 0; torch's own "gloo" takes the host's name or a whole interface
-            if "lane" not in dist.Backend.backend_list:
-                dist.Backend.register_backend(name, self._gloo_on_lane_0, devices=["cpu"])
-        dist.init_process_group(name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout)
-        self._groups = [self.communicator(f"ring{k}", order, k) for k, order in enumerate(place.rings)]
+            if "lane" not in self._dist.Backend.backend_list:
+                self._dist.Backend.register_backend(name, self._gloo_on_lane_0, devices=["cpu"])
+        self._dist.init_process_group(name, store=self.store, rank=place.rank, world_size=place.world, timeout=self._timeout)
+        self._groups = (
+            [self.communicator(f"ring{k}", order) for k, order in enumerate(place.rings)] if self.backend == "nccl" else []
+        )
+        self._carrier = Carrier(place.timeout_s, self.stall, torch)
 
-    def communicator(self, name: str, order: Sequence[int], ring: int) -> Any:
-        """Meet the ranks of `order`, this one among them, as a communicator over ring number `ring`'s lane.
+    def client(self) -> Any:
+        """Another client of the ranks' store, for a thread of its own: a client waits for one thing at a time."""
+        place = self.place
+        return self._dist.TCPStore(
+            place.master_address, place.master_port, is_master=False, timeout=self._timeout, wait_for_workers=False
+        )
+
+    def communicator(self, name: str, order: Sequence[int]) -> Any:
+        """Meet the ranks of `order`, this one among them, as a communicator of NCCL.
 
         `name` is used once per job, and by all of them in the same order.
         """
         store, position = self._dist.PrefixStore(name, self.store), list(order).index(self.place.rank)
-        if self.backend == "nccl":
-            return self._nccl(store, position, len(order), order, name)
-        return self._gloo(store, position, len(order), self.place.lane(ring))
+        return self._nccl(store, position, len(order), order, name)
 
-    def beside(self, name: str) -> Any:
+    def management_group(self, name: str) -> Any:
         """Meet all ranks as a gloo communicator on the management network: what is sent there waits behind no bulk transfer."""
         store = self._dist.PrefixStore(name, self.store)
         return self._gloo(store, self.place.rank, self.place.world, own_address(self.place.master_address))
 
     @property
     def whole(self) -> Any:
-        """The communicator of the first ring."""
+        """NCCL's communicator of the first ring."""
         return self._groups[0]
+
+    def ring_set(
+        self,
+        orders: Sequence[Sequence[int]],
+        name: str,
+        store: Any = None,
+        within_s: float | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> RingSet:
+        """Connect the rings of these orders, in any thread. `name` is used once per job. Raises: RuntimeError - as wires.Wires."""
+        return RingSet(
+            self.place,
+            store or self.store,
+            self._torch,
+            orders,
+            name,
+            within_s=within_s,
+            given_up=given_up,
+            stall=self.stall,
+        )
+
+    def use(self, rings: RingSet) -> None:
+        """Carry the next sums over these rings; none may be under way."""
+        self.current = rings
 
     def start(self, flat: Any) -> list[Any]:
         """Begin summing `flat` (one dimension, contiguous, in place) over all ranks; return what is to be waited for."""
+        if self.backend != "nccl":
+            assert self.current is not None, "no rings to sum over"
+            return [self._carrier.sum(self.current, flat)]
         parts = pieces(flat.numel(), len(self._groups))
         each = zip(self._groups, parts, strict=True)
         return [group.allreduce([flat[begin:end]]) for group, (begin, end) in each if end > begin]
@@ -90,6 +123,9 @@ class Rings:
 
     def close(self) -> None:
         """Forget the communicators; no rank may be using them any more."""
+        self._carrier.close()
+        if self.current is not None:
+            self.current.close()
         self._groups.clear()
         self._dist.destroy_process_group()
 
@@ -136,6 +172,8 @@ def averaging_hook(rings: Rings, torch: Any, seen: Sequence[Any] = ()) -> Any:
         flat = bucket.buffer()
         flat.div_(world)
         works = rings.start(flat)
+        if rings.backend != "nccl":
+            return works[0].get_future()
 
         def summed(done: Any) -> Any:
             for one in done.value():

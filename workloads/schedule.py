@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from workloads.buffers import Buffer
 
 if TYPE_CHECKING:
+    from workloads.loop import Task
     from workloads.program import Job
-    from workloads.wires import Task, Wires
+    from workloads.wires import Wires
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Send:
 
 def elements(send: Send, members: Sequence[int], length: int) -> tuple[int, int]:
     """The elements [begin, end) of a buffer of `length` that a send is about, the same at both of its ends."""
-    from workloads.rings import pieces
+    from workloads.buffers import pieces
 
     begin, end = pieces(length, len(members))[members.index(send.shard)]
     return begin + round(send.begin * (end - begin)), begin + round(send.end * (end - begin))
@@ -88,12 +89,12 @@ class Scheduled:
             for work in dist.batch_isend_irecv(operations) if operations else []:
                 work.wait()
             return
-        from workloads.wires import Giving, Taking
+        from workloads.wires import ReceiveTask, SendTask
 
         (wires, name), here = self._wires, self._rank
         coming, going = _by_peer(receives), _by_peer(sends)
-        tasks: list[Task] = [Taking(wires.into[f"{name}: {peer} to {here}"], buffers) for peer, buffers in coming.items()]
-        wires.carry(tasks + [Giving(wires.out[f"{name}: {here} to {peer}"], buffers) for peer, buffers in going.items()])
+        tasks: list[Task] = [ReceiveTask(wires.into[f"{name}: {peer} to {here}"], buffers) for peer, buffers in coming.items()]
+        wires.carry(tasks + [SendTask(wires.out[f"{name}: {here} to {peer}"], buffers) for peer, buffers in going.items()])
 
 
 def _by_peer(ends: list[tuple[int, int, Buffer]]) -> dict[int, list[memoryview]]:

@@ -1,10 +1,11 @@
 """Data-parallel training over several rings at once: `python -m workloads.train --model mlp --iterations 50`.
 
 A real model (see models.py) under DistributedDataParallel, whose buckets are averaged by rings.py while backward still runs.
-Rank 0 writes one line per iteration to `iterations.jsonl` and, when it ends, `summary.json`, in TESTBED_JOB_DIR. The environment
-is described in place.py. SIGTERM: all ranks finish the same iteration, write a checkpoint and exit 0. `--resume` goes on from the
-newest iteration all ranks have a checkpoint of, or from the start where there is none. Exit codes: 0 done or stopped, 2 bad
-arguments, environment or checkpoint, 75 a peer was lost (start all ranks again with --resume), 1 anything else.
+Rank 0 writes one line per iteration to `iterations.jsonl`, one per change of rings to `turns.jsonl` and, when it ends,
+`summary.json`, in TESTBED_JOB_DIR. The environment is described in place.py. SIGTERM: all ranks finish the same iteration, write
+a checkpoint and exit 0. `--resume` goes on from the newest iteration all ranks have a checkpoint of, or from the start where
+there is none. Exit codes: 0 done or stopped, 2 bad arguments, environment or checkpoint, 75 a peer was lost (start all ranks
+again with --resume), 1 anything else.
 """
 
 from __future__ import annotations
@@ -56,27 +57,27 @@ def train(job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
     if done:
         state = checkpoints.read(done, same)
         with torch.no_grad():
-            for ours, kept in zip(
+            for tensor, kept in zip(
                 [*module.parameters(), *momentum], [*state["parameters"], *state["momentum"]], strict=True
             ):  # fmt: skip
-                ours.copy_(kept)
+                tensor.copy_(kept)
 
     def write_checkpoint(iteration: int) -> str:
         parameters = [parameter.detach().cpu() for parameter in module.parameters()]
         return str(checkpoints.write(iteration, same | {"parameters": parameters, "momentum": [m.cpu() for m in momentum]}))
 
+    job.carry_on_rings()
     data = models.Data(arguments.model, torch, arguments.seed, place.rank, place.world, arguments.batch)
     step = Step(job, module, momentum, arguments.lr, arguments.bucket_mb)
     first, last, stopped, checkpoint = None, None, False, ""
     started_s = time.monotonic()
     wanted = range(done + 1, arguments.iterations + 1) if arguments.iterations else itertools.count(done + 1)
     for iteration in wanted:
-        job.iteration = iteration
-        job.accord.before(iteration)
+        job.before(iteration)
         record = step.run(iteration, *data.batch(iteration)) | {"samples": arguments.batch * place.world}
         job.records.iteration(record)
         first, last, done = first or record, record, iteration
-        stopped = job.accord.last(iteration)
+        stopped = job.last(iteration)
         if stopped or (arguments.checkpoint_every and iteration % arguments.checkpoint_every == 0):
             checkpoint = write_checkpoint(iteration)
         if stopped:

@@ -11,13 +11,15 @@ import json
 import select
 import socket
 import struct
+import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from workloads.buffers import Buffer
+from workloads.accord import appears
+from workloads.buffers import Buffer, pieces
+from workloads.loop import Loop, Stall, Task, Wire
 from workloads.place import Place
-from workloads.rings import pieces
 
 SLICE = 65536
 """A receiver is woken for this many bytes, or for the last that are due."""
@@ -28,70 +30,14 @@ QUEUE, LEAST_WINDOW = 448 << 10, 36000
 """Bytes in flight to one rank over all its streams at once, and over each at least: more would wait in the queues of links they
 share, where some would be lost."""
 
+CHECK_S = 0.2
+"""How often (s) a rank that waits for its peers looks whether it should give up."""
+
 Ends = Mapping[str, tuple[int, int]]
 """Connections by name: the other rank, and the lane."""
 
 
-class Wire:
-    """A connection with one sender and one receiver. Its errors are RuntimeErrors that name the rank at the other end."""
-
-    def __init__(self, link: socket.socket, peer: int) -> None:
-        self._link, self.peer = link, peer
-        self._wakes_at = 1
-        self.number = link.fileno()
-        link.setblocking(False)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def send(self, what: memoryview) -> int:
-        """Bytes that were taken; 0 when there is no room."""
-        try:
-            return self._link.send(what)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise RuntimeError(f"connection to rank {self.peer}: {error}") from error
-
-    def receive(self, room: memoryview) -> int:
-        """Bytes that were there; 0 when none are."""
-        try:
-            count = self._link.recv_into(room)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise RuntimeError(f"connection from rank {self.peer}: {error}") from error
-        if not count:
-            raise RuntimeError(f"connection from rank {self.peer}: closed by peer")
-        return count
-
-    def wake_at(self, count: int) -> None:
-        """Be readable once so many bytes are there."""
-        if count != self._wakes_at:
-            self._wakes_at = count
-            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-
-    def close(self) -> None:
-        self._link.close()
-
-    def bound(self, window: int) -> None:
-        """Limit the bytes in flight to `window`."""
-        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)  # else the kernel lets the window grow with its buffer
-        self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
-
-
-class Task(Protocol):
-    """Something to carry: what comes in by one wire, what goes out by another, or both."""
-
-    @property
-    def into(self) -> Wire | None: ...
-    @property
-    def out(self) -> Wire | None: ...
-
-    def begin(self) -> None: ...
-    def take(self) -> bool: ...  # receive what is there; True: that was all of it
-    def push(self) -> bool: ...  # send what may be sent; True: there is more, and no room
-
-
-class Giving:
+class SendTask:
     """Send buffers one after the other."""
 
     into = None
@@ -118,7 +64,7 @@ class Giving:
         return False
 
 
-class Taking:
+class ReceiveTask:
     """Receive into buffers one after the other. `slice`: as SLICE."""
 
     out = None
@@ -155,7 +101,10 @@ class Round:
     every other member has had.
     """
 
-    def __init__(self, into: Wire, out: Wire, position: int, size: int, buffer: Buffer, torch: Any) -> None:
+    def __init__(
+        self, into: Wire, out: Wire, position: int, size: int, buffer: Buffer, torch: Any, scratch: bytearray | None = None
+    ) -> None:
+        """`scratch`: SCRATCH bytes for what is to be added, which rounds that receive one after the other can share."""
         self.into: Wire | None = into
         self.out: Wire | None = out
         self._from, self._to, self._memory, self._numbers = into, out, buffer.memory, buffer.tensor
@@ -168,14 +117,22 @@ class Round:
         self._outgoing = [chunk for chunk in (own, *sums, *whole[:-1]) if chunk[0] < chunk[1]]
         self._own = own[1] - own[0]
         self._slice = max(1, min(SLICE, self._own // 4))
-        scratch = bytearray(SCRATCH)
+        scratch = bytearray(SCRATCH) if scratch is None else scratch
         self._scratch, self._addends = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.float32)
 
     def begin(self) -> None:
+        self.reset()
+        self.wake()
+
+    def reset(self) -> None:
+        """Be as before the first byte."""
         self._coming, self._going = deque(self._incoming), deque(self._outgoing)
         self._due = sum(end - begin for begin, end, _ in self._incoming)
         self._may = self._own
         self._odd = 0  # bytes of a number that is not whole yet
+
+    def wake(self) -> None:
+        """Be woken for what this round receives."""
         self._from.wake_at(max(1, min(self._slice, self._due)))
 
     def take(self) -> bool:
@@ -201,6 +158,11 @@ class Round:
             self._from.wake_at(self._due)
         return not self._coming
 
+    @property
+    def sent(self) -> bool:
+        """Whether this rank has sent all it is to send."""
+        return not self._going
+
     def push(self) -> bool:
         while self._may and self._going:
             begin, end = self._going[0]
@@ -218,50 +180,95 @@ class Round:
 class Wires:
     """A rank's connections, made once."""
 
-    def __init__(self, place: Place, store: Any, out: Ends, into: Ends, name: str = "wires") -> None:
+    def __init__(
+        self,
+        place: Place,
+        store: Any,
+        out: Ends,
+        into: Ends,
+        name: str = "wires",
+        *,
+        within_s: float | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+        stall: Stall | None = None,
+    ) -> None:
         """Meet the others: each of them has what leads to it in `into`, by the same names. `name` is used once per job.
 
-        Raises: RuntimeError - one cannot be reached, or does not come in time.
+        Waits for `within_s` at most, and never longer than the place's timeout; ends early once `given_up()` says so. A failure
+        leaves nothing open. Raises: RuntimeError - one cannot be reached, or does not come in time.
         """
-        self._timeout_s = place.timeout_s
-        doors = {lane: self._door(place.lane(lane), len(into)) for lane in sorted({lane for _, lane in into.values()})}
-        store.set(f"{name}/{place.rank}", json.dumps({lane: door.getsockname() for lane, door in doors.items()}))
+        self._timeout_s, self._stall, self._given_up = place.timeout_s, stall or Stall(), given_up
+        self._until_s = time.monotonic() + min(place.timeout_s, within_s if within_s is not None else place.timeout_s)
+        self.out: dict[str, Wire] = {}
+        self.into: dict[str, Wire] = {}
+        listeners: dict[int, socket.socket] = {}
         try:
-            others = {rank: json.loads(store.get(f"{name}/{rank}")) for rank in sorted({rank for rank, _ in out.values()})}
-            self.out = {
-                key: self._connect(key, place.lane(lane), others[rank][str(lane)], rank) for key, (rank, lane) in out.items()
-            }
-            self.into: dict[str, Wire] = {}
-            for lane, door in doors.items():
-                missing = {key for key, (_, at) in into.items() if at == lane}
-                while missing:
-                    link = door.accept()[0]
-                    key = _greeting(link, min(GREETING_S, self._timeout_s))
-                    if key in missing:  # not a peer of this job
-                        missing.remove(key)
-                        link.settimeout(self._timeout_s)
-                        self.into[key] = Wire(link, into[key][0])
-                    else:
-                        link.close()
-        except OSError as error:
-            raise RuntimeError(f"connecting to peers: {error}") from error
+            for lane in sorted({lane for _, lane in into.values()}):
+                listeners[lane] = socket.create_server((place.lane(lane), 0), backlog=64 + len(into))
+            store.set(f"{name}/{place.rank}", json.dumps({lane: each.getsockname() for lane, each in listeners.items()}))
+            others = {rank: self._addresses(store, name, rank) for rank in sorted({rank for rank, _ in out.values()})}
+            for key, (rank, lane) in out.items():
+                self.out[key] = self._connect(f"{name}:{key}", place.lane(lane), others[rank][str(lane)], rank)
+            self._accept({each.fileno(): each for each in listeners.values()}, into, name)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise RuntimeError(f"connecting to peers: {error}") from error
+            raise
         finally:
-            for door in doors.values():
-                door.close()
+            for listener in listeners.values():
+                listener.close()
 
-    def _door(self, address: str, most: int) -> socket.socket:
-        door = socket.create_server((address, 0), backlog=64 + most)
-        door.settimeout(self._timeout_s)
-        return door
+    def _left_s(self, what: str) -> float:
+        """The time left (s). Raises: TimeoutError - there is none, or it was given up, while waiting for `what`."""
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0 or self._given_up():
+            raise TimeoutError(f"{'timed out' if left_s <= 0 else 'given up'} while waiting for {what}")
+        return left_s
+
+    def _addresses(self, store: Any, name: str, rank: int) -> dict[str, Any]:
+        key = f"{name}/{rank}"
+        while not appears(store, key, min(CHECK_S, self._left_s(f"rank {rank}"))):
+            pass
+        found: dict[str, Any] = json.loads(store.get(key))
+        return found
 
     def _connect(self, key: str, own: str, there: Sequence[Any], peer: int) -> Wire:
-        link = socket.create_connection((there[0], there[1]), timeout=self._timeout_s, source_address=(own, 0))
-        link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
-        return Wire(link, peer)
+        left_s = self._left_s(f"rank {peer}")
+        link = socket.create_connection((there[0], there[1]), timeout=left_s, source_address=(own, 0))
+        try:
+            link.sendall(struct.pack("!H", len(key.encode())) + key.encode())
+            return Wire(link, peer)
+        except BaseException:
+            link.close()
+            raise
+
+    def _accept(self, listeners: Mapping[int, socket.socket], into: Ends, name: str) -> None:
+        missing = set(into)
+        poll = select.poll()
+        for number in listeners:
+            poll.register(number, select.POLLIN)
+        while missing:
+            ranks = ", ".join(map(str, sorted({into[key][0] for key in missing})))
+            for number, _ in poll.poll(1000 * min(CHECK_S, self._left_s(f"rank {ranks}"))):
+                link = listeners[number].accept()[0]
+                key = _greeting(link, min(GREETING_S, self._left_s(f"rank {ranks}"))).removeprefix(f"{name}:")
+                if key in missing:
+                    missing.remove(key)
+                    self.into[key] = Wire(link, into[key][0])
+                else:  # not a peer of this job, or one that is meeting others
+                    link.close()
 
     def close(self) -> None:
         for wire in (*self.out.values(), *self.into.values()):
             wire.close()
+
+    def lost(self) -> str:
+        """Which peer has closed a connection; empty where none has. To be asked while nothing is carried."""
+        for wire in (*self.out.values(), *self.into.values()):
+            if wire.closed:
+                return f"connection to rank {wire.peer}: closed by peer"
+        return ""
 
     def share(self, names: Sequence[str]) -> int:
         """Limit the bytes in flight over these, which all receive at once; return the bytes for which to wake a receiver."""
@@ -272,48 +279,18 @@ class Wires:
 
     def carry(self, tasks: Iterable[Task]) -> None:
         """Do all of it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
-        readers: dict[int, Task] = {}
-        writers: dict[int, Task] = {}
-        with select.epoll() as poll:
-
-            def push(task: Task) -> None:
-                assert task.out is not None
-                number, waits = task.out.number, task.push()
-                if waits and number not in writers:
-                    writers[number] = task
-                    poll.register(number, select.EPOLLOUT)
-                elif not waits and number in writers:
-                    del writers[number]
-                    poll.unregister(number)
-
+        loop = Loop(self._timeout_s, self._stall)
+        try:
             for task in tasks:
-                task.begin()
-                if task.into is not None:
-                    readers[task.into.number] = task
-                    poll.register(task.into.number, select.EPOLLIN)
-                if task.out is not None:
-                    push(task)
-            while readers or writers:
-                ready = poll.poll(self._timeout_s)
-                if not ready:
-                    silent = sorted(
-                        {t.into.peer for t in readers.values() if t.into} | {t.out.peer for t in writers.values() if t.out}
-                    )
-                    raise RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, silent))}")
-                for number, _ in ready:
-                    if number in writers:
-                        push(writers[number])
-                    elif number in readers:  # else its task was through with it since
-                        task = readers[number]
-                        if task.take():
-                            del readers[number]
-                            poll.unregister(number)
-                        if task.out is not None:
-                            push(task)
+                loop.add(task)
+            while loop.busy:
+                loop.step()
+        finally:
+            loop.close()
 
 
 def _greeting(link: socket.socket, timeout_s: float) -> str:
-    """The name of the wire that a peer says first; empty where it is no peer."""
+    """The name of the wire that a peer sends first; empty where it is no peer."""
     link.settimeout(timeout_s)
     try:
         (length,) = struct.unpack("!H", _exactly(link, 2))
@@ -323,10 +300,10 @@ def _greeting(link: socket.socket, timeout_s: float) -> str:
 
 
 def _exactly(link: socket.socket, count: int) -> bytes:
-    heard = b""
-    while len(heard) < count:
-        piece = link.recv(count - len(heard))
+    received = b""
+    while len(received) < count:
+        piece = link.recv(count - len(received))
         if not piece:
             raise ConnectionError("closed by peer while meeting")
-        heard += piece
-    return heard
+        received += piece
+    return received

@@ -102,7 +102,9 @@ class Job:
         kept = [{k: t[k] for k in ("after", "rings")} for t in self.lines("turns.jsonl")] if turns is None else turns
         command = ("-m", "workloads.train", *words, "--iterations", str(count))
         order = [[HOSTS.index(host) for host in one] for one in rings]
-        with ranks(len(HOSTS), *command, directory=folder, rings=order, env={"TESTBED_TURNS": json.dumps(kept)}) as local:
+        with ranks(
+            len(HOSTS), *command, directory=folder, rings=order, more=lambda _: {"TESTBED_TURNS": json.dumps(kept)}
+        ) as local:
             ended = local.finish(200)
             assert [code for code, _, _ in ended] == [0] * len(HOSTS), ended
         said = json.loads((folder / "0" / "summary.json").read_text())

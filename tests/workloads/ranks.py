@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,18 +48,17 @@ def ranks(
     directory: Path,
     rings: Sequence[Sequence[int]] = (),
     timeout_s: float = 20.0,
-    env: Mapping[str, str] | None = None,
+    more: Callable[[int], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Ranks]:
     """Start `python command` on `world` ranks, rank r with the job directory `directory`/r; kill what is left at the end.
 
-    env: variables that all ranks get besides their own.
+    more: further environment of a rank.
     """
     port = free_port()
     processes = []
-    more = dict(env or {})
     for rank in range(world):
         (directory / str(rank)).mkdir(parents=True, exist_ok=True)
-        place = {
+        env = {
             "PATH": os.environ["PATH"],
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
@@ -70,11 +69,12 @@ def ranks(
             "TESTBED_PORTS": json.dumps(["lo"]),
             "TESTBED_JOB_DIR": str(directory / str(rank)),
             "TESTBED_TIMEOUT_S": str(timeout_s),
+            **more(rank),
         }
         processes.append(
             subprocess.Popen(
                 [sys.executable, *command],
-                env=place | more,
+                env=env,
                 cwd=Path(__file__).parents[2],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

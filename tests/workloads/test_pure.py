@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from workloads.accord import Accord, common
 from workloads.allreduce import HEADER, row, sizes
+from workloads.buffers import pieces
 from workloads.options import size
 from workloads.records import rates
-from workloads.rings import bus_factor, pieces
+from workloads.rings import bus_factor
 
 
 @given(st.integers(0, 10**9), st.integers(1, 64))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.workloads.ranks import ranks, records
-from workloads.replay import Group, read_traffic, wire_bytes
+from workloads.replay import wire_bytes
+from workloads.traffic import Group, read_traffic
 
 TRAFFIC = {
     "compute_s": 0.05,

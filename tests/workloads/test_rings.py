@@ -22,6 +22,7 @@ from workloads.place import read_place
 from workloads.rings import Rings
 place = read_place(os.environ)
 rings = Rings(place, torch)
+rings.use(rings.ring_set(place.rings, "set"))
 accord = Accord(rings.store, place.rank, place.world)
 wrong = []
 for shape in [(0,), (1,), (2,), (5,), (97,), (4096,), (3, 5, 7)]:
@@ -40,8 +41,8 @@ for work in works:
 if before.tolist() != [float(sum(range(place.world)))] * 10 or again.tolist() != [float(place.world)] * 10:
     wrong.append("two at once")
 said = accord.gather("wrong", wrong)
-print(json.dumps({"wrong": said, "communicators": [(g.rank(), g.size()) for g in rings._groups]}))
-accord.farewell()
+print(json.dumps({"wrong": said, "rings": rings.current.orders}))
+accord.leave()
 rings.close()
 """
 
@@ -50,11 +51,11 @@ rings.close()
 def test_sums_are_right_over_several_rings_in_any_order(tmp_path: Path, rings: list[list[int]]) -> None:
     with ranks(4, "-c", SUMS, directory=tmp_path, rings=rings) as job:
         ended = job.finish()
-    for rank, (code, out, err) in enumerate(ended):
+    for code, out, err in ended:
         assert code == 0, err
         said = json.loads(out)
         assert said["wrong"] == [[]] * 4
-        assert said["communicators"] == [[order.index(rank), 4] for order in rings], "each ring has its own order"
+        assert said["rings"] == rings, "each ring has its own order"
 
 
 def test_a_job_of_one_rank_sums_alone(tmp_path: Path) -> None:
@@ -120,4 +121,4 @@ def test_ranks_meet_where_they_are_managed_and_not_on_a_lane(monkeypatch: pytest
     rings.place, rings.store = read_place(env), "store"
     rings._dist = SimpleNamespace(PrefixStore=lambda name, store: (name, store))
     monkeypatch.setattr(Rings, "_gloo", lambda _self, store, position, size, address: (store, position, size, address))
-    assert rings.beside("meet") == (("meet", "store"), 0, 1, "127.0.0.1")
+    assert rings.management_group("meet") == (("meet", "store"), 0, 1, "127.0.0.1")

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ import pytest
 import torch
 
 from workloads.buffers import Buffer
+from workloads.loop import Wire
 from workloads.place import Place
-from workloads.wires import Giving, Round, Taking, Wire, Wires
+from workloads.wires import ReceiveTask, Round, SendTask, Wires
 
 
 class Store:
@@ -32,9 +34,15 @@ class Store:
             self._changed.notify_all()
 
     def get(self, key: str) -> str:
+        return self._kept[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._kept for key in keys)
+
+    def wait(self, keys: list[str], within: timedelta) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: key in self._kept, 10)
-            return self._kept[key]
+            if not self._changed.wait_for(lambda: self.check(keys), within.total_seconds()):
+                raise RuntimeError("wait timeout")
 
 
 def place(rank: int, world: int, timeout_s: float = 10.0) -> Place:
@@ -84,11 +92,11 @@ def test_transfers_of_any_size_cross_each_other_and_arrive_whole() -> None:
         wires = Wires(place(me, 2), store, dict.fromkeys(names[0], (other, 0)), dict.fromkeys(names[1], (other, 0)))
         wires.share(names[1])
         rooms = [bytearray(size) for size in sizes]
-        tasks = [Taking(wires.into[name], [memoryview(room)]) for name, room in zip(names[1], rooms, strict=True)]
+        tasks = [ReceiveTask(wires.into[name], [memoryview(room)]) for name, room in zip(names[1], rooms, strict=True)]
         given = [bytes([10 * me + k]) * size for k, size in enumerate(sizes)]
         halves = [[memoryview(b)[: len(b) // 2], memoryview(b)[len(b) // 2 :]] for b in given]
         for _ in range(2):
-            wires.carry([*tasks, *(Giving(wires.out[name], each) for name, each in zip(names[0], halves, strict=True))])
+            wires.carry([*tasks, *(SendTask(wires.out[name], each) for name, each in zip(names[0], halves, strict=True))])
         wires.close()
         return [bytes(room) for room in rooms]
 
@@ -110,7 +118,7 @@ def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
         other = 1 - me
         wires = Wires(place(me, 2, 0.3), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)})
         with pytest.raises(RuntimeError) as told:
-            wires.carry([Taking(wires.into[f"{other}"], [memoryview(bytearray(9))])])
+            wires.carry([ReceiveTask(wires.into[f"{other}"], [memoryview(bytearray(9))])])
         both.wait(10)
         wires.close()
         return str(told.value)

@@ -1,0 +1,213 @@
+"""Ring all-reduces in the background: one thread carries all sums that a rank has begun, over the connections of a ring set.
+
+So backward goes on while the gradients it has finished are summed. Each ring carries its sums one after the other, and sends its
+part of the next while the last of the one before is still coming in.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workloads.buffers import Buffer, pieces
+from workloads.loop import Loop, Stall, Wire
+from workloads.place import Place
+from workloads.wires import SCRATCH, Round, Wires
+
+
+class Sum:
+    """One all-reduce under way. `get_future` gives a torch future of the tensor, which is summed in place."""
+
+    def __init__(self, flat: Any, parts: int, torch: Any) -> None:
+        self.flat, self._parts = flat, parts
+        self._future = torch.futures.Future()
+        if not parts:
+            self._future.set_result(flat)
+
+    def part_done(self) -> None:
+        self._parts -= 1
+        if not self._parts:
+            self._future.set_result(self.flat)
+
+    def failed(self, error: Exception) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def wait(self) -> None:
+        """Raises: RuntimeError - a peer is gone or silent for the timeout."""
+        self._future.wait()
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+class Ring:
+    """A rank's place in one ring: a connection in, one out, and the sums on them, first come first carried (a wires.Task)."""
+
+    def __init__(self, into: Wire, out: Wire, at: int, size: int, torch: Any) -> None:
+        self.into: Wire | None = into
+        self.out: Wire | None = out
+        self._from, self._to, self._at, self._size, self._torch = into, out, at, size, torch
+        self._scratch = bytearray(SCRATCH)
+        self._receiving: deque[tuple[Round, Sum]] = deque()
+        self._sending: deque[tuple[Round, Sum]] = deque()
+
+    def enter(self, part: Buffer, whole: Sum) -> None:
+        """Queue the sum of `part`."""
+        entry = Round(self._from, self._to, self._at, self._size, part, self._torch, self._scratch), whole
+        entry[0].reset()
+        if not self._receiving:
+            entry[0].wake()
+        self._receiving.append(entry)
+        self._sending.append(entry)
+
+    def begin(self) -> None:
+        pass  # each round began when it was queued
+
+    def take(self) -> bool:
+        while self._receiving:
+            entry = self._receiving[0]
+            if not entry[0].take():
+                return False
+            self._receiving.popleft()
+            if entry not in self._sending:
+                entry[1].part_done()
+            if self._receiving:
+                self._receiving[0][0].wake()
+                return False
+        return True
+
+    def push(self) -> bool:
+        while self._sending:
+            entry = self._sending[0]
+            if entry[0].push():
+                return True
+            if not entry[0].sent:
+                return False  # what it is to send has not come in yet
+            self._sending.popleft()
+            if entry not in self._receiving:
+                entry[1].part_done()
+        return False
+
+
+class RingSet:
+    """The ring connections of one layout."""
+
+    def __init__(
+        self,
+        place: Place,
+        store: Any,
+        torch: Any,
+        orders: Sequence[Sequence[int]],
+        name: str,
+        *,
+        within_s: float | None = None,
+        given_up: Callable[[], bool] = lambda: False,
+        stall: Stall | None = None,
+    ) -> None:
+        """Meet the other ranks over these rings, ring k on lane k. Raises: RuntimeError - as Wires."""
+        rank, size = place.rank, place.world
+        where = [(f"{k}/", order[order.index(rank) - 1], order.index(rank)) for k, order in enumerate(orders)]
+        out = {f"{k}{rank}": (orders[n][(at + 1) % size], n) for n, (k, _, at) in enumerate(where)}
+        into = {f"{k}{before}": (before, n) for n, (k, before, _) in enumerate(where)}
+        if size < 2:
+            out, into = {}, {}
+        self._wires = Wires(place, store, out, into, name, within_s=within_s, given_up=given_up, stall=stall)
+        self.orders = [list(order) for order in orders]
+        self.rings = [
+            Ring(self._wires.into[f"{k}{before}"], self._wires.out[f"{k}{rank}"], at, size, torch)
+            for k, before, at in where
+            if size > 1
+        ]
+
+    def close(self) -> None:
+        self._wires.close()
+
+    def lost(self) -> str:
+        """As Wires.lost."""
+        return self._wires.lost()
+
+
+class Carrier:
+    """The thread that carries sums. It begins with the first one."""
+
+    def __init__(self, timeout_s: float, stall: Stall, torch: Any) -> None:
+        self._timeout_s, self._stall, self._torch = timeout_s, stall, torch
+        self._queue: deque[tuple[RingSet, Sum] | None] = deque()
+        self._under_way: list[Sum] = []
+        self._error: Exception | None = None
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
+
+    def sum(self, rings: RingSet, flat: Any) -> Sum:
+        """Begin summing `flat` (one dimension, contiguous float32) in place over these rings; all ranks in the same order."""
+        if not self._thread.ident:
+            self._thread.start()
+        begun = Sum(flat, sum(end > begin for begin, end in self._parts(rings, flat)), self._torch)
+        if not begun.get_future().done():
+            self._queue.append((rings, begun))
+            os.eventfd_write(self._wake, 1)
+        return begun
+
+    def close(self) -> None:
+        """End the thread; nothing may be under way."""
+        if self._thread.ident:
+            self._queue.append(None)
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        os.close(self._wake)
+
+    @staticmethod
+    def _parts(rings: RingSet, flat: Any) -> list[tuple[int, int]]:
+        return pieces(flat.numel(), len(rings.rings)) if rings.rings else []
+
+    def _run(self) -> None:
+        loop = Loop(self._timeout_s, self._stall)
+        loop.watch(self._wake)
+        try:
+            while self._begin(loop):
+                if self._error is not None:  # connections are in the midst of something: every later sum fails as well
+                    self._fail()
+                    select.select([self._wake], [], [])
+                    continue
+                try:
+                    loop.step()
+                except RuntimeError as error:
+                    self._error = error
+                self._under_way = [each for each in self._under_way if not each.get_future().done()]
+        finally:
+            loop.close()
+
+    def _fail(self) -> None:
+        assert self._error is not None
+        for each in self._under_way:
+            each.failed(self._error)
+        self._under_way.clear()
+
+    def _begin(self, loop: Loop) -> bool:
+        """Begin what is queued; False: to end."""
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return True
+        while self._queue:
+            entry = self._queue.popleft()
+            if entry is None:
+                return False
+            rings, whole = entry
+            self._under_way.append(whole)
+            if self._error is not None:
+                continue
+            try:
+                buffer = Buffer.of(whole.flat)
+                for ring, (begin, end) in zip(rings.rings, self._parts(rings, whole.flat), strict=True):
+                    if end > begin:
+                        ring.enter(buffer.part(begin, end), whole)
+                        loop.add(ring)
+            except (RuntimeError, ValueError) as error:
+                self._error = error
+        return True

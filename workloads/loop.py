@@ -1,0 +1,154 @@
+"""Connections between ranks, and the loop in which one thread carries what is to be sent and received over them."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from typing import Protocol
+
+
+class Wire:
+    """A connection with one sender and one receiver. Its errors are RuntimeErrors that name the rank at the other end."""
+
+    def __init__(self, link: socket.socket, peer: int) -> None:
+        self._link, self.peer = link, peer
+        self._wakes_at = 1
+        self.number = link.fileno()
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, what: memoryview) -> int:
+        """Bytes that were taken; 0 when there is no room."""
+        try:
+            return self._link.send(what)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise RuntimeError(f"connection to rank {self.peer}: {error}") from error
+
+    def receive(self, room: memoryview) -> int:
+        """Bytes that were there; 0 when none are."""
+        try:
+            count = self._link.recv_into(room)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise RuntimeError(f"connection from rank {self.peer}: {error}") from error
+        if not count:
+            raise RuntimeError(f"connection from rank {self.peer}: closed by peer")
+        return count
+
+    def wake_at(self, count: int) -> None:
+        """Be readable once so many bytes are there."""
+        if count != self._wakes_at:
+            self._wakes_at = count
+            self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+    def close(self) -> None:
+        self._link.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the other end has closed the connection, or the kernel gave it up; nothing is received."""
+        poll = select.poll()
+        poll.register(self.number, select.POLLRDHUP)  # errors are reported without being asked for
+        return bool(poll.poll(0))
+
+    def bound(self, window: int) -> None:
+        """Limit the bytes in flight to `window`."""
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)  # else the kernel lets the window grow with its buffer
+        self._link.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+
+
+class Task(Protocol):
+    """Something to carry: what comes in by one wire, what goes out by another, or both."""
+
+    @property
+    def into(self) -> Wire | None: ...
+    @property
+    def out(self) -> Wire | None: ...
+
+    def begin(self) -> None: ...
+    def take(self) -> bool: ...  # receive what is there; True: that was all of it
+    def push(self) -> bool: ...  # send what may be sent; True: there is more, and no room
+
+
+class Stall:
+    """The longest time in which no byte moved although something was to be carried, since the last mark."""
+
+    def __init__(self) -> None:
+        self.longest_ns = 0
+
+    def mark(self) -> None:
+        self.longest_ns = 0
+
+    def note(self, lasted_ns: int) -> None:
+        self.longest_ns = max(self.longest_ns, lasted_ns)
+
+
+class Loop:
+    """Carries tasks, all at once, in the thread that calls it."""
+
+    def __init__(self, timeout_s: float, stall: Stall) -> None:
+        self._timeout_ns, self._stall = int(timeout_s * 1e9), stall
+        self._readers: dict[int, Task] = {}
+        self._writers: dict[int, Task] = {}
+        self._moved_ns = 0
+        self._poll = select.epoll()
+
+    def close(self) -> None:
+        self._poll.close()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._readers or self._writers)
+
+    def watch(self, number: int) -> None:
+        """Return from `step` also when this file can be read, which is then left to the caller."""
+        self._poll.register(number, select.EPOLLIN)
+
+    def add(self, task: Task) -> None:
+        """Begin a task, or go on with one to which something was added."""
+        if not self.busy:
+            self._moved_ns = time.monotonic_ns()
+        task.begin()
+        if task.into is not None and task.into.number not in self._readers:
+            self._readers[task.into.number] = task
+            self._poll.register(task.into.number, select.EPOLLIN)
+        if task.out is not None:
+            self._push(task)
+
+    def step(self) -> None:
+        """Move what can be moved, after waiting for it. Raises: RuntimeError - a peer is gone, or silent for the timeout."""
+        ready = self._poll.poll(max(0, self._moved_ns + self._timeout_ns - time.monotonic_ns()) / 1e9 if self.busy else -1)
+        now_ns = time.monotonic_ns()
+        if self.busy:
+            self._stall.note(now_ns - self._moved_ns)
+            if not ready and now_ns >= self._moved_ns + self._timeout_ns:
+                silent = {t.into.peer for t in self._readers.values() if t.into} | {
+                    t.out.peer for t in self._writers.values() if t.out
+                }
+                raise RuntimeError(f"timed out: nothing from or to rank {', '.join(map(str, sorted(silent)))}")
+        for number, _ in ready:
+            if number in self._writers:
+                self._moved_ns = now_ns
+                self._push(self._writers[number])
+            elif number in self._readers:  # else its task was through with it since
+                self._moved_ns = now_ns
+                task = self._readers[number]
+                if task.take():
+                    del self._readers[number]
+                    self._poll.unregister(number)
+                if task.out is not None:
+                    self._push(task)
+
+    def _push(self, task: Task) -> None:
+        assert task.out is not None
+        number, waits = task.out.number, task.push()
+        if waits and number not in self._writers:
+            self._writers[number] = task
+            self._poll.register(number, select.EPOLLOUT)
+        elif not waits and number in self._writers:
+            del self._writers[number]
+            self._poll.unregister(number)
