@@ -87,6 +87,7 @@ def directories() -> None:
         (VAR, 0o711),
         (VAR + "/jobs", 0o711),  # in it one directory per job, of the job's user
         (VAR + "/checkpoints", 0o711),  # likewise
+        (VAR + "/turns", 0o711),  # in it one socket per running job, of the job's user
         (VAR + "/started", 0o700),  # records of jobs: root signals the process that they name
         (VAR + "/workloads", 0o711),
         (RUN, 0o700),

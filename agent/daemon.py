@@ -20,6 +20,7 @@ from agent.ends import FibreEnds
 from agent.fence import Fence
 from agent.generations import Generations
 from agent.gpus import gpus
+from agent.handoff import Handoff
 from agent.jobs import Jobs
 from agent.netlink import GETLINK, NEWLINK, Rtnl, link_values, links
 from agent.probes import Probes
@@ -58,12 +59,15 @@ class Server:
         self.register(self.events.socket.fileno(), self.link_events)
         self.generations = Generations(self)
         self.generations.load()
-        self.fence = Fence(self.generations.disarm)
+        self.fence = Fence(self.overtaken)
         self.samples = Counters(self)
         self.probes = Probes(self)
         self.generations.crossed = self.probes.cross
         self.ends = FibreEnds(self)
         self.traffic = Traffic(self)
+        self.handoff = Handoff(self)
+        self.generations.activated = lambda generation: self.guard(self.handoff.activated, generation)
+        self.generations.abandoned = lambda generation: self.guard(self.handoff.abandoned, generation)
         self.jobs = Jobs(self)
         self.reload()
 
@@ -262,6 +266,11 @@ class Server:
         self.probes.listen(self.facts.get("echo", []))
         return {"host": self.host, "provision": self.facts.get("sha")}
 
+    def overtaken(self) -> None:
+        """A newer run took over: nothing that an older one armed or prepared happens any more."""
+        self.generations.disarm()
+        self.guard(self.handoff.overtaken)
+
     def watch(self, request: Json, client: Client) -> Json:
         """Send this client what happens from now on; carriers only if it asks for `links`, for they come in storms."""
         client.watching, client.links = True, bool(request.get("links"))
@@ -307,5 +316,10 @@ OPERATIONS: dict[str, Callable[[Server, Json, Client, Answer], Json | None]] = {
     "job.start": lambda server, request, *_: server.jobs.start(request),
     "job.status": lambda server, request, *_: server.jobs.status(request),
     "job.stop": lambda server, request, _, answer: server.jobs.stop(request, answer),
+    "job.prepare": lambda server, request, _, answer: server.handoff.prepare(request, answer),
+    "job.hold": lambda server, request, _, answer: server.handoff.hold(request, answer),
+    "job.go": lambda server, request, _, answer: server.handoff.go(request, answer),
+    "job.drop": lambda server, request, *_: server.handoff.drop(request),
+    "job.turns": lambda server, request, *_: server.handoff.turns(request),
     "job.tail": lambda server, request, *_: server.jobs.tail(request),
 }

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from agent.shapes import Json
 
-FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm", "job.start", "job.stop"))
+FENCED = frozenset(("fence", "stage", "commit", "confirm", "revert", "clear", "arm", "disarm"))
+FENCED |= {"job.start", "job.stop", "job.prepare", "job.hold", "job.go", "job.drop"}
 """Operations that change something; reading is open to every run."""
 
 
@@ -20,7 +21,7 @@ class Fence:
     """Every run has a token higher than all runs before it. A run with a lower one than was seen here has lost the lab.
 
     The highest is kept over restarts of this program and of the host. A request without a token comes from a user of the host
-    itself, and passes. `overtaken()` is called when a newer run comes: what an older one armed must not happen during it.
+    itself, and passes. `overtaken()` is called when a newer run comes: what an older one armed or prepared must not happen then.
     """
 
     def __init__(self, overtaken: Callable[[], object]) -> None:

@@ -53,6 +53,9 @@ class Generations:
         self.handle: int | None = None
         self.armed: Armed | None = None
         self.crossed: Callable[[int, list[str]], None] = lambda generation, addresses: None
+        # What jobs prepared for a generation waits for these: it became active; it was left, or will not become active by itself.
+        self.activated: Callable[[int], None] = lambda generation: None
+        self.abandoned: Callable[[int], None] = lambda generation: None
 
     # -- state
 
@@ -196,9 +199,10 @@ class Generations:
                 self.save()
                 raise
         done = time.monotonic_ns()
+        self.activated(generation)
         self.schedule()
         if self.armed and self.armed["generation"] == generation:
-            self.disarm()
+            self.unarm()
         event = {"generation": generation, "previous": self.previous, "t_commit_ns": done, "took_us": (done - started) // 1000}
         if t_link_ns is not None:
             event["t_link_ns"] = t_link_ns
@@ -259,6 +263,8 @@ class Generations:
             if owed is None:
                 raise
             return {"generation": came_from}
+        if came_from is not None:
+            self.abandoned(came_from)
         event = {"generation": to, "from": came_from, "reason": reason, "t_commit_ns": time.monotonic_ns()}
         self.events(dict(event, event="reverted"))
         return event
@@ -275,6 +281,7 @@ class Generations:
         gone = sorted(self.staged)
         for generation in gone:
             self.drop(generation)
+            self.abandoned(generation)
         return {"dropped": gone}
 
     # -- arming
@@ -301,7 +308,9 @@ class Generations:
         if not words(cross):
             raise bad("cross: a list of addresses is needed")
         revert_after_s = number(request, "revert_after_s", None)
-        self.disarm()
+        was = self.unarm()
+        if was not in (None, generation):
+            self.abandoned(was)
         fresh = request.get("fresh", True)
         self.armed = {
             "generation": generation,
@@ -314,11 +323,18 @@ class Generations:
         self.carrier(None)
         return reply
 
-    def disarm(self) -> Json:
+    def unarm(self) -> int | None:
+        """Forget the armed commit, because it is done or replaced; returns its generation."""
         if self.armed:
             self.cancel(self.armed["handle"])
         was, self.armed = self.armed, None
-        return {"generation": was and was["generation"]}
+        return was["generation"] if was else None
+
+    def disarm(self) -> Json:
+        was = self.unarm()
+        if was is not None:
+            self.abandoned(was)
+        return {"generation": was}
 
     def waiting(self) -> list[str]:
         """The interfaces whose carrier the armed commit still waits for."""
@@ -328,15 +344,18 @@ class Generations:
     def expired(self) -> None:
         missing, was, self.armed = self.waiting(), self.armed, None
         self.events({"event": "expired", "generation": was and was["generation"], "missing": missing})
+        if was:
+            self.abandoned(was["generation"])
 
     def carrier(self, t_link_ns: int | None) -> None:
         """Called on every link event, and once when armed."""
         if self.armed and not self.waiting():
             generation, revert_after_s, cross = self.armed["generation"], self.armed["revert_after_s"], self.armed["cross"]
-            self.disarm()
+            self.unarm()
             try:
                 self.commit(generation, revert_after_s, t_link_ns or time.monotonic_ns())
             except Failure as e:
+                self.abandoned(generation)
                 self.events({"event": "failed", "generation": generation, "error": str(e)})
                 return
             if cross:

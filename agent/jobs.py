@@ -81,6 +81,7 @@ class Jobs:
         self.watched: dict[str, int] = {}
         for name in sorted(os.listdir(VAR + "/jobs")):
             self.watch(name)
+        server.handoff.clean()
 
     def directory(self, request: Json) -> str:
         return VAR + "/jobs/" + job_name(request)
@@ -94,6 +95,8 @@ class Jobs:
             raise bad("env: a mapping of words to words is needed")
         if self.state(where)["state"] == "running":
             raise refused("job {} is already running (pid {})".format(request["name"], self.state(where)["pid"]))
+        if request["name"] in self.watched:  # it ended a moment ago
+            self.ended(request["name"])
         user = self.user()
         shutil.rmtree(where, ignore_errors=True)
         noted = self.noted(where)
@@ -102,7 +105,7 @@ class Jobs:
                 os.unlink(old)
         os.makedirs(where, mode=0o700)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SSH_", "XDG_", "SUDO_"))}
-        environment.update(env, TESTBED_JOB_DIR=where)
+        environment.update(env, TESTBED_JOB_DIR=where, TESTBED_HANDOFF=self.server.handoff.path(request["name"]))
         if request.get("checkpoints") is not None:
             environment["TESTBED_CHECKPOINT_DIR"] = self.checkpoints(job_name(request, "checkpoints"), user)
         prefix: list[str] = []
@@ -190,12 +193,14 @@ class Jobs:
         except (OSError, AttributeError):
             return
         self.watched[name] = fd
+        self.server.handoff.open(name, state["pid"])
         self.server.register(fd, lambda _: self.ended(name))
 
     def ended(self, name: str) -> None:
         fd = self.watched.pop(name)
         self.server.unregister(fd)
         os.close(fd)
+        self.server.handoff.close(name)
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()

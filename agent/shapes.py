@@ -46,6 +46,13 @@ class Armed(TypedDict):
     handle: int
 
 
+class Move(TypedDict):
+    """One move of a job. generation: the job goes when it becomes active; decided: the last `go` or `drop` sent to the ranks."""
+
+    generation: int | None
+    decided: Json | None
+
+
 class Listening(TypedDict):
     """The far ends of one token's flows. missing: those still receiving; answer: of the `heard` request that waits for them."""
 

@@ -21,6 +21,10 @@ FENCED = [
     ("disarm", {}),
     ("job.start", {"name": "j", "argv": ["true"]}),
     ("job.stop", {"name": "j"}),
+    ("job.prepare", {"name": "j", "move": 1, "lease_s": 60}),
+    ("job.hold", {"name": "j", "move": 1, "lease_s": 60}),
+    ("job.go", {"name": "j", "move": 1}),
+    ("job.drop", {"name": "j", "move": 1}),
 ]
 
 

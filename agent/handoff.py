@@ -1,0 +1,366 @@
+"""The hand-off socket: how the ranks of a running job learn that they are to use other connections, or to pause.
+
+Each running job has a Unix socket on its host. Ranks that connect take part; the agent passes on what the operator asks for, and
+sends `go` or `drop` by itself when the route generation that a move belongs to becomes active or is given up. The ranks decide
+among themselves: nothing sent here is more than a request, and everything received here is untrusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+import time
+
+from agent.basics import RUN, VAR, bad, integer, number, read_json, refused, write
+from agent.client import LINE_LIMIT
+from agent.jobs import job_name, start_time
+from agent.rank import Allowance, Rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agent.daemon import Server
+    from agent.shapes import Answer, Json, Move
+
+FOLDER = VAR + "/turns"
+STATE = RUN + "/turns.json"
+CONNECTIONS = 64  # of one job
+ACCEPTS = (128, 8.0)  # connections at once, connections a second after that
+MOVES_KEPT = 8  # of one job, the latest
+PREPARE_LEASE_S, HOLD_LEASE_S = 86400, 3600
+LATER_NS = 2_000_000  # the file is written so much later: hosts that share a machine all commit first
+
+REACHED = {
+    "prepare": frozenset(("prepared", "held", "turned")),
+    "hold": frozenset(("held", "turned")),
+    "go": frozenset(("turned",)),
+}
+FAILED = frozenset(("cannot", "void"))
+WAITING = frozenset(("preparing", "prepared", "held"))  # a rank in one of these waits for go or drop
+
+
+class Wait:
+    """A request that is answered when the ranks have reached one of `states`."""
+
+    def __init__(self, move: int, states: frozenset[str], answer: Answer) -> None:
+        self.move, self.states, self.answer = move, states, answer
+        self.timer = 0
+
+
+class JobSocket:
+    """The socket of one running job, its ranks and its moves."""
+
+    def __init__(self, server: Server, name: str, pid: int, listener: socket.socket, uid: int, moves: dict[int, Move]) -> None:
+        self.server, self.name, self.pid, self.listener, self.uid, self.moves = server, name, pid, listener, uid, moves
+        self.born = start_time(pid)
+        self.connections: set[Rank] = set()
+        self.waits: list[Wait] = []
+        self.cut_off: str | None = None
+        self.allowance = Allowance(*ACCEPTS)
+        self.listening(0)
+
+    def listening(self, _: int) -> None:
+        if self.listener.fileno() >= 0:
+            self.server.register(self.listener.fileno(), self.accept)
+
+    def rest(self) -> None:
+        """Accept nothing for a second: the job connects all too often, or descriptors are short."""
+        self.server.unregister(self.listener.fileno())
+        self.server.timer(time.monotonic_ns() + 1_000_000_000, lambda: self.listening(0))
+
+    def accept(self, _: int) -> None:
+        if not self.allowance.take(1):
+            self.allowance.left = 0
+            self.rest()
+            return
+        try:
+            peer, _address = self.listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.rest()
+            return
+        why = self.refusal(peer)
+        if why is not None:
+            self.cut_off = why
+            peer.close()
+            return
+        fd = peer.detach()
+        try:
+            self.connections.add(Rank(self, self.server, fd))
+        except OSError:  # no descriptor is left
+            os.close(fd)
+            self.rest()
+
+    def refusal(self, peer: socket.socket) -> str | None:
+        """Why a connection does not come from this job; None where it does."""
+        pid, uid, _ = struct.unpack("=iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid not in (0, self.uid):
+            return f"process {pid} is of user {uid}, not of the job's, {self.uid}"
+        try:
+            session = os.getsid(pid) if pid > 0 else 0
+        except OSError:
+            session = 0
+        if session != self.pid:
+            return f"process {pid} is of session {session}, not of the job's, {self.pid}"
+        return f"more than {CONNECTIONS} connections" if len(self.connections) >= CONNECTIONS else None
+
+    def ranks(self) -> list[Rank]:
+        return [c for c in self.connections if c.number is not None]
+
+    def joined(self, rank: Rank, message: Json) -> None:
+        """A rank said who it is. It gets what it missed, and replaces an earlier connection of the same number."""
+        for other in self.ranks():
+            if other is not rank and other.number == rank.number:
+                other.close()
+        move = self.moves.get(message["move"])
+        if move and move["decided"] and message["state"] in WAITING:
+            rank.send(move["decided"])
+
+    def changed(self, message: Json) -> None:
+        """Tell the watching peers of a rank's new state in a move that was asked for here."""
+        if message["move"] in self.moves:
+            event = {"event": "turn", "t_ns": time.monotonic_ns(), "name": self.name}
+            self.server.broadcast(dict(event, **message))
+
+    def left(self, rank: Rank) -> None:
+        self.connections.discard(rank)
+        self.look()
+
+    def move(self, number: int) -> Move:
+        """The move of this number, made where there is none; only the latest are kept."""
+        found = self.moves.setdefault(number, {"generation": None, "decided": None})
+        for old in sorted(self.moves)[:-MOVES_KEPT]:
+            del self.moves[old]
+        return found
+
+    def send(self, message: Json) -> None:
+        for rank in list(self.connections):
+            rank.send(message)
+
+    def decide(self, number: int, message: Json) -> None:
+        self.move(number)["decided"] = message
+        self.send(message)
+        self.server.timer(time.monotonic_ns() + LATER_NS, self.server.handoff.save)
+
+    def rows(self, move: int | None = None) -> list[Json]:
+        """Per rank what it said about `move`, or about the last move it mentioned where it said nothing about this one."""
+        now = time.monotonic_ns()
+        ranks = sorted(self.ranks(), key=lambda rank: rank.number or 0)
+        last = [(rank, rank.said[move if move in rank.said else next(reversed(rank.said))]) for rank in ranks]
+        return [dict(message, world=rank.world, silent_s=round((now - rank.last_ns) / 1e9, 3)) for rank, message in last]
+
+    def wait(self, wait: Wait, within_s: float) -> None:
+        self.waits.append(wait)
+        wait.timer = self.server.timer(time.monotonic_ns() + int(within_s * 1e9), lambda: self.reply(wait, late=True))
+        self.look()
+
+    def look(self) -> None:
+        """Answer the requests whose states are reached, or cannot be."""
+        for wait in list(self.waits):
+            states = [rank.said[wait.move]["state"] if wait.move in rank.said else None for rank in self.ranks()]
+            if all(s in wait.states for s in states) or any(s in FAILED for s in states):
+                self.reply(wait)
+
+    def reply(self, wait: Wait, late: bool = False) -> None:
+        if wait not in self.waits:
+            return
+        self.waits.remove(wait)
+        if not late:
+            self.server.cancelled.add(wait.timer)
+        wait.answer({"name": self.name, "move": wait.move, "ranks": self.rows(wait.move)})
+
+    def close(self) -> None:
+        """End every connection, because the job ended; that answers every request, for no rank is left to wait for."""
+        self.server.unregister(self.listener.fileno())
+        self.listener.close()
+        for rank in list(self.connections):
+            rank.close()
+
+
+class Handoff:
+    """The hand-off sockets of this host's running jobs, and the operations `job.prepare`, `hold`, `go`, `drop` and `turns`.
+
+    What was prepared is kept over a restart of the daemon: ranks connect again, and get what was decided meanwhile.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.jobs: dict[str, JobSocket] = {}
+        self.kept: Json = read_json(STATE) or {}  # of the daemon before this one
+
+    # -- sockets
+
+    def path(self, name: str) -> str:
+        """The socket of a job: a digest of its name, because a socket's path has 108 bytes (unix(7)) and a name may have 100."""
+        import hashlib
+
+        return FOLDER + "/" + hashlib.sha256(name.encode()).hexdigest()[:16]
+
+    def folder(self) -> int:
+        """A descriptor of the directory of the sockets. Raises: OSError - none, or others than root may write there."""
+        fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            os.close(fd)
+            raise OSError(f"{FOLDER}: others than root may write there")
+        return fd
+
+    def open(self, name: str, pid: int) -> None:
+        """Listen for the ranks of a job that runs as process `pid`. Without a socket the job runs all the same."""
+        try:
+            owner = os.lstat(f"{VAR}/jobs/{name}")
+            listener = self.bind(os.path.basename(self.path(name)), owner.st_uid, owner.st_gid)
+        except OSError as e:
+            sys.stderr.write(f"agent: job {name} has no hand-off socket: {e}\n")
+            sys.stderr.flush()
+            return
+        kept = self.kept.pop(name, None)
+        moves: dict[int, Move] = {}
+        if kept and kept["pid"] == pid and kept["born"] == start_time(pid):
+            moves = {int(move): value for move, value in kept["moves"].items()}
+        self.jobs[name] = job = JobSocket(self.server, name, pid, listener, owner.st_uid, moves)
+        for move, value in moves.items():  # the daemon before this one died between its commit and this
+            if value["decided"] is None and value["generation"] == (self.server.generations.active or 0):
+                job.decide(move, go(move))
+
+    def bind(self, base: str, uid: int, gid: int) -> socket.socket:
+        """Listen on a socket that this user alone may open. Its path may be long, that of its directory's descriptor is not."""
+        folder = self.folder()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        mask = os.umask(0o177)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(base, dir_fd=folder)
+            listener.bind(f"/proc/self/fd/{folder}/{base}")
+            os.chown(base, uid, gid, dir_fd=folder, follow_symlinks=False)
+            listener.listen(CONNECTIONS)
+        except OSError:
+            listener.close()
+            raise
+        finally:
+            os.umask(mask)
+            os.close(folder)
+        return listener
+
+    def clean(self) -> None:
+        """Remove the sockets of jobs that ended while no daemon ran."""
+        used = {os.path.basename(self.path(name)) for name in self.jobs}
+        with contextlib.suppress(OSError):
+            folder = self.folder()
+            for base in set(os.listdir(folder)) - used:
+                with contextlib.suppress(OSError):
+                    os.unlink(base, dir_fd=folder)
+            os.close(folder)
+
+    def close(self, name: str) -> None:
+        """The job ended."""
+        job = self.jobs.pop(name, None)
+        if job is None:
+            return
+        job.close()
+        self.clean()
+        self.save()
+
+    def save(self) -> None:
+        write(STATE, json.dumps({name: {"pid": j.pid, "born": j.born, "moves": j.moves} for name, j in self.jobs.items()}))
+
+    # -- route generations and the fence
+
+    def moves(self) -> list[tuple[JobSocket, int, Move]]:
+        return [(job, each, move) for job in self.jobs.values() for each, move in job.moves.items()]
+
+    def activated(self, generation: int) -> None:
+        """A generation became active: the moves that wait for it go."""
+        for job, each, move in self.moves():
+            if move["generation"] == generation and move["decided"] is None:
+                job.decide(each, go(each))
+
+    def abandoned(self, generation: int) -> None:
+        """A generation was left, or will not become active: its moves are dropped. Ranks that already turned ignore that."""
+        for job, each, move in self.moves():
+            if move["generation"] == generation and move["decided"] != drop(each):
+                job.decide(each, drop(each))
+
+    def overtaken(self) -> None:
+        """A newer run came: what older ones prepared is dropped."""
+        for job, each, move in self.moves():
+            if move["decided"] != drop(each):
+                job.decide(each, drop(each))
+
+    # -- operations
+
+    def job(self, request: Json) -> JobSocket:
+        name = job_name(request)
+        if name not in self.jobs:
+            raise refused(f"job {name} does not run here, or has no hand-off socket")
+        return self.jobs[name]
+
+    def prepare(self, request: Json, answer: Answer) -> None:
+        job, move = self.job(request), integer(request, "move", 1)
+        message: Json = {"do": "prepare", "move": move, "lease_s": lease(request, PREPARE_LEASE_S)}
+        rings, traffic = request.get("rings"), request.get("traffic")
+        if rings is not None and not isinstance(rings, list):
+            raise bad("rings: a list is needed")
+        if traffic is not None and not isinstance(traffic, dict):
+            raise bad("traffic: a mapping is needed")
+        message.update({key: value for key, value in (("rings", rings), ("traffic", traffic)) if value is not None})
+        if len(json.dumps(message)) >= LINE_LIMIT:
+            raise bad(f"rings, traffic: more than {LINE_LIMIT} bytes")
+        generation = None if request.get("generation") is None else integer(request, "generation", 1)
+        if generation is not None and generation == self.server.generations.active:
+            raise refused(f"generation {generation} is active already: prepare without it and use job.go")
+        wait, within_s = Wait(move, REACHED["prepare"], answer), number(request, "within_s", 30.0)
+        job.move(move)["generation"] = generation
+        self.save()
+        for rank in list(job.connections):
+            if move not in rank.said:  # else this is the same request again
+                rank.send(message)
+        job.wait(wait, within_s)
+
+    def hold(self, request: Json, answer: Answer) -> None:
+        job, move = self.job(request), integer(request, "move", 1)
+        message = {"do": "hold", "move": move, "lease_s": lease(request, HOLD_LEASE_S)}
+        wait, within_s = Wait(move, REACHED["hold"], answer), number(request, "within_s", 30.0)
+        job.send(message)
+        job.wait(wait, within_s)
+
+    def go(self, request: Json, answer: Answer) -> None:
+        job, move = self.job(request), integer(request, "move", 1)
+        decide = request.get("decide", True)
+        if not isinstance(decide, bool):
+            raise bad(f"decide: true or false is needed, got {decide!r}")
+        wait, within_s = Wait(move, REACHED["go"], answer), number(request, "within_s", 30.0)
+        job.decide(move, go(move, decide))
+        job.wait(wait, within_s)
+
+    def drop(self, request: Json) -> Json:
+        job, move = self.job(request), integer(request, "move", 1)
+        job.decide(move, drop(move))
+        return {"name": job.name, "move": move, "ranks": job.rows(move)}
+
+    def turns(self, request: Json) -> Json:
+        job = self.job(request)
+        move = max(job.moves, default=None)
+        generation = None if move is None else job.moves[move]["generation"]
+        return {"name": job.name, "move": move, "generation": generation, "ranks": job.rows(), "cut_off": job.cut_off}
+
+
+def go(move: int, decide: bool = False) -> Json:
+    return {"do": "go", "move": move, "decide": decide}
+
+
+def drop(move: int) -> Json:
+    return {"do": "drop", "move": move}
+
+
+def lease(request: Json, most: int) -> float:
+    """How long the ranks may obey a request without another one, in s. Raises: Failure - more than `most`, or no time at all."""
+    value = request.get("lease_s")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= most:
+        raise bad(f"lease_s: seconds above 0 and up to {most} are needed, got {value!r}")
+    return value
