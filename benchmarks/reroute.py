@@ -1,4 +1,4 @@
-"""Fibres cut under a training job: how soon `testbed guard` says so, and how soon traffic goes round, job running all the while.
+"""Fibres cut under a training job: how soon `testbed guard` says so, and how soon traffic is rerouted, job running all the while.
 
 A lab of six hosts carries a ring with three chords and a training job. Twelve times one of its cables is cut through; the guard
 hears it from the hosts, leads traffic round it, and puts the planned routes back when the cable is whole again. Detection counts

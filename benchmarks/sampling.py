@@ -89,7 +89,7 @@ class Bench:
             except TimeoutError:
                 break
             if event.kind == "counters":
-                counters.hear(event)
+                counters.add(event)
         took = time.monotonic() - began
         shares = [(now - then) / 1e9 / took for now, then in zip([ran_ns(pid) for pid in pids], before, strict=True)]
         hosts = per_host(shares, [network(pid) for pid in pids])

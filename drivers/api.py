@@ -160,7 +160,7 @@ class Attenuator(Protocol):
 
 @runtime_checkable
 class Persistence(Protocol):
-    """A device that can be told what to do with its circuits when power comes back."""
+    """A device that can be configured what to do with its circuits when power comes back."""
 
     async def persistence(self) -> str:
         """The mode in force, in the device's own word (Polatis: DARK, RESTORE, AUTOSAVE)."""
@@ -171,7 +171,7 @@ class Persistence(Protocol):
 class JobQueue(Protocol):
     """A slow device (a robot) that works through a queue, one move after the other, and says how far it is.
 
-    The caller of `apply` sets `told`; the driver calls it in the event loop whenever there is progress.
+    The caller of `apply` sets `on_progress`; the driver calls it in the event loop whenever there is progress.
     """
 
-    told: Callable[[Progress], None]
+    on_progress: Callable[[Progress], None]

@@ -162,7 +162,7 @@ class RomeCli(Robot[tuple[str, str]]):
             done = total - max(len(left), len(waiting))
             eta_s = (now - began) / done * (total - done) if done else self.traits.settle_s * (total - done)
             words = self._halted(seen) or (f"move {done + 1} of {total}" if done < total else "done")
-            self.told(Progress(self.name, done, total, eta_s, words))
+            self.on_progress(Progress(self.name, done, total, eta_s, words))
             if (not left and not waiting) or self._halted(seen):
                 return at_ns, seen
             if now - moved > self._budget_s:

@@ -161,7 +161,7 @@ class TelescentCli(Robot[tuple[int, int]]):
             left = [pair for pair, there in goal.items() if (pair in plugged) is not there and pair not in marks.words]
             done, total = len(goal) - len(left), len(goal)
             eta_s = (now - began) / done * len(left) if done and patience_s is None else self.traits.settle_s * len(left)
-            self.told(Progress(self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"))
+            self.on_progress(Progress(self.name, done, total, eta_s, f"move {done + 1} of {total}" if left else "done"))
             if not left or now - moved > (self._budget_s if patience_s is None else patience_s):
                 return at_ns, cells
             await asyncio.sleep(self._check_s)

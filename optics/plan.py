@@ -156,10 +156,18 @@ class Acceptance:
 @dataclass(frozen=True, slots=True)
 class TransitionPolicy:
     """How a change is made. drain: move traffic off circuits before they go dark. revert_after_s: hosts undo an unconfirmed
-    commit."""
+    commit.
+
+    live: whether a running job changes its rings at an iteration boundary: `require` (or nothing is changed), `prefer` (or it is
+    relaunched), `never`. hold: whether it pauses, with the pairs of hosts that lose their path, while circuits are dark.
+    boundary_s: an iteration of the job ends within this time.
+    """
 
     drain: bool = True
     revert_after_s: float = 30.0
+    live: Literal["require", "prefer", "never"] = "prefer"
+    hold: Literal["auto", "always", "never"] = "auto"
+    boundary_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,5 +73,5 @@ async def deadline(timeout_s: float, verb: str, *, firm: bool = True) -> AsyncIt
             raise
         allowed = limit.timeout_s if limit is not None else timeout_s
         raise TimedOut(
-            f"{verb}: not finished after {allowed:g} s", hint="testbed status says what is; --timeout 10m allows more"
+            f"{verb}: not finished after {allowed:g} s", hint="testbed status shows the present state; --timeout 10m allows more"
         ) from error

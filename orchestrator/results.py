@@ -149,6 +149,9 @@ class JobStatus(JsonReport):
         return held_up(self.iteration_ms / self.iteration_expected_ms - 1, self.busy) if known else ""  # type: ignore[operator]
 
 
+ALIVE = ("starting", "running", "paused")
+"""States of a job whose ranks are there."""
+
 SLOW, BUSY = 0.10, 0.75
 """An iteration so much longer than predicted, with processors so busy on average, waited for them and not for links alone."""
 
@@ -331,6 +334,31 @@ class WatchReport(JsonReport):
 
 
 @dataclass(frozen=True, slots=True)
+class TurnReport(JsonReport):
+    """How a running job came through a change. mode: `hold`, it paused in the dark; `drain`, its traffic took other paths
+    meanwhile; `ride`, neither. after: the last iteration on the earlier rings, or before the pause.
+
+    stood_ms: time lost beyond the usual iteration time, from the first command to the end of the first iteration after the change;
+    of it dark_ms and commit_ms are the change's own, boundary_ms the rest. before_ms, after_ms: an iteration. worst_rank_ms:
+    the longest time that any rank moved no byte although some were due. prepare_ms: until all ranks were prepared.
+    note: why the job was not changed over, empty if it was.
+    """
+
+    move: int
+    mode: str
+    after: int | None = None
+    stood_ms: float | None = None
+    dark_ms: float | None = None
+    commit_ms: float | None = None
+    boundary_ms: float | None = None
+    before_ms: float | None = None
+    after_ms: float | None = None
+    worst_rank_ms: float | None = None
+    prepare_ms: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UpReport(_Counts):
     """What `up` did. `dark_ms`: longest dark time by the devices' own reports; `writes`: commands that could change a device.
 
@@ -368,6 +396,10 @@ class UpReport(_Counts):
     """The run that was taken back or restored."""
     segments: tuple[str, ...] = ()
     """As a `PlanReport` has them."""
+    turn: TurnReport | None = None
+    """How the job that went on came through it; None if none did, or if it was not involved."""
+    job_change: str = ""
+    """Of a dry run: what becomes of the job that runs, in words; empty if none does."""
 
     derived = ("kept", "removed", "made", "foreign", "total_s")
 

@@ -73,11 +73,11 @@ async def tells_how_far(s: Subject) -> None:
     told: list[Progress] = []
     assert isinstance(s.device, JobQueue)
     wanted = s.light((1, 2), (3, 4), (2, 1))
-    listener, s.device.told = s.device.told, told.append
+    listener, s.device.on_progress = s.device.on_progress, told.append
     try:
         outcome = await s.apply(add=wanted)
     finally:
-        s.device.told = listener
+        s.device.on_progress = listener
     want(not outcome.failed, f"{dict(outcome.failed)}")
     want(told, "nothing was told")
     for word in told:

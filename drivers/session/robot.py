@@ -30,7 +30,7 @@ class Robot(CrossConnects[P]):
 
     def __init__(self, config: DeviceConfig, traits: Traits) -> None:
         super().__init__(config, traits)
-        self.told: Callable[[Progress], None] = lambda _: None
+        self.on_progress: Callable[[Progress], None] = lambda _: None
         self._budget_s = max(LEAST_S, float(config.options.get("move_budget_s", BUDGET_S)) / config.time_scale)
         self._check_s = float(config.options.get("check_s", CHECK_S)) / config.time_scale
 

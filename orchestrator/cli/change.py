@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -102,6 +103,14 @@ def _start_guard(call: Call, run: str) -> str:
     return f"  guard      {started}; events in {started.log}"
 
 
+class JobMode(StrEnum):
+    """What becomes of a running job."""
+
+    live = "live"
+    restart = "restart"
+    keep = "keep"
+
+
 app = typer.Typer()
 
 
@@ -114,7 +123,8 @@ testbed up --topology examples/ring-12.json
 testbed up examples/ring-12.json                    the same
 testbed up -t examples/torus-3x4.json --dry-run     compute everything, change nothing
 testbed up -t examples/topoopt-12.json --no-job     do not launch the plan's job
-testbed up -t examples/ring-12.json --keep-job      keep a running job through the change
+testbed up -t examples/ring-12.json --job keep      leave a running job on the rings it has
+testbed up -t examples/ring-12.json --job live      change the rings of a running job, or nothing
 testbed up --plan saved.json                        apply a saved plan, or refuse if the lab has changed
 testbed up -t examples/ring-12.json --no-rollback   leave a failed change as it is
 testbed up -t examples/ring-12.json --avoid gpu03:p1    move that link to spare ports
@@ -133,10 +143,15 @@ def up(
         Path | None, typer.Option("--plan", metavar="SAVED", help="A plan saved by `testbed plan -o`.", autocompletion=saved_plans)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
-    job: Annotated[bool, typer.Option("--job/--no-job", help="Launch the plan's job.")] = True,
-    keep_job: Annotated[
-        bool, typer.Option("--keep-job", help="Keep the running job instead of replacing it by the plan's.")
-    ] = False,
+    job: Annotated[
+        JobMode | None,
+        typer.Option(
+            "--job",
+            help="A running job takes over its rings while it runs (live, or nothing is changed), is restarted, or stays as it is "
+            "(keep). Default: transition.live of the plan.",
+        ),
+    ] = None,
+    no_job: Annotated[bool, typer.Option("--no-job", help="Do not launch the plan's job.")] = False,
     avoid: Avoid = None,
     relabel: Relabel = False,
     adopt: Adopt = None,
@@ -157,20 +172,22 @@ def up(
         raise Usage("up: --topology and --plan cannot be combined", hint="testbed up --help")
     if plan is not None and relabel:
         raise Usage("up: --relabel and --plan cannot be combined", hint="testbed plan --relabel -o SAVED")
+    if job is not None and no_job:
+        raise Usage("up: --job and --no-job cannot be combined", hint="testbed up --help")
     kept = saved.load(plan, call.settings.cache_dir) if plan is not None else None
     path = _startable(kept.topology if kept else topology, call, file)
     report = call.work_on_lab(
         engine.up,
         path,
         dry_run=dry_run,
-        launch_job=job,
+        launch_job=not no_job,
         avoid=tuple(avoid or ()),
         relabel=relabel,
         adopt=tuple(adopt or ()),
         expected=kept.fingerprint if kept else "",
         rollback=rollback,
         confirm_s=_within(confirm_within),
-        keep_job=keep_job,
+        job=None if job is None else job.value,
     )
     result = changed(report, call)
     return replace(result, text=f"{_start_guard(call, report.run)}\n{result.text}") if guard and not dry_run else result

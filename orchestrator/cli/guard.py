@@ -84,10 +84,10 @@ def guard(
     from orchestrator.engine.guard.guard import GuardOptions
     from orchestrator.engine.guard.guard import guard as work
 
-    manner = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""))
+    options = GuardOptions(seconds("--look", look, "10s"), seconds("--hold", hold, "3s"), stay, str(log or ""))
     printer = _EventPrinter(jsonl, call.json, log)
     try:
-        report = call.work(work, tell=printer, manner=manner)
+        report = call.work(work, notify=printer, options=options)
     finally:
         printer.close()
     moves = f"rerouted {report.reroutes} times, restored {report.restores} times"

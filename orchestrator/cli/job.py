@@ -1,4 +1,4 @@
-"""`testbed job`: launch, inspect, profile and stop the job of the current plan."""
+"""`testbed job`: launch, inspect, pause, profile and stop the job of the current plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.call import Call, Result, engine, verb
 from orchestrator.cli.completing import hosts
-from orchestrator.cli.shared import write_file
+from orchestrator.cli.shared import seconds, write_file
 from orchestrator.results import JobStatus
 
 
@@ -47,6 +47,25 @@ def logs(
 
     report = call.work(engine.job_logs, lines=lines, host=host)
     return Result(report.to_json(), render.logs(report), verbatim=True)
+
+
+@verb(
+    app,
+    "pause",
+    "Pause the job at the end of an iteration; its ranks keep their state.",
+    examples="testbed job pause\ntestbed job pause --for 30m    it goes on by itself after that time",
+    more="A change of the lab, `up` or `down`, ends the pause.",
+)
+def pause(
+    call: Call,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Go on by itself after this time, at most 1h.")] = "10m",
+) -> Result:
+    return _result(call.work(engine.job_pause, for_s=seconds("--for", for_, "10m")))
+
+
+@verb(app, "resume", "Have a paused job go on.", examples="testbed job resume")
+def resume(call: Call) -> Result:
+    return _result(call.work(engine.job_resume))
 
 
 @verb(app, "stop", "Stop the job.", examples="testbed job stop")

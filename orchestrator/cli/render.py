@@ -15,6 +15,7 @@ from orchestrator.results import (
     PhaseTime,
     PlanReport,
     PrewireReport,
+    TurnReport,
     UpReport,
     path_text,
 )
@@ -72,7 +73,8 @@ def up(
     if report.relabel is not None:
         lines.append(f"  {report.relabel}")
     if report.dry_run:
-        return page([*lines, *_diff(report.diff, colour), f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
+        lines += [*_diff(report.diff, colour), *([f"  job        {report.job_change}"] if report.job_change else [])]
+        return page([*lines, f"Dry run: {report.plan}: {_counts(report)}; nothing was written"])
     if report.nothing_to_do:
         return page([*lines, f"Nothing to do: {report.plan} is up on {report.lab} ({report.kept} circuits kept, 0 writes)"])
     if report.dark_ms is not None:
@@ -91,6 +93,8 @@ def up(
         lines.append(f"  reach      {report.pairs_ok}/{report.pairs_total} host pairs at planned hop counts")
     if report.job is not None:
         lines += [f"  {line}" for line in job(report.job).splitlines()]
+    if report.turn is not None:
+        lines += _turn(report.turn)
     if pause := _pause(report.phases):
         lines.append(f"  training   {pause}")
     if report.journal:
@@ -109,7 +113,21 @@ def _pause(phases: Iterable[PhaseTime]) -> str:
     if stopped is None or resumed is None:
         return ""
     seconds = resumed.begin_s + resumed.seconds - stopped.begin_s
-    return f"paused for {seconds_text(seconds)}: the job was stopped and relaunched (up --keep-job keeps it running)"
+    return f"paused for {seconds_text(seconds)}: the job was stopped and relaunched (up --job keep keeps it running)"
+
+
+def _turn(turn: TurnReport) -> list[str]:
+    """How the job came through: `job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms`."""
+    lines = []
+    if turn.stood_ms is not None:
+        parts = ((turn.dark_ms, "dark"), (turn.commit_ms, "commit"), (turn.boundary_ms, "boundary"))
+        words = ", ".join(f"{ms:.0f} {name}" for ms, name in parts if ms is not None)
+        lines.append(f"  training   job stood {turn.stood_ms:.0f} ms: {words}")
+        if turn.before_ms is not None and turn.after_ms is not None:
+            lines[-1] += f"; iteration {turn.before_ms:.0f} -> {turn.after_ms:.0f} ms"
+    if turn.note:
+        lines.append(f"  training   {turn.note.splitlines()[0]}")
+    return lines
 
 
 def plan(report: PlanReport, colour: bool) -> str:

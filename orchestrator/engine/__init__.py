@@ -1,1 +1,1 @@
-"""The verbs. The only room that moves light or routes."""
+"""The commands as functions. The only package that changes cross-connects or routes."""

@@ -1,4 +1,4 @@
-"""The verbs that look at devices: who they are, what they can do, the light they see, and how it changes over runs."""
+"""The verbs that read devices: identity, abilities, optical power, and how the measured losses change over runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ABILITIES: tuple[tuple[type, str], ...] = (
 
 
 async def devices(command: Command) -> DevicesReport:
-    """Every device as it answers now; one that does not answer is in the report with its error."""
+    """Every device as it answers now; one that does not answer is reported with its error."""
     lab = load_lab(command.inventory)
     async with command.opened(lab, "devices") as session:
         return DevicesReport(lab.name, tuple(await asyncio.gather(*(_view(lab, n, d) for n, d in session.devices.items()))))
@@ -38,9 +38,9 @@ async def devices(command: Command) -> DevicesReport:
 async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView:
     config = lab.devices[name]
     try:
-        who, held = await device.identify(), await device.read()
-        ports = [Port(name, label) for label in who.ingress + who.egress]
-        ports += [Port(name, f"{label}:in") for label in who.ingress if label in set(who.egress)]
+        identity, held = await device.identify(), await device.read()
+        ports = [Port(name, label) for label in identity.ingress + identity.egress]
+        ports += [Port(name, f"{label}:in") for label in identity.ingress if label in set(identity.egress)]
         power: Mapping[Port, Dbm] = await device.power(ports) if isinstance(device, PowerMeter) else {}
     except TestbedError as error:
         return DeviceView(
@@ -52,9 +52,9 @@ async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView
         config.driver,
         config.address,
         True,
-        identity=f"{who.vendor} {who.model} {who.serial} {who.firmware}",
-        ingress=who.ingress,
-        egress=who.egress,
+        identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}",
+        ingress=identity.ingress,
+        egress=identity.egress,
         settings=len(held),
         abilities=abilities(device),
         settle_s=device.traits.settle_s,
@@ -67,13 +67,13 @@ async def _view(lab: Lab, name: DeviceName, device: CircuitSwitch) -> DeviceView
 
 
 def abilities(device: CircuitSwitch) -> tuple[str, ...]:
-    """What the device can do beyond holding circuits, in words."""
+    """What the device supports in addition to circuits, in words."""
     found = ["routes by wavelength"] if device.traits.spectral else []
     return (*found, *(words for protocol, words in _ABILITIES if isinstance(device, protocol)))
 
 
 async def devices_power(command: Command, *, device: str | None, history: bool) -> PowerReport:
-    """Power along every circuit that a device holds or the current plan wants; every look is kept in the store.
+    """Power along every circuit that a device holds or the current plan wants; every measurement is kept in the store.
 
     Raises: Missing - no such device. Unreachable - one does not answer.
     """
@@ -88,21 +88,21 @@ async def devices_power(command: Command, *, device: str | None, history: bool) 
         readings = await _readings(session, command.store, key, seen.settings)
     keep(readings, command.store, key)
     shown = [r for r in readings if device is None or any(x.ingress.device == device for x in r.path)]
-    ways = {r.path_text for r in shown}
-    past = [_change(d) for d in drifts(light_history(command.store, key), lab) if d.path in ways] if history else []
+    shown_paths = {r.path_text for r in shown}
+    past = [_change(d) for d in drifts(light_history(command.store, key), lab) if d.path in shown_paths] if history else []
     notes = ("no circuit is lit or planned",) if not shown else ()
     return PowerReport(lab.name, tuple(_shown(r, lab) for r in shown), tuple(past), notes)
 
 
 async def _readings(session: Session, store: Store, key: str, held: Held) -> tuple[Reading, ...]:
     lab = session.lab
-    ways = [way for current in store.currents(key).values() for way in stored_circuits(current.links, lab)]
-    known = {(way.transmitter, way.receiver) for way in ways}
+    circuits = [circuit for current in store.currents(key).values() for circuit in stored_circuits(current.links, lab)]
+    known = {(circuit.transmitter, circuit.receiver) for circuit in circuits}
     for trace in LightMap(held, lab).traces():
         if trace.receiver is not None and (trace.transmitter, trace.receiver) not in known:
             loss = loss_db(trace.transmitter, trace.receiver, trace.path, lab)
-            ways.append(Circuit(trace.transmitter, trace.receiver, trace.path, loss))
-    return await measure(session.devices, lab, ways, held)
+            circuits.append(Circuit(trace.transmitter, trace.receiver, trace.path, loss))
+    return await measure(session.devices, lab, circuits, held)
 
 
 def _shown(reading: Reading, lab: Lab) -> CircuitLight:
@@ -124,7 +124,7 @@ def _shown(reading: Reading, lab: Lab) -> CircuitLight:
 
 def _change(drift: Drift) -> LossChange:
     first, last = drift.points[0], drift.points[-1]
-    assert first.loss_db is not None and last.loss_db is not None  # `drifts` keeps measured ones alone
+    assert first.loss_db is not None and last.loss_db is not None  # `drifts` keeps only measured points
     return LossChange(
         drift.circuit,
         drift.path,

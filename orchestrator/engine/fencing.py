@@ -1,7 +1,8 @@
-"""Hosts listen to the newest run they have heard of; taking them back from one whose number is of another store or a wrong clock.
+"""Hosts obey only the newest run they know. Recover hosts whose run number comes from another store or a wrong clock.
 
-A run's token is the number after the lab's last one in the store, or the wall time in seconds if that is more: runs of a new store
-are newer than those of a lost one. A clock that was ahead for one run leaves hosts that take every run of a new store for older.
+A run's token is the number after the lab's last one in the store, or the wall time in seconds if that is larger, so that
+runs of a new store are newer than those of a lost one. If the clock was ahead for one run, hosts treat every run of a new store
+as older.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from orchestrator.store.scope import WHOLE
 
 @dataclass(frozen=True, slots=True)
 class TakenReport(JsonReport):
-    """hosts: those that would have refused the next run, and the token each knew. token: what the next run's will be higher than.
+    """hosts: those that would have refused the next run, and the token each knew. token: the next run's token will be higher.
 
-    silent: hosts that could not be asked, in their own words.
+    silent: hosts that could not be asked, with their errors.
     """
 
     lab: str
@@ -35,9 +36,9 @@ class TakenReport(JsonReport):
 
 
 async def take_hosts(command: Command, reason: str) -> TakenReport:
-    """Make the next run of this store newer than any that the hosts know; nothing is changed on a host.
+    """Make the next run of this store newer than any that the hosts know; nothing changes on a host.
 
-    Raises: Locked - a run of this store works now. Unreachable - no host answers.
+    Raises: Locked - a run of this store is active. Unreachable - no host answers.
     """
     lab, store = load_lab(command.inventory), command.store
     key = key_of(lab)
@@ -49,7 +50,7 @@ async def take_hosts(command: Command, reason: str) -> TakenReport:
         silent = {name: str(answer) for name, answer in answers.items() if not isinstance(answer, Hello)}
         known = {name: answer.token for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed}
         if not known:
-            raise Unreachable("\n".join(silent.values()) or "no host has a committer that answers", hint="testbed doctor")
+            raise Unreachable("\n".join(silent.values()) or "no host has an agent that answers", hint="testbed doctor")
         upcoming = next_token(store, key)
         ahead = {name: token for name, token in known.items() if token > upcoming}
         if ahead:

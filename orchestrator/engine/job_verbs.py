@@ -1,19 +1,23 @@
-"""`testbed job launch`, `status`, `logs` and `stop`."""
+"""`testbed job launch`, `status`, `logs`, `pause`, `resume` and `stop`."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 
-from optics import HostName, Locked, Missing, TestbedError, Unreachable
-from orchestrator.engine.change.job_record import facts, ranks_of
+from optics import HostName, Locked, Missing, Refused, TestbedError, Unreachable
+from optics.plan import TransitionPolicy
+from orchestrator.engine.change.attempt import MOST_S, Attempt
+from orchestrator.engine.change.job_record import Pause, facts, pause_of, ranks_of, with_pause, without_pause
 from orchestrator.engine.change.jobs import Jobs
 from orchestrator.engine.change.locking import holding
 from orchestrator.hosts.failures import one_error
 from orchestrator.plan.reader import read_plan
-from orchestrator.results import JobLogs, JobStatus
+from orchestrator.results import ALIVE, JobLogs, JobStatus
 from orchestrator.session import Command, Session, load_lab
+from orchestrator.store.generations import next_generation
 from orchestrator.store.keys import lab_of, slice_of
 from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import reach
@@ -30,7 +34,7 @@ async def _opened(command: Command, verb: str) -> AsyncIterator[Jobs]:
 
 
 async def _connect(session: Session, names: Collection[HostName]) -> None:
-    """Raises: Unreachable - naming every one of these hosts that does not answer."""
+    """Connect to these hosts. Raises: Unreachable - names every one that does not answer."""
     answers = await session.hosts.connect(names)
     if silent := {h: e for h, e in answers.items() if isinstance(e, TestbedError)}:
         raise one_error(silent)
@@ -44,7 +48,7 @@ def _latest(jobs: Jobs) -> JobRecord:
 
 
 async def job_status(command: Command) -> JobStatus:
-    """The latest job as its ranks report it now; its iterations so far are brought home."""
+    """The latest job as its ranks report it now; fetches the iterations completed so far."""
     async with _opened(command, "job status") as jobs:
         record = _latest(jobs)
         await _connect(jobs.session, ranks_of(record, jobs.session.lab))
@@ -79,7 +83,7 @@ async def job_launch(command: Command) -> JobStatus:
         await _connect(session, job.ranks)
         async with holding(session.lab, command, reach(session.lab, job.ranks), "job launch") as lock:
             if store.current(key) != current:
-                raise Locked("another plan came up while this command waited", hint="look first: testbed status")
+                raise Locked("another plan came up while this command waited", hint="first check: testbed status")
             run = store.new_run(
                 "job launch",
                 lab_of(key),
@@ -110,17 +114,104 @@ async def job_launch(command: Command) -> JobStatus:
 
 
 async def job_stop(command: Command) -> JobStatus:
-    """Stop the job at an iteration boundary and say how far it came."""
+    """Stop the job at an iteration boundary and report how far it got."""
     async with _opened(command, "job stop") as jobs:
         session = jobs.session
         record = _latest(jobs)
         await session.hosts.connect(ranks_of(record, session.lab))
-        with suppress(Unreachable):  # the ranks on the hosts that answer are stopped all the same; `stop` says who does not
+        with suppress(Unreachable):  # stop the ranks on the hosts that answer; `stop` names the others
             status = await jobs.status(record)
-            if status.state not in ("starting", "running"):
+            if status.state not in ALIVE:
                 return status
         ranks = ranks_of(record, session.lab)
         async with holding(session.lab, command, reach(session.lab, ranks), "job stop"):
             if _latest(jobs).id != record.id:
                 raise Locked("another job was launched while this command waited", hint="again: testbed job stop")
             return await jobs.stop(record, "stopped by the operator")
+
+
+async def job_pause(command: Command, *, for_s: float) -> JobStatus:
+    """Pause the job at the end of an iteration, until `job_resume` or for `for_s` (s) at most; no light moves.
+
+    Raises: Refused - it does not run, is paused already, not all ranks take part, or no iteration ends in time: it goes on then.
+    """
+    async with _opened(command, "job pause") as jobs:
+        session, store, settings = jobs.session, command.store, command.settings
+        record = _latest(jobs)
+        ranks = ranks_of(record, session.lab)
+        if for_s > MOST_S:
+            raise Refused(
+                f"job {record.name}: {for_s:g} s would be a hold longer than its lease: hosts pause a job for {MOST_S:g} s at most",
+                hint="testbed job pause --for 1h; testbed job stop ends it with a checkpoint",
+            )
+        await _connect(session, ranks)
+        async with holding(session.lab, command, reach(session.lab, ranks), "job pause") as lock:
+            status = await _going(jobs, record)
+            if status.state == "paused":
+                raise Refused(f"job {record.name} is paused already, {status.detail}")
+            run = store.new_run(
+                "job pause", lab_of(jobs.slice), inventory=command.inventory, user=settings.user, owner=settings.owner
+            )
+            lock.bind(run)
+            with run, Journal(settings.run_dir(run.id), run.id, session.lab.name) as journal:
+                await session.hosts.fence(run.token, ranks)
+                move = next_generation(store, lab_of(jobs.slice), settings.owner, run.id)
+                await _pause(jobs, record, move, run.token, for_s, Recorder(command.progress, journal))
+                run.finish("ok")
+        return await jobs.status(_latest(jobs))
+
+
+async def _pause(jobs: Jobs, record: JobRecord, move: int, token: int, for_s: float, recorder: Recorder) -> None:
+    boundary_s = _boundary_s(jobs)
+    attempt = Attempt(jobs.session.hosts, record, move, boundary_s)
+    try:
+        with recorder.phase("prepare") as phase:
+            await attempt.prepare({}, for_s + 2 * boundary_s)
+            phase.detail = f"{len(attempt.states)} ranks ready to pause"
+        with recorder.phase("hold") as phase:
+            phase.detail = f"paused after iteration {await attempt.hold(for_s)}"
+    except BaseException:
+        await attempt.drop()
+        raise
+    jobs.store.set_job_spec(record.id, with_pause(record, Pause(move, token, time.time() + for_s)))
+    jobs.store.set_job(record.id, "paused")
+
+
+async def job_resume(command: Command) -> JobStatus:
+    """Have a paused job go on. Raises: Refused - it is not paused, or a rank does not go on."""
+    async with _opened(command, "job resume") as jobs:
+        session = jobs.session
+        record = _latest(jobs)
+        ranks = ranks_of(record, session.lab)
+        await _connect(session, ranks)
+        async with holding(session.lab, command, reach(session.lab, ranks), "job resume"):
+            status, pause = await _going(jobs, record), pause_of(record)
+            if status.state != "paused" or pause is None:
+                over = "; its pause is over" if pause is not None else ""
+                raise Refused(f"job {record.name} is not paused: it is {status.state}{over}", hint="testbed job status")
+            session.hosts.token = pause.token  # a newer run would have ended the pause
+            attempt = Attempt(session.hosts, record, pause.move, _boundary_s(jobs))
+            with Recorder(command.progress).phase("turn") as phase:
+                phase.detail = f"goes on after iteration {await attempt.go_on()}"
+            jobs.store.set_job_spec(record.id, without_pause(record))
+            jobs.store.set_job(record.id, "running")
+        return await jobs.status(_latest(jobs))
+
+
+async def _going(jobs: Jobs, record: JobRecord) -> JobStatus:
+    """Raises: Refused - the job does not run; Locked - it is another one by now."""
+    if _latest(jobs).id != record.id:
+        raise Locked("another job was launched while this command waited", hint="look first: testbed job status")
+    status = await jobs.status(record)
+    if status.state not in ALIVE:
+        raise Refused(f"job {record.name} does not run: it is {status.state}", hint="testbed job launch")
+    return status
+
+
+def _boundary_s(jobs: Jobs) -> float:
+    """How long an iteration may take, by the plan that is up."""
+    current = jobs.store.current(jobs.slice)
+    with suppress(TestbedError):  # the inventory changed since
+        if current is not None:
+            return read_plan(current.plan_text, current.plan_name, jobs.session.lab).transition.boundary_s
+    return TransitionPolicy().boundary_s

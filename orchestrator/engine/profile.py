@@ -1,4 +1,4 @@
-"""What a running job really moves, by the counters of its hosts' ports; and what was predicted compared with what was measured."""
+"""What a running job really transfers, by its hosts' port counters, and predictions compared with measurements."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from orchestrator.verify.ladder import PAIRS_S
 POLL_S = 0.1
 KEPT = "profile.json"
 HOPS = "hops.json"
-"""Beside the job's iterations, in the directory of the run that launched it."""
+"""Stored next to the job's iterations, in the directory of the run that launched it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkBytes:
-    """What went from a host's port to another host's in one iteration; payload, so headers of frames are taken off."""
+    """Bytes sent from one host's port to another host's in one iteration; payload only, without frame headers."""
 
     src: HostName
     dst: HostName
@@ -43,7 +43,7 @@ class LinkBytes:
 
 @dataclass(frozen=True, slots=True)
 class Profile(JsonReport):
-    """A measured iteration: bytes per link, times (ms) by the job's own records. tax: bytes on all links per byte that is sent."""
+    """A measured iteration: bytes per link, times (ms) from the job's own records. tax: bytes on all links per byte sent."""
 
     job: str
     run: str
@@ -58,7 +58,7 @@ class Profile(JsonReport):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a job, predicted and measured; None: not known."""
+    """One figure of a job, predicted and measured; None: unknown."""
 
     figure: str
     unit: str
@@ -67,15 +67,15 @@ class Figure:
 
     @property
     def off(self) -> float | None:
-        """Measured against predicted: 0.1 is a tenth more."""
+        """Measured relative to predicted: 0.1 means ten percent more."""
         return self.measured / self.predicted - 1 if self.predicted and self.measured is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Versus(JsonReport):
-    """Prediction and measurement of the job a run launched. time_scale: times here divided by those of the original workload.
+    """Prediction and measurement of the job launched by a run. time_scale: times here divided by those of the original workload.
 
-    busy: share of their time that the processors of rank 0's host were at work. limit: what else than the links set the pace.
+    busy: fraction of the time that the processors of rank 0's host were busy. limit: what set the pace other than the links.
     """
 
     run: str
@@ -93,7 +93,7 @@ class Versus(JsonReport):
 
 
 async def job_profile(command: Command, *, iterations: int) -> Profile:
-    """Read all ports' counters, let the job make iterations, read them again. Raises: Missing - no job runs."""
+    """Read all port counters, let the job run iterations, read them again. Raises: Missing - no job runs."""
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     async with command.opened(lab, "job profile") as session:
         key = slice_of(lab, settings)
@@ -103,7 +103,9 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
         plan = read_plan(current.plan_text, current.plan_name, lab)
         if plan.segments:
             words = f"{plan.name} goes over packet switches ({', '.join(plan.segments)})"
-            raise Missing(f"{words}: a port's bytes do not tell for whom they are", hint="profile the job on optical links alone")
+            raise Missing(
+                f"{words}: a port's byte count does not show the destination", hint="profile the job on optical links alone"
+            )
         run_dir = settings.run_dir(record.run)
         jobs = Jobs(session, store, key, settings.runs_dir)
         ranks = tuple(str(host) for host in cast(Any, record.spec)["wanted"]["ranks"])
@@ -141,7 +143,7 @@ async def job_profile(command: Command, *, iterations: int) -> Profile:
 async def count_hops(command: Command, run: str) -> bool:
     """Ask every host how many links lead to each other one, as routes are committed now; keep the answers with `run`.
 
-    False: the plan of `run` is not what is up. Raises: Missing - a pair does not answer; an older answer is deleted.
+    False: the plan of `run` is not the one that is up. Raises: Missing - a pair does not answer; an older result is deleted.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     current, record = store.current(slice_of(lab, settings)), store.get(run)
@@ -173,7 +175,7 @@ async def count_hops(command: Command, run: str) -> bool:
 
 
 async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) -> JobStatus:
-    """Wait for an iteration later than the one of this number to end; return the job's status. Raises: Missing - it ended first."""
+    """Wait until an iteration after this one ends; return the job's status. Raises: Missing - the job ended first."""
     before = None
     while True:
         status = await jobs.status(record)
@@ -189,7 +191,7 @@ async def _next(jobs: Jobs, record: JobRecord, than: int, progress: Progress) ->
 
 
 def _sent(traffic: Traffic | None) -> float:
-    """Bytes that all ranks of a designed job send in an iteration, 0 for others."""
+    """Bytes that all ranks of a designed job send in an iteration, 0 for other jobs."""
     if traffic is None:
         return 0.0
     sums = sum(2 * (len(group.rings[0]) - 1) * group.bytes for group in traffic.groups)
@@ -197,9 +199,9 @@ def _sent(traffic: Traffic | None) -> float:
 
 
 def as_workload(found: Profile) -> dict[str, Any]:
-    """The measured iteration as a workload file: what went over each link is a transfer between its ranks.
+    """The measured iteration as a workload file: the bytes over each link become a transfer between its ranks.
 
-    Counters do not tell for whom bytes are: what a host forwarded counts once for each link it took.
+    Counters do not show the final destination: forwarded bytes count once for each link they crossed.
     """
     rank = {host: number for number, host in enumerate(found.ranks)}
     moved: dict[tuple[int, int], int] = {}
@@ -218,7 +220,7 @@ def as_workload(found: Profile) -> dict[str, Any]:
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
-    """The iterations of the job that a run launched, as they were brought home, the oldest first."""
+    """The fetched iterations of the job launched by a run, oldest first."""
     files = sorted(run_dir.glob("*.iterations.jsonl"), key=lambda path: path.stat().st_mtime)
     return [json.loads(line) for line in files[-1].read_text(encoding="utf-8").splitlines()] if files else []
 
@@ -253,7 +255,7 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
     wire, sent = median("wire_bytes"), _sent(Traffic.of({"groups": (), "transfers": (), **traffic}) if traffic else None)
     if wire and sent:
         tax = round(wire * PAYLOAD / sent, 4)
-    ways = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
+    hops_found = json.loads((run_dir / HOPS).read_text()) if (run_dir / HOPS).exists() else {}
     figures = (
         Figure("iteration", "ms", predicted.get("iteration_ms"), median("iter_ms")),
         Figure("transfers", "ms", predicted.get("transfers_ms"), median("transfers_ms")),
@@ -261,8 +263,8 @@ def versus(run: str, plan_name: str, plan_text: str, run_dir: Path) -> Versus:
         Figure("compute", "ms", predicted.get("compute_ms"), statistics.median(compute) if compute else None),
         Figure("busbw", "MB/s", predicted.get("busbw_mbps"), None if busbw is None else busbw * 125),
         Figure("bandwidth tax", "", predicted.get("bandwidth_tax"), tax),
-        Figure("diameter", "hops", predicted.get("diameter"), ways.get("diameter")),
-        Figure("mean hops", "hops", predicted.get("mean_hops"), ways.get("mean_hops")),
+        Figure("diameter", "hops", predicted.get("diameter"), hops_found.get("diameter")),
+        Figure("mean hops", "hops", predicted.get("mean_hops"), hops_found.get("mean_hops")),
     )
     scale = float((traffic or {}).get("time_scale", 1.0))
     return Versus(run, plan_name, str(job.get("name", "")), len(done), figures, scale, median("busy"))

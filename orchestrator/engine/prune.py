@@ -1,4 +1,4 @@
-"""Which runs may be forgotten: the oldest of a user's beyond so many, without those that something still needs."""
+"""Which runs can be deleted: the oldest of a user beyond a number to keep, except those that are still needed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrator.telemetry.influx_api import Target
 
 _RUN = re.compile(r"\d{4}-\d\d-\d\d-\d{4,}")
 _NAMING = ("of", "resumes", "unconfirmed")
-"""Options of a run that name another one, which `rollback`, `resume` and `confirm` follow."""
+"""Options of a run that refer to another run and that `rollback`, `resume` and `confirm` follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forgettable:
-    """Runs beyond those that stay. going: to be removed, oldest first; staying: of the same age but needed, and by what."""
+    """Runs older than those kept. going: to be removed, oldest first; staying: as old but still needed, with the reason."""
 
     going: tuple[RunRecord, ...]
     staying: tuple[tuple[str, str], ...]
@@ -31,7 +31,7 @@ class Forgettable:
 
 
 def forgettable(store: Store, settings: Settings, keep: int, target: Target | None) -> Forgettable:
-    """The user's own runs but for the newest `keep`. target: an InfluxDB that is to have their journals before they go."""
+    """The user's own runs except the newest `keep`. target: an InfluxDB that must have their journals before they are removed."""
     records = store.history(None, 0)
     beyond = [record for record in records if record.user == settings.user][keep:]
     why = dict(_needed(store, settings, records))
@@ -45,7 +45,7 @@ def forgettable(store: Store, settings: Settings, keep: int, target: Target | No
 
 
 def forget(store: Store, settings: Settings, going: Iterable[RunRecord]) -> None:
-    """Remove runs: first their folders, so that what is interrupted is found and ended the next time."""
+    """Remove runs: the folders first, so that an interrupted removal is found and completed the next time."""
     for record in going:
         folder = settings.run_dir(record.id)
         if folder.exists():
@@ -60,7 +60,7 @@ def _needed(store: Store, settings: Settings, records: Collection[RunRecord]) ->
     by_id = {record.id: record for record in records}
     first = {**dict(_in_use(store, records)), **dict(_compared(settings))}
     open_ = list(first)
-    while open_:  # the rollback of one may need others
+    while open_:  # rolling back one may need others
         record = by_id.get(open_.pop())
         if record is None:
             continue
@@ -81,13 +81,13 @@ def _in_use(store: Store, records: Collection[RunRecord]) -> Iterator[tuple[str,
         if record.status == "running":
             yield record.id, "it still runs"
         elif record.unfinished:
-            yield record.id, "it is left half done"
+            yield record.id, "it is unfinished"
     with store.transaction() as db:
         yield from rows_in_use(db)
 
 
 def _compared(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The runs of comparisons, whose reports can be made anew."""
+    """The runs of comparisons, whose reports can be regenerated."""
     for path in sorted(campaigns(settings).glob("*/campaign.json")):
         with suppress(OSError):
             for run in _RUN.findall(path.read_text(encoding="utf-8", errors="replace")):

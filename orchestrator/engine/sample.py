@@ -1,7 +1,7 @@
-"""`telemetry sample`: ports, light, GPUs and clocks of the lab, looked at as often as asked for, into a run of its own.
+"""`telemetry sample`: ports, optical power, GPUs and clocks of the lab, sampled at a given rate into a run of its own.
 
-It changes nothing and holds no lock. While another run holds the lab no device is asked, and its connection is closed: some
-devices talk to one peer at a time.
+It changes nothing and takes no lock. While another run locks the lab, no device is queried and the connections are closed: some
+devices accept one session at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from orchestrator.store.keys import key_of, slice_of
 from orchestrator.store.locks import locks_of
 from orchestrator.store.store import Store
 from orchestrator.telemetry.journal import Journal
-from orchestrator.verify.power import measure, tell_light
+from orchestrator.verify.power import measure, record_light
 
 SLOW_S = 1.0
-"""Between two looks at light, GPUs and clocks."""
+"""Interval (s) between readings of optical power, GPUs and clocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ async def sample(command: Command, *, hz: float, seconds: float | None) -> Sampl
             try:
                 await work.go_on(hz, seconds)
             except asyncio.CancelledError:
-                command.progress.note("told to end")
+                command.progress.note("stopped on request")
             finally:
                 await work.end()
             took = time.monotonic() - begun
@@ -135,7 +135,7 @@ class Sampling:
         self._meters = bool(circuits)
 
     async def go_on(self, hz: float, seconds: float | None) -> None:
-        """Until `seconds` are over. Raises: TestbedError - a host is lost."""
+        """Sample until `seconds` have passed. Raises: TestbedError - a host is lost."""
         hosts = self._session.hosts
         listening = asyncio.create_task(self._listen())
         try:
@@ -163,10 +163,10 @@ class Sampling:
             await asyncio.gather(*(device.close() for device in devices.values()), return_exceptions=True)
             return
         try:
-            self.light += tell_light(await measure(devices, self._session.lab, self._circuits), self._journal)
+            self.light += record_light(await measure(devices, self._session.lab, self._circuits), self._journal)
         except TestbedError as error:
             self._meters = False
-            self._notes.append(f"light is not looked at any more: {str(error).splitlines()[0]}")
+            self._notes.append(f"light is not measured any more: {str(error).splitlines()[0]}")
 
     async def _listen(self) -> None:
         while True:
@@ -174,15 +174,15 @@ class Sampling:
 
     def _heard(self, event: HostEvent) -> None:
         if event.kind == "counters":
-            with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
-                self.counters.hear(event)
+            with suppress(TestbedError):  # an unreadable batch leaves a gap in the curve
+                self.counters.add(event)
         elif event.kind == "gpus":
             self.gpus += record_gpus(self._journal, event)
         elif event.kind == "lost":
             self._notes.append(f"{event.host}: {event.values['error']}")
 
     async def end(self) -> None:
-        """Ask the hosts to stop and take what they still send."""
+        """Ask the hosts to stop and take their last samples."""
         hosts = self._session.hosts
         names = [name for name in self._names if name in hosts.attached()]
         with suppress(TestbedError):

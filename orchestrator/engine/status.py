@@ -1,4 +1,4 @@
-"""The verbs that only look: the lab as it is now, and the verification ladder against the plan that is up."""
+"""The read-only verbs: the lab as it is now, and the verification ladder against the plan that is up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.hosts import Hello
 from orchestrator.inventory.lab import Lab
 from orchestrator.plan.reader import read_plan
 from orchestrator.plan.stored import stored_circuits, stored_links
-from orchestrator.results import JobStatus
+from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Command, Observation, Session, load_lab
 from orchestrator.settings import Settings
 from orchestrator.store.confirmations import Confirmations
@@ -46,16 +46,16 @@ from orchestrator.verify.state import DeviceStatus, HostStatus, StatusReport
 
 
 async def status(command: Command) -> StatusReport:
-    """The lab as it answers now; what does not answer is in the report with its error."""
+    """The lab as it answers now; what does not answer is reported with its error."""
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
     current = store.current(key)
     async with command.opened(lab, "status") as session:
         seen, identities = await asyncio.gather(session.observe(), _identities(session))
-        ways = stored_circuits(current.links, lab) if current else ()
+        circuits = stored_circuits(current.links, lab) if current else ()
         links = stored_links(current.links) if current else ()
         dark, job = await asyncio.gather(
-            degraded(session.devices, lab, links, ways, seen.hellos), _job(session, store, key, settings, seen)
+            degraded(session.devices, lab, links, circuits, seen.hellos), _job(session, store, key, settings, seen)
         )
     wanted = _wanted(current, lab)
     owned = per_device(store.owned(key))
@@ -72,7 +72,7 @@ async def status(command: Command) -> StatusReport:
     held = [lock for lock in locks_of(lab, settings, store).listed() if lock.state == "active"]
     tags = Tagouts(store, key_of(lab), who(settings)).listed()
     waiting = Confirmations(store, key, who(settings)).pending()
-    watcher = guardfile.look(guardfile.guard_path(settings, key))
+    watcher = guardfile.read_state(guardfile.guard_path(settings, key))
     if watcher is not None and (current is None or watcher.run != current.run):
         watcher = None
     return StatusReport(
@@ -106,11 +106,11 @@ async def verify(
     collective: bool = False,
     beside_job: bool = False,
 ) -> VerifyReport:
-    """The ladder against the plan that is up; devices and hosts of it that do not answer fail the rungs that need them.
+    """The ladder against the plan that is up; silent devices and hosts of the plan fail the rungs that need them.
 
-    rungs: climb these alone; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
-    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers. Interlock -
-    a job runs.
+    rungs: climb only these; none: those that the plan asks for. qualify, collective: climb those two as well, which load the
+    links. beside_job: also while a job runs. Raises: Missing - no plan is up. Unreachable - no device or host answers.
+    Interlock - a job runs.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     key = slice_of(lab, settings)
@@ -121,7 +121,7 @@ async def verify(
             hint="testbed up --topology examples/ring-12.json",
         )
     plan = read_plan(current.plan_text, current.plan_name, lab)
-    links, ways = stored_links(current.links), stored_circuits(current.links, lab)
+    links, circuits = stored_links(current.links), stored_circuits(current.links, lab)
     async with command.opened(lab, "verify") as session:
         command.progress.phase("observe")
         seen = await session.observe()
@@ -129,7 +129,7 @@ async def verify(
             seen.complete()
         command.progress.done("observe", f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}")
         command.progress.phase("verify")
-        needed = {x.ingress.device for way in ways for x in way.path} | {p.host for link in links for p in (link.a, link.b)}
+        needed = {x.ingress.device for c in circuits for x in c.path} | {p.host for link in links for p in (link.a, link.b)}
         silent = {str(name): str(error) for name, error in seen.errors.items()}
 
         def note(readings: tuple[Reading, ...]) -> None:
@@ -140,17 +140,17 @@ async def verify(
             owned,
             {setting: str(owner) for setting, owner in store.owners(key_of(lab)).items()},
             silent,
-            lambda: [d for d in drifts(light_history(store, key_of(lab)), lab) if d.circuit in {str(way) for way in ways}],
+            lambda: [d for d in drifts(light_history(store, key_of(lab)), lab) if d.circuit in set(map(str, circuits))],
             prewired(seen.settings, _wanted(current, lab), owned, lab),
         )
-        ladder = Ladder(session, plan, links, ways, seen.settings, seen.hellos, note, around)
+        ladder = Ladder(session, plan, links, circuits, seen.settings, seen.hellos, note, around)
         chosen = set(rungs or ladder.asked_for()) | {name for name, yes in zip(TRAFFIC, (qualify, collective), strict=True) if yes}
         busy = ""
         async with AsyncExitStack() as lock:
             if loads := [name for name in TRAFFIC if name in chosen]:
                 explicit = qualify or collective or set(rungs) & set(TRAFFIC)
                 scope = reach(lab, {p.host for link in links for p in (link.a, link.b)})
-                try:  # who loads the links must be alone on them
+                try:  # a rung that loads the links needs them exclusively
                     await lock.enter_async_context(holding(lab, command, scope, "verify"))
                     if store.current(key) != current:
                         raise Locked("another plan came up meanwhile", hint="again: testbed verify")
@@ -182,7 +182,7 @@ async def _identities(session: Session) -> Mapping[DeviceName, Identity]:
         try:
             return name, await session.devices[name].identify()
         except TestbedError:
-            return name, None  # `observe` meets the same trouble and reports it
+            return name, None  # `observe` meets the same error and reports it
 
     return {n: i for n, i in await asyncio.gather(*map(one, session.devices)) if i is not None}
 
@@ -194,16 +194,16 @@ async def _job(session: Session, store: Store, key: str, settings: Settings, see
     try:
         return await Jobs(session, store, key, settings.runs_dir).status(record)
     except TestbedError:
-        return None  # the lab was rebuilt since: its hosts know nothing of that job
+        return None  # the lab was rebuilt since: its hosts do not know that job
 
 
 async def _running(session: Session, store: Store, key: str, settings: Settings, seen: Observation) -> str:
-    """The name of the job that runs, or may run where not all of its hosts answer; empty if none does."""
+    """The name of the job that runs, or may run if not all of its hosts answer; empty if none does."""
     record = store.latest_job(key)
     if record is None or record.ended is not None:
         return ""
     job = await _job(session, store, key, settings, seen)
-    return record.name if job is None or job.state in ("starting", "running") else ""
+    return record.name if job is None or job.state in ALIVE else ""
 
 
 def _wanted(current: CurrentPlan | None, lab: Lab) -> Held:
@@ -218,15 +218,15 @@ def _device(lab: Lab, name: DeviceName, seen: Observation, identity: Identity | 
             name, config.driver, config.address, False, error=str(error), code=error.code, time_scale=config.time_scale
         )
     none: frozenset[Setting] = frozenset()
-    held, ours, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
-    foreign, missing = held - among(held, ours | goal), goal - among(goal, held)
+    held, own, goal = seen.settings[name], owned.get(name, none), wanted.get(name, none)
+    foreign, missing = held - among(held, own | goal), goal - among(goal, held)
     return DeviceStatus(
         name,
         config.driver,
         config.address,
         True,
         identity=f"{identity.vendor} {identity.model} {identity.serial} {identity.firmware}" if identity else "",
-        ours=len(among(held, ours)),
+        ours=len(among(held, own)),
         foreign=_shorts(foreign),
         missing=_shorts(missing),
         time_scale=config.time_scale,
@@ -249,19 +249,19 @@ def _host(lab: Lab, name: HostName, seen: Observation, current: CurrentPlan | No
     if name in seen.errors:
         return HostStatus(name, address, False, planned=len(planned), error=str(seen.errors[name]))
     hello: Hello = seen.hellos[name]
-    if not hello.installed:  # no fault on a host that no plan needs: it was not provisioned yet
+    if not hello.installed:  # not an error on a host that no plan needs: it was not provisioned yet
         more = ", so its routes and ports are not known; `testbed up` with the plan starts it again" if planned else ""
-        return HostStatus(name, address, not planned, planned=len(planned), error=f"no committer answers{more}")
+        return HostStatus(name, address, not planned, planned=len(planned), error=f"no agent answers{more}")
     up = sum(1 for p in planned if p.number in hello.ports and hello.ports[p.number].carrier)
     return HostStatus(name, address, True, generation=hello.active, up=up, planned=len(planned), committer=True)
 
 
 def _dead(job: JobStatus | None, current: CurrentPlan | None) -> list[str]:
-    """In words, that the job of the plan that is up has failed; nothing if it has not."""
+    """Report that the job of the plan that is up has failed; empty if it has not."""
     wanted = json.loads(current.plan_text).get("job") if current else None
     if job is None or job.state != "failed" or not wanted or wanted["name"] != job.name:
         return []
-    return [f"job {job.name} failed: {job.detail}; what it said: testbed job logs; to launch it again: testbed up"]
+    return [f"job {job.name} failed: {job.detail}; its output: testbed job logs; to launch it again: testbed up"]
 
 
 def _drift(
@@ -277,8 +277,8 @@ def _drift(
         if d.missing
     ]
     found += dark
-    if current is None:  # what a command that died, or a `down` that could not reach every device, left behind
-        found += [f"{d.name}: {counted(left, 'cross-connect')} of ours" for d in devices if (left := d.ours - len(d.prewired))]
+    if current is None:  # left by a command that died, or by a `down` that could not reach every device
+        found += [f"{d.name}: {counted(left, 'own cross-connect')}" for d in devices if (left := d.ours - len(d.prewired))]
         found += [
             f"{h.name}: runs generation {h.generation}, of a run that died or of another owner"
             for h in hosts
@@ -288,7 +288,7 @@ def _drift(
         away = [h for h in hosts if h.ok and h.planned and h.generation != current.generation]
         if guard is not None and guard.around and away and all(h.generation == guard.generation for h in away):
             whose = "" if guard.alive else ", of a guard that has ended"
-            found.append(f"routes: traffic goes round {', '.join(guard.around)} (generation {guard.generation}{whose})")
+            found.append(f"routes: traffic is rerouted around {', '.join(guard.around)} (generation {guard.generation}{whose})")
         else:
             found += [f"{h.name}: runs generation {h.generation}, {current.generation} was committed" for h in away]
     return found

@@ -1,7 +1,7 @@
 """The verbs: observe, diff, plan, journal, act, observe again. The only module that asks devices and hosts to change.
 
-The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow stands between
-break and commit: hosts are armed before the light moves and commit by themselves on carrier.
+The order of every change (promise S3): stage routes, drain, break, make, light, link, commit, verify. Nothing slow happens between
+break and commit: hosts are armed before the light moves and commit on carrier without being asked.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from optics import Infeasible, Interlock, Locked, Missing
 from optics.plain import counted
 from optics.plan import Plan
 from orchestrator.engine import job_verbs
+from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.expiry import confirm, confirmations, settled, watch
+from orchestrator.engine.change.goal import as_saved
 from orchestrator.engine.change.interlock import Interlocks, rerouted
 from orchestrator.engine.change.job_record import affected as affected_jobs
 from orchestrator.engine.change.keep_job import consequence
 from orchestrator.engine.change.run import ChangeRun, before_run, chosen
-from orchestrator.engine.change.up import as_saved
 from orchestrator.engine.devices import devices, devices_power
 from orchestrator.engine.job_verbs import job_logs, job_status
 from orchestrator.engine.status import status, verify
@@ -50,6 +51,8 @@ __all__ = [
     "down",
     "job_launch",
     "job_logs",
+    "job_pause",
+    "job_resume",
     "job_status",
     "job_stop",
     "plan",
@@ -64,10 +67,18 @@ __all__ = [
 ]
 
 job_launch, job_stop = settled(job_verbs.job_launch), settled(job_verbs.job_stop)
+job_pause, job_resume = settled(job_verbs.job_pause), settled(job_verbs.job_resume)
 
 
 async def plan(
-    command: Command, plan_path: Path, *, avoid: tuple[str, ...] = (), relabel: bool = False, adopt: tuple[str, ...] = ()
+    command: Command,
+    plan_path: Path,
+    *,
+    avoid: tuple[str, ...] = (),
+    relabel: bool = False,
+    adopt: tuple[str, ...] = (),
+    launch_job: bool = True,
+    job: Mode | None = None,
 ) -> PlanReport:
     """The diff between the plan and the lab; writes nothing. Raises: BadFile, Infeasible, Interlock, Unreachable, TimedOut."""
     lab = load_lab(command.inventory)
@@ -90,7 +101,7 @@ async def plan(
         except Interlock as error:
             raise explained(error, owners) from None
         except Infeasible:
-            seen.complete()  # what could not be read may be the cause
+            seen.complete()  # an unread device may be the cause
             raise
         needed = {d for d, held in goal.wanted.items() if held} | {s.ingress.device for s in owned}
         silent = seen.needing(needed)
@@ -98,11 +109,13 @@ async def plan(
         current = store.current(key)
         switched = rerouted(stored_links(current.links) if current else (), goal.links, lab)
         refused = await interlocks.why_not(goal.change.changes, seen.settings, switched)
-    job = store.latest_job(key)
-    affected = affected_jobs(job, goal)
-    told = ""
-    if job is not None and job.ended is None:
-        told = consequence(job, wanted.job, bool(affected), store.expected_seconds(command.inventory, "up"))
+    running = store.latest_job(key)
+    affected = affected_jobs(running, goal)
+    job_change = ""
+    if running is not None and running.ended is None:
+        wanted_job = wanted.job if launch_job and job != "keep" else None
+        usual, live = store.expected_seconds(command.inventory, "up"), LIVE.get(job, wanted.transition.live)
+        job_change = consequence(running, wanted_job, bool(affected), usual, live)
     return PlanReport(
         plan=wanted.name,
         lab=lab.name,
@@ -113,7 +126,7 @@ async def plan(
         routes=len(hops(goal.links, lab, wanted.routes)),
         dark_ms_expected=expected_dark_ms(goal.late, session.traits),
         jobs_affected=affected,
-        job_change=told,
+        job_change=job_change,
         notes=(*silent, *wanted.warnings, *(f"`up` would be refused: {why}" for why in refused)),
         fingerprint=fingerprint(wanted, seen.settings),
         dark_time_scale=dark_time_scale(goal.late, session.traits, lab),
@@ -132,13 +145,13 @@ def _current_text(store: Store, key: str) -> str:
 
 
 async def _by_labels(wanted: Plan, text: str, lab: Lab, command: Command) -> tuple[Plan, str, RelabelReport]:
-    """The plan with its interchangeable hosts where most light stays, as the lab is now."""
+    """The plan with its interchangeable hosts placed so that most light stays, as the lab is now."""
     store, key = command.store, slice_of(lab, command.settings)
     async with command.opened(lab, "relabel") as session:
         with Recorder(command.progress).phase("relabel") as phase:
             seen = (await session.observe(hosts=False)).complete()
             plan, text, report = relabelled(wanted, text, lab, seen.settings, store.owned(key), _current_text(store, key))
-            phase.detail = f"{counted(len(report.labels), 'host')} in others' places, {report.moves} moves"
+            phase.detail = f"{counted(len(report.labels), 'host')} relabelled, {report.moves} moves"
     return plan, text, report
 
 
@@ -155,22 +168,22 @@ async def up(
     rollback: bool = True,
     expected: str = "",
     confirm_s: float | None = None,
-    keep_job: bool = False,
+    job: Mode | None = None,
 ) -> UpReport:
-    """Bring the plan up; idempotent. keep_job: a job that runs goes on running, whatever the plan's job is.
-    expected: the fingerprint of a saved plan, which must still hold when the lab is locked.
-    confirm_s: it is taken back unless `confirm` comes within this time (s).
-    relabel: interchangeable hosts may take each other's places. adopt: circuits of others that become ours.
+    """Bring the plan up; idempotent. job: what becomes of a running job, None for `transition.live` of the plan.
+    expected: the fingerprint of a saved plan, which must still match when the lab is locked.
+    confirm_s: the change is rolled back unless `confirm` comes within this time (s).
+    relabel: interchangeable hosts may swap places. adopt: other owners' circuits to take over.
 
     Raises: BadFile, Infeasible, Interlock, Locked, Unreachable - nothing was changed. RolledBack - it failed, everything is as
-    before. HandsNeeded - it failed and could not be taken back whole; the message lists what is left. Without `rollback` a failure
-    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message says what became of it.
+    before. HandsNeeded - it failed and the rollback is incomplete; the message lists what is left. Without `rollback` a failure
+    is a ChangeFailed: the message lists what is done and what is not. Interrupted - the message gives the resulting state.
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
     wanted = avoiding(wanted, avoid, lab)
     if dry_run:
-        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt)
+        found = await plan(command, plan_path, avoid=avoid, relabel=relabel, adopt=adopt, launch_job=launch_job, job=job)
         as_saved(expected, found.fingerprint)
         return UpReport(
             run="",
@@ -184,6 +197,7 @@ async def up(
             dark_time_scale=found.dark_time_scale,
             relabel=found.relabel,
             segments=found.segments,
+            job_change=found.job_change,
         )
     labels: RelabelReport | None = None
     if relabel:
@@ -191,16 +205,16 @@ async def up(
     change = ChangeRun("up", lab, command)
     options: dict[str, object] = {"launch_job": launch_job, "avoid": avoid, "rollback": rollback, "adopt": adopt}
     options |= {} if confirm_s is None else {"confirm_s": confirm_s}
-    options |= {"keep_job": True} if keep_job else {}
+    options |= {} if job is None else {"job": job}
     report = await change.up(wanted, text, options, expected=expected)
     return replace(report, relabel=labels, segments=_segments(wanted, lab))
 
 
 @settled
 async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -> PrewireReport:
-    """Have slow devices make, in the dark, what `up` of this plan will want of them; idempotent.
+    """Have slow devices make, in the dark, what `up` of this plan will need from them; idempotent.
 
-    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, what was made will be used.
+    Raises: as `up` before anything is changed; ChangeFailed - what was lit still is, and what was made will be used.
     """
     lab = load_lab(command.inventory)
     wanted, text = load_plan(plan_path, lab)
@@ -212,15 +226,15 @@ async def prewire(command: Command, plan_path: Path, *, relabel: bool = False) -
 
 
 async def down(command: Command) -> DownReport:
-    """Stop the job, take down what is ours, restore the hosts; foreign circuits stay. Raises: as `up`."""
+    """Stop the job, take down the owner's circuits, restore the hosts; foreign circuits stay. Raises: as `up`."""
     return await ChangeRun("down", load_lab(command.inventory), command).down({})
 
 
 @settled
 async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireReport:
-    """Resume a run that did not finish: the same plan and options again, from the present state. Raises: as the verb it resumes.
+    """Resume an unfinished run: the same plan and options again, from the present state. Raises: as the verb it resumes.
 
-    Missing - there is no such run, or nothing of it to resume. Interlock - it is another owner's.
+    Missing - there is no such run, or it left nothing to resume. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
     record = _half_done(store, lab, settings, run)
@@ -246,48 +260,48 @@ async def resume(command: Command, run: str) -> UpReport | DownReport | PrewireR
 
 
 def _half_done(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run that may be gone on with; `last`: the latest of the owner's that began to change something.
+    """A run that can be resumed; `last`: the owner's latest that began to change something.
 
-    Raises: as `chosen`; Missing - nothing of it is left, or it never began.
+    Raises: as `chosen`; Missing - it is finished or resolved, or it never began.
     """
     if run == "last":
         run = latest_begun(store, key_of(lab), settings.owner).id
     record = chosen(store, lab, settings, run)
     if not record.may_have_begun:
         raise Missing(
-            f"run {record.id} ended before it changed anything, so there is nothing to go on with",
-            hint=f"testbed show {record.id} says why it ended; then give the whole command again",
+            f"run {record.id} ended before it changed anything, so there is nothing to resume",
+            hint=f"testbed show {record.id} gives the reason; then repeat the whole command",
         )
     if record.status == "ok" or record.resolved_by not in ("", record.id):
-        how = f"run {record.resolved_by} put it right" if record.resolved_by else "it came to its end"
-        raise Missing(f"run {record.id} is not left half done: {how}", hint="testbed status")
+        how = f"run {record.resolved_by} resolved it" if record.resolved_by else "it finished"
+        raise Missing(f"run {record.id} left nothing unfinished: {how}", hint="testbed status")
     return record
 
 
 async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
-    """Bring back exactly what was before `run`; None or `last`: before the latest change of the owner's. Raises: as `up`.
+    """Restore exactly the state before `run`; None or `last`: before the owner's latest change. Raises: as `up`.
 
-    Missing - there is no such run, or it changed nothing. Interlock - it is another owner's.
+    Missing - there is no such run, or it changed nothing. Interlock - it belongs to another owner.
     """
     lab, store, settings = load_lab(command.inventory), command.store, command.settings
-    run = None if run == "last" else run  # the last that changed something, not a command that was refused
+    run = None if run == "last" else run  # the last that changed something, not one that was refused
     waiting = confirmations(command).pending() if run is None else None
     run = waiting.undo if waiting is not None else run
     record = chosen(store, lab, settings, run) if run is not None else latest_change(store, key_of(lab), settings.owner)
     if run is None and (lost := record.options.get("unconfirmed")):
         raise Interlock(
-            f"the latest change, run {lost}, was taken back by run {record.id} already: it was not confirmed in time",
+            f"the latest change, run {lost}, was rolled back by run {record.id} already: it was not confirmed in time",
             hint=f"to bring it up again all the same: testbed rollback {record.id}",
         )
     before = before_run(store, record.id)
     if before is None:
-        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be taken back", hint="testbed history")
+        raise Missing(f"run {record.id} ({record.verb}) changed nothing that could be rolled back", hint="testbed history")
 
     def still() -> None:
         if run is None and (now := latest_change(store, key_of(lab), settings.owner)).id != record.id:
             raise Locked(
-                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was taken back",
-                hint=f"to take it back: testbed rollback {now.id}",
+                f"run {now.id} ({now.verb} {now.plan_name}) changed the lab meanwhile; nothing was rolled back",
+                hint=f"to roll it back: testbed rollback {now.id}",
             )
 
     change = ChangeRun("rollback", lab, command, still)
@@ -296,6 +310,6 @@ async def rollback(command: Command, run: str | None) -> UpReport | DownReport:
 
 @settled
 async def restore(command: Command) -> UpReport:
-    """Bring the plan that is up back, exactly as the store knows it, after devices or hosts lost it. Raises: as `up`."""
+    """Restore the plan that is up exactly as the store has it, after devices or hosts lost it. Raises: as `up`."""
     lab = load_lab(command.inventory)
     return await ChangeRun("restore", lab, command).restore({})

@@ -12,6 +12,7 @@ from orchestrator.hosts.api import (
     PortState,
     Probe,
     Provisioned,
+    RankState,
     Staged,
     Tail,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "PortState",
     "Probe",
     "Provisioned",
+    "RankState",
     "Samples",
     "Staged",
     "Tail",

@@ -158,6 +158,28 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True)
+class RankState:
+    """Where a rank is in a move of its job. state: preparing, prepared, held, turned, void or cannot (`error` says why).
+
+    iteration: the latest that it reported. after: the iteration whose end was the boundary. took_ms: of connecting what the move
+    needs. held_ms: of its pause. stall_ms: the longest time without a byte moved although some were due. silent_s: since it
+    last reported.
+    """
+
+    host: HostName
+    rank: int
+    state: str
+    move: int = 0
+    iteration: int = 0
+    after: int | None = None
+    took_ms: float | None = None
+    held_ms: float | None = None
+    stall_ms: float | None = None
+    silent_s: float | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """A piece of a file of a job. `offset`: where to go on; `size`: of the file now; `state`: of the job."""
 

@@ -22,10 +22,11 @@ from orchestrator.hosts.failures import one_error
 from orchestrator.hosts.measurements import Measurements
 from orchestrator.hosts.routes import Routes
 from orchestrator.hosts.runner import Ansible, Play
+from orchestrator.hosts.turns import Turns
 from orchestrator.inventory.lab import Lab
 
 
-class Hosts(Routes, Measurements):
+class Hosts(Routes, Measurements, Turns):
     """All hosts of a lab. `inventory`: the directory with hosts.yml. `artefacts`: where Ansible's output and collected files go."""
 
     def __init__(self, lab: Lab, inventory: Path, artefacts: Path) -> None:

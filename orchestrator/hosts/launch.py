@@ -78,8 +78,7 @@ def argv(job: Job, resume: bool) -> list[str]:
 
 def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[str, str]:
     host = lab.hosts[job.ranks[rank]]
-    order = {name: i for i, name in enumerate(job.ranks)}
-    rings = [[order[name] for name in ring] for ring in job.rings] or [list(range(len(job.ranks)))]
+    chosen = layout(job, lab)
     env = {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(job.ranks)),
@@ -87,16 +86,25 @@ def _environment(job: Job, lab: Lab, rank: int, port: int, nccl: bool) -> dict[s
         "MASTER_ADDR": lab.hosts[job.ranks[0]].mgmt_address,
         "MASTER_PORT": str(port),
         "TESTBED_BACKEND": "nccl" if nccl else "gloo",
-        "TESTBED_RINGS": json.dumps(rings),
+        "TESTBED_RINGS": json.dumps(chosen["rings"]),
         "TESTBED_LANES": json.dumps([host.lane_address(lane) for lane in range(host.lanes)]),
         "TESTBED_PORTS": json.dumps([port.interface for _, port in sorted(host.ports.items())]),
         "PYTHONPATH": f"/var/lib/testbed/workloads/{workload_digest()}",
         "PYTHONUNBUFFERED": "1",
         "GLOO_SOCKET_IFNAME": HOST_DEVICE,
     }
-    if job.traffic is not None:
-        env["TESTBED_TRAFFIC"] = json.dumps(_traffic(job.traffic, order, host.lanes), separators=(",", ":"))
-    return env | (_nccl(host, len(rings)) if nccl else {})
+    if "traffic" in chosen:
+        env["TESTBED_TRAFFIC"] = json.dumps(chosen["traffic"], separators=(",", ":"))
+    return env | (_nccl(host, len(chosen["rings"])) if nccl else {})
+
+
+def layout(job: Job, lab: Lab) -> dict[str, Any]:
+    """What all ranks get of the job's rings and, for a replay, its traffic: by ranks instead of hosts."""
+    order = {name: i for i, name in enumerate(job.ranks)}
+    rings = [[order[name] for name in ring] for ring in job.rings] or [list(range(len(job.ranks)))]
+    if job.traffic is None:
+        return {"rings": rings}
+    return {"rings": rings, "traffic": _traffic(job.traffic, order, min(lab.hosts[name].lanes for name in job.ranks))}
 
 
 def _traffic(traffic: Traffic, order: Mapping[HostName, int], lanes: int) -> dict[str, Any]:

@@ -181,6 +181,15 @@ class TransitionEdge(Edge):
 
     drain: Annotated[bool, Field(description="move traffic off circuits before they go dark")] = True
     revert_after_s: Annotated[Seconds, Field(description="hosts undo a commit that is not confirmed within this time")] = 30.0
+    live: Annotated[
+        Literal["require", "prefer", "never"],
+        Field(description="a running job changes its rings at an iteration boundary: or nothing is changed, or it is relaunched"),
+    ] = "prefer"
+    hold: Annotated[
+        Literal["auto", "always", "never"],
+        Field(description="pause the job, and pairs of hosts without a path, while circuits are dark"),
+    ] = "auto"
+    boundary_s: Annotated[float, Field(ge=1, le=3600, description="an iteration of the job ends within this time, seconds")] = 30.0
 
 
 class SegmentEdge(Edge):

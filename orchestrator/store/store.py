@@ -225,6 +225,10 @@ class Store(Database):
         """Note a job's state: starting, running, paused, stopped, finished or failed."""
         self.write("UPDATE jobs SET state=?, detail=?, ended=? WHERE id=?", (state, detail, time.time() if ended else None, job))
 
+    def set_job_spec(self, job: int, spec: object) -> None:
+        """Note what a job runs as now; anything `to_json` takes."""
+        self.write("UPDATE jobs SET spec=? WHERE id=?", (json.dumps(to_json(spec)), job))
+
     def latest_job(self, key: str) -> JobRecord | None:
         """The job launched last on the slice."""
         rows = self.read("SELECT * FROM jobs WHERE lab=? ORDER BY id DESC LIMIT 1", (key,))

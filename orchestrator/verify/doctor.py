@@ -328,7 +328,7 @@ def _store(settings: Settings) -> list[Probe]:
         return [Probe("store", "fail", str(error), getattr(error, "hint", ""), "`lab`, `schema`", "store")]
     checks = [Probe("store", "ok", str(settings.store_path), area="store"), _runs(settings)]
     for run in died[:3]:
-        fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status says what is"
+        fix = f"testbed resume {run.id} goes on, testbed rollback {run.id} goes back; testbed status shows the present state"
         checks.append(Probe("run that died", "warn", f"{run.id}: {run.verb} {run.plan_name}".rstrip(), fix, "everything", "store"))
     if len(died) > 3:
         checks.append(Probe("run that died", "warn", f"{len(died) - 3} more", "testbed history", "everything", "store"))
@@ -371,7 +371,9 @@ def examine_store(settings: Settings, *, recover: bool) -> list[Probe]:
     done = rescue(path)
     rows = ", ".join(f"{count} {table}" for table, count in done.rows.items() if count)
     checks = [Probe("store", "ok", f"{path} is new: {rows or 'nothing'}; the damaged one is {done.kept}", area="store")]
-    return checks + [Probe("store", "warn", loss, "testbed status says what is", "everything", "store") for loss in done.losses]
+    return checks + [
+        Probe("store", "warn", loss, "testbed status shows the present state", "everything", "store") for loss in done.losses
+    ]
 
 
 def _said(command: list[str]) -> str:

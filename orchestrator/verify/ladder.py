@@ -287,7 +287,7 @@ class Ladder:
         dark = [port for port in asked if not up.get(port)]
         readings = await self.readings() if dark or self.mute else ()
         evidence = [no_carrier(port, readings, self.session.lab, self.around.silent) for port in dark]
-        evidence += [f"{host}: {self.around.silent.get(host, 'no committer runs there')}" for host in self.mute]
+        evidence += [f"{host}: {self.around.silent.get(host, 'no agent runs there')}" for host in self.mute]
         uneven = speeds(self.hellos, self.links)
         good = len(asked) - len(dark)
         return Finding(good == len(wanted) and not uneven, f"{good}/{len(wanted)} ports up", (*evidence, *uneven))

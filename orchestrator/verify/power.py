@@ -179,10 +179,10 @@ def keep(readings: Iterable[Reading], store: Store, lab: str, run: str = "", jou
     if found:
         add_light(store, lab, run, (point_of(r, now) for r in found))
     if journal is not None:
-        tell_light(found, journal)
+        record_light(found, journal)
 
 
-def tell_light(readings: Iterable[Reading], journal: Journal) -> int:
+def record_light(readings: Iterable[Reading], journal: Journal) -> int:
     """Write one `optical` point per port that was read; return how many."""
     ports = _by_port(readings)
     for port, fields in sorted(ports.items()):

@@ -25,6 +25,7 @@ from orchestrator.results import (
     PartTime,
     PhaseTime,
     PlanReport,
+    TurnReport,
     UpReport,
     WatchReport,
 )
@@ -59,6 +60,7 @@ REPORTS: dict[str, Any] = {
         pairs_ok=132,
         pairs_total=132,
         job=JOB,
+        turn=TurnReport(7, "ride", 40, 96.2, 60.1, 3.9, 32.2, 212.4, 171.6, 75.0, 640.0),
         journal="/var/lib/testbed/runs/2026-11-21-0007/telemetry",
         undo="testbed rollback",
     ),
@@ -229,6 +231,10 @@ REPORTS: dict[str, Any] = {
     ),
     "job_launch": JOB,
     "job_status": JOB,
+    "job_pause": JobStatus(
+        "ddp-mlp", "paused", "train", "gloo", 12, 44, 41.2, detail="until 14:03:20; to go on: testbed job resume"
+    ),
+    "job_resume": JOB,
     "job_stop": JobStatus("ddp-mlp", "stopped", "train", "gloo", 12, 44),
     "job_logs": JobLogs("ddp-mlp", {"rank 0 (gpu01)": ("iteration 1", "iteration 2"), "rank 1 (gpu02)": ("iteration 1",)}),
 }

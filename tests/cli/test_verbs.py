@@ -49,6 +49,8 @@ ENGINE_VERBS = {
     "job_launch": ("job", "launch"),
     "job_status": ("job", "status"),
     "job_logs": ("job", "logs"),
+    "job_pause": ("job", "pause", "--for", "5m"),
+    "job_resume": ("job", "resume"),
     "job_stop": ("job", "stop"),
 }
 ERRORS = [
@@ -251,10 +253,10 @@ def test_what_down_could_not_restore_is_a_numbered_list(cli: Any) -> None:
 
 def test_what_a_failed_change_left_for_hands_is_a_numbered_list_and_data(cli: Any) -> None:
     cli.answers["up"] = HandsNeeded(
-        "ocs1: silent\nleft for hands:", ("ocs1: does not answer", "gpu03: runs generation 4"), hint="x"
+        "ocs1: silent\nmanual repair is needed:", ("ocs1: does not answer", "gpu03: runs generation 4"), hint="x"
     )
     said, body = cli("up", "-t", "plan.json"), cli("up", "-t", "plan.json", "--json")
-    assert said.code == 7 and "left for hands:\n  1. ocs1: does not answer\n  2. gpu03: runs generation 4\n" in said.err
+    assert said.code == 7 and "manual repair is needed:\n  1. ocs1: does not answer\n  2. gpu03: runs generation 4\n" in said.err
     assert body.json["code"] == "E-HANDS-NEEDED" and body.json["data"] == {
         "left": ["ocs1: does not answer", "gpu03: runs generation 4"]
     }

@@ -81,7 +81,7 @@ async def test_a_move_is_made_when_the_port_table_shows_it(piece: int | None) ->
         device = open_device(config)
         told: list[Progress] = []
         assert isinstance(device, JobQueue)
-        device.told = told.append
+        device.on_progress = told.append
         wanted = circuit("E3", "W4")
         try:
             outcome = await device.apply(change(add=(wanted,)))

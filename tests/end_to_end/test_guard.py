@@ -1,4 +1,4 @@
-"""Fibres cut on a real emulated lab while a job runs: the guard says where, traffic goes round, planned routes come back."""
+"""Fibres cut on a real emulated lab while a job runs: the guard says where, traffic is rerouted, planned routes come back."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def test_a_cut_fibre_is_said_within_a_second_traffic_goes_round_it_and_the_job_g
     [line] = status.envelope["data"]["dark"]
     assert line.startswith("gpu03:p1--gpu04:p1 is dark: no light at gpu03:p1, gpu04:p1") and "ocs1:3" in line
     assert (
-        f"routes: traffic goes round gpu03:p1--gpu04:p1 (generation {rerouted['generation']})" in status.envelope["data"]["drift"]
+        f"routes: traffic is rerouted around gpu03:p1--gpu04:p1 (generation {rerouted['generation']})"
+        in status.envelope["data"]["drift"]
     )
     assert generations(small) == {rerouted["generation"]}
     before = iterations(small)

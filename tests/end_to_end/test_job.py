@@ -44,7 +44,7 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     assert iterations(lab) > before
 
     two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
-    replaced = lab.up(two).must()["job"]
+    replaced = lab.up(two, "--job", "restart").must()["job"]
     assert replaced["state"] == "running" and replaced["run"] != started["run"]
     logs = lab.testbed("job", "logs").must()
     assert set(logs["lines"]) == {f"rank {i} ({h})" for i, h in enumerate(HOSTS)}
@@ -53,9 +53,9 @@ def test_a_job_trains_survives_a_move_of_its_circuit_and_resumes_on_new_rings(la
     first = resumed[0].read_text().splitlines()[0]
     assert '"iter": 1,' not in first, "training went on from the checkpoint"
 
-    kept = lab.up(one, "--keep-job").must()
+    kept = lab.up(one, "--job", "keep").must()
     assert kept["removed"] == 12 and kept["job"]["run"] == replaced["run"], "it runs on over a change to a plan with another job"
-    assert any("runs on as it was launched" in note for note in kept["notes"])
+    assert any("keeps running as launched" in note for note in kept["notes"])
 
     ran = lab.testbed("exec", "gpu02", "cat", "/proc/sys/kernel/hostname", "/nothing")
     assert ran.exit_code == 1 and ran.envelope["data"]["stdout"] == "gpu02\n" and "/nothing" in ran.envelope["data"]["stderr"]

@@ -295,7 +295,7 @@ def test_more_light_than_a_port_bears_is_refused(shared: Lab, tmp_path: Path) ->
     devices["devices"][name]["max_input_dbm"] = -20.0
     (inventory / "devices.yml").write_text(yaml.safe_dump(devices, sort_keys=False))
     answer = lab.up(plan, "--yes", "--no-job", "--inventory", str(inventory), **ANN)
-    assert answer.exit_code == 9 and f"{name}:" in answer.envelope["message"] and "bears -20 dBm" in answer.envelope["message"]
+    assert answer.exit_code == 9 and f"{name}:" in answer.envelope["message"] and "tolerates -20 dBm" in answer.envelope["message"]
     assert not circuits(lab)
     devices["devices"][name]["max_input_dbm"] = 20.0
     (inventory / "devices.yml").write_text(yaml.safe_dump(devices, sort_keys=False))

@@ -168,14 +168,14 @@ class Device:
 class Robot(Device):
     """A panel whose arm makes one move after the other and says so."""
 
-    told: Callable[[Progress], None] = staticmethod(lambda progress: None)
+    on_progress: Callable[[Progress], None] = staticmethod(lambda progress: None)
 
     async def apply(self, change: Change, ready: Ready = at_once) -> Outcome:
         await ready()
         total = len(change.remove) + len(change.add)
         for done in range(1, total + 1):
             await asyncio.sleep(0.001)
-            self.told(Progress(self.name, done, total, (total - done) * self.traits.settle_s, f"move {done}"))
+            self.on_progress(Progress(self.name, done, total, (total - done) * self.traits.settle_s, f"move {done}"))
         return await super().apply(change)
 
 

@@ -51,7 +51,7 @@ async def test_a_command_that_was_refused_before_it_began_is_nothing_to_resume(b
     run = await refused(bench)
     with pytest.raises(Missing, match=f"run {run} ended before it changed anything"):
         await bench.verb(engine.resume, run)
-    with pytest.raises(Missing, match=f"run {run[:-1]}1 is not left half done: it came to its end"):
+    with pytest.raises(Missing, match=f"run {run[:-1]}1 left nothing unfinished: it finished"):
         await bench.verb(engine.resume, "last")
     assert bench.held() == bench.wanted(ONE)
 

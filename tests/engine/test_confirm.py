@@ -126,7 +126,7 @@ async def test_unconfirmed_light_and_hosts_go_back_to_what_was(bench: Bench, clo
     clock.pass_s(WITHIN_S + 1)
     assert (await watch).state == "reverted"
     await is_up(bench, "ring", RING)
-    with pytest.raises(Interlock, match=f"run {run} .moved. was taken back by run .*, as it was not confirmed in time"):
+    with pytest.raises(Interlock, match=f"run {run} .moved. was rolled back by run .*, as it was not confirmed in time"):
         await bench.verb(engine.confirm, None)
 
 
@@ -186,7 +186,7 @@ async def test_a_rollback_that_comes_after_it_was_taken_back_does_not_bring_it_u
     run = await waiting(bench)
     clock.pass_s(WITHIN_S + 1)
     await bench.verb(engine.watch, None)
-    with pytest.raises(Interlock, match=f"run {run}, was taken back by run .* already"):
+    with pytest.raises(Interlock, match=f"run {run}, was rolled back by run .* already"):
         await bench.verb(engine.rollback, None)
     await is_up(bench, "ring", RING)
 
@@ -260,7 +260,7 @@ async def test_a_way_back_that_cannot_be_gone_yet_is_tried_until_it_can(bench: B
     watch = asyncio.create_task(bench.verb(engine.watch, None))
     await asyncio.sleep(0.3)
     assert record(bench).state == "pending" and not watch.done()
-    with pytest.raises(Unreachable, match="was not confirmed in time, and is not taken back: gpu01"):
+    with pytest.raises(Unreachable, match="was not confirmed in time, and is not rolled back: gpu01"):
         await bench.up(plan_text("other", RING))
     bench.fleet.all["gpu01"].up = True
     report = await watch
@@ -279,7 +279,7 @@ async def test_a_change_that_fails_is_taken_back_at_once_and_waits_for_nobody(be
     with pytest.raises(Exception, match="rolled back, everything is as before"):
         await bench.up(plan_text("moved", MOVED), confirm_s=WITHIN_S)
     await is_up(bench, "ring", RING)
-    with pytest.raises(Interlock, match="was taken back by run"):
+    with pytest.raises(Interlock, match="was rolled back by run"):
         await bench.verb(engine.confirm, None)
 
 

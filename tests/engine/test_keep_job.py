@@ -40,7 +40,7 @@ def running(wanted: Plan) -> JobRecord:
 def test_the_job_of_every_twelve_host_example_runs_on_over_a_change_to_any_other(name: str) -> None:
     for other in TWELVE:
         wanted = plan(other)
-        assert "ddp-mlp runs on as it was launched" in fits(running(plan(name)), wanted, goal(wanted), LAB)
+        assert "ddp-mlp keeps running as launched" in fits(running(plan(name)), wanted, goal(wanted), LAB)
 
 
 def test_the_twelve_host_examples_share_one_job_but_for_its_rings() -> None:
@@ -51,21 +51,29 @@ def test_the_twelve_host_examples_share_one_job_but_for_its_rings() -> None:
 def test_a_job_whose_hosts_a_plan_leaves_apart_cannot_run_on() -> None:
     wanted = plan("ring-12")
     part = replace(wanted, links=wanted.links[:5])
-    with pytest.raises(Infeasible, match="ddp-mlp cannot run on: ring-12 does not join gpu01 and gpu07, nor 50 more pairs"):
+    with pytest.raises(Infeasible, match="ddp-mlp cannot keep running: ring-12 does not join gpu01 and gpu07, nor 50 more pairs"):
         fits(running(wanted), part, goal(part), LAB)
 
 
 def test_a_plan_tells_what_becomes_of_training() -> None:
     ring, topoopt = plan("ring-12"), plan("topoopt-12")
     usual = {"launch": 2.0, "job": 12.1, "stage": 2.6}
-    assert consequence(running(ring), ring.job, False, usual) == "ddp-mlp runs on"
+    assert consequence(running(ring), ring.job, False, usual) == "ddp-mlp keeps running"
     assert "dark for as long as the light moves" in consequence(running(ring), ring.job, True, usual)
-    told = consequence(running(ring), topoopt.job, True, usual)
+    rings = "ddp-mlp goes on; its rings change at the end of an iteration"
+    assert consequence(running(ring), topoopt.job, True, usual) == rings
+    assert consequence(running(ring), topoopt.job, True, usual, "require") == rings
+    assert topoopt.job is not None
+    told = consequence(running(ring), topoopt.job, True, usual, "never")
+    assert told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
+    assert told.endswith("(up --job keep: ddp-mlp keeps running)")
+    deeper = replace(topoopt.job, args={**topoopt.job.args, "hidden": 7})
+    told = consequence(running(ring), deeper, True, usual)
+    assert "as this plan has it: job.args.hidden differs from the running job's; training pauses" in told
     assert (
-        told.startswith("ddp-mlp is stopped and launched again as this plan has it; training pauses about 14.1 s")
-        and "--keep-job" in told
+        "job.args.hidden differs" in (told := consequence(running(ring), deeper, True, usual, "require")) and "up refuses" in told
     )
-    assert "until the new one has made its first iteration" in consequence(running(ring), topoopt.job, True, {})
+    assert "until the new one has made its first iteration" in consequence(running(ring), deeper, True, {})
 
 
 def test_up_tells_how_long_training_paused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from optics import CrossConnect, HandsNeeded, HostPort, Interlock, Port, RolledBack, Slot, SpectralRoute, Unreachable
 from orchestrator.engine.change import rollback as undoing
 from orchestrator.engine.change.restore import as_stored
-from orchestrator.engine.change.snapshot import Snapshot, before_of, differences, held_data, held_of, way_back
+from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, differences, held_data, held_of
 from orchestrator.engine.change.unfinished import left_behind
 from orchestrator.store.records import CurrentPlan
 from orchestrator.store.store import Store
@@ -146,7 +146,7 @@ async def test_a_port_that_had_light_and_gets_none_is_for_hands(bench: Bench) ->
     bench.fleet.dark.add(HostPort("gpu01", 1))  # its fibre breaks while the change is under way
     with pytest.raises(HandsNeeded) as failed:
         await bench.up(TWO)
-    assert failed.value.left == ("gpu01:p1: had light before and has none: look at its fibre and at the switch",)
+    assert failed.value.left == ("gpu01:p1: had light before and has none: check its fibre and the switch",)
 
 
 def cross(device: str, a: str, b: str) -> CrossConnect:
@@ -159,18 +159,18 @@ def spectral(attenuation_db: float, n: int = -280) -> SpectralRoute:
 
 def test_the_way_back_restores_attenuation_in_place() -> None:
     was, is_now, other = spectral(2.5), spectral(4.0), spectral(1.0, -264)
-    change = way_back({"wss1": frozenset({is_now, other})}, {"wss1": frozenset({was})}, {"wss1": frozenset({is_now, other})})
+    change = change_back({"wss1": frozenset({is_now, other})}, {"wss1": frozenset({was})}, {"wss1": frozenset({is_now, other})})
     assert change.removed["wss1"] == {is_now, other} and change.made["wss1"] == {was}
     assert change.changes["wss1"].remove == change.removed["wss1"] and not change.kept["wss1"]
-    same = way_back({"wss1": frozenset({was})}, {"wss1": frozenset({was})}, {"wss1": frozenset({was})})
+    same = change_back({"wss1": frozenset({was})}, {"wss1": frozenset({was})}, {"wss1": frozenset({was})})
     assert not same.changes and same.kept["wss1"] == {was}
 
 
 def test_the_way_back_never_removes_what_is_not_ours() -> None:
     theirs = {"ocs1": frozenset({cross("ocs1", "1", "17")})}
     with pytest.raises(Interlock, match="ocs1:1"):
-        way_back(theirs, {"ocs1": frozenset({cross("ocs1", "1", "18")})}, {})
-    assert not way_back(theirs, {"ocs1": frozenset()}, {}).changes
+        change_back(theirs, {"ocs1": frozenset({cross("ocs1", "1", "18")})}, {})
+    assert not change_back(theirs, {"ocs1": frozenset()}, {}).changes
 
 
 def test_what_was_found_reads_back_as_it_was_written() -> None:
@@ -203,7 +203,7 @@ async def test_what_a_dead_run_left_is_told_with_done_not_done_and_foreign(bench
     words = "\n".join(left.lines())
     assert words.startswith(f"run {died.id} (up two) died on its way")
     assert "done:     ocs2: 0/0 made, 2/2 removed" in words and "not done: ocs1: not made: " in words
-    assert "foreign:  ocs1: made by somebody else meanwhile: 60->160" in words
+    assert "foreign:  ocs1: made by others meanwhile: 60->160" in words
     assert words.endswith(f"continue: testbed resume {died.id}   take it back: testbed rollback {died.id}")
     report = await bench.up(TWO)
     assert next(iter(left.lines())) in report.notes, "the next command begins by saying it"

@@ -47,7 +47,7 @@ def hello(host: str, active: int, pending_to: int | None = None) -> Hello:
 
 def retreat(hosts: Committers, drained: int | None) -> str:
     plan = SimpleNamespace(transition=SimpleNamespace(revert_after_s=60.0))
-    change = SimpleNamespace(hosts=hosts, told=set(hosts.hellos), generation=NEW, drained=drained, plan=plan)
+    change = SimpleNamespace(hosts=hosts, asked=set(hosts.hellos), generation=NEW, drained=drained, plan=plan)
     return asyncio.run(Move.retreat(cast(Move, change)))
 
 

@@ -252,7 +252,7 @@ async def test_without_rollback_a_failed_change_stays_and_can_go_on_or_back(benc
     at = next(n for n, s in enumerate(await count_only(bench, TWO), 1) if s.startswith("ocs1"))
     bench.points.names.clear()
     bench.points.fail = {at: "half"}
-    with pytest.raises(ChangeFailed, match="where things stand now"):
+    with pytest.raises(ChangeFailed, match="present state:"):
         await bench.up(TWO, rollback=False)
     (run,) = bench.store.unfinished("made-1", "ann")
     assert bench.held() != was[0]

@@ -148,7 +148,7 @@ async def test_of_two_who_resume_the_second_finds_it_done(bench: Bench, monkeypa
         await bench.up(plan_text("moved", MOVED))
 
     meanwhile(monkeypatch, others)
-    with pytest.raises(Missing, match="not left half done"):
+    with pytest.raises(Missing, match="left nothing unfinished"):
         await bench.verb(engine.resume, left.run)
     assert bench.held() == bench.wanted(MOVED)
 
@@ -310,4 +310,4 @@ async def test_a_change_that_fails_keeps_what_it_adopted_and_says_so(bench: Benc
         await bench.up(plan_text("moved", MOVED), adopt=("owner:bob",))
     with bench.store() as store:
         assert len(store.owned(bench.slice())) == 2
-    assert str(failed.value).count("what was adopted stays yours: ocs1:3->20, of bob") == 1
+    assert str(failed.value).count("adopted circuits stay yours: ocs1:3->20, of bob") == 1

@@ -65,7 +65,7 @@ async def test_every_move_of_a_robot_is_shown_and_journalled(store: Store, tmp_p
     assert told.said[1][3] == "rome1 move 2 of 3, 2 min 00 s of device time (2.0 s here, x60) left"
     moves = [p for p in read_journal(tmp_path) if p.measurement == "phase" and p.tags["phase"] == "move"]
     assert [p.fields["detail"] for p in moves] == [f"{n} of 3: move {n}" for n in (1, 2, 3)]
-    assert "told" not in vars(robot) or robot.told is Robot.told, "nobody is told once the change is over"
+    assert "on_progress" not in vars(robot) or robot.on_progress is Robot.on_progress, "no callback is left once the change is over"
     assert {(p.name, p.phase, p.time_scale) for p in context.recorder.parts} == {
         ("rome1", "move", 60.0),
         ("rome1", "switch", 60.0),

@@ -35,11 +35,11 @@ async def test_a_dead_committer_is_told_and_nothing_is_said_of_routes_and_ports_
     well, dead, idle = report.hosts
     assert (well.ok, well.up, well.committer) == (True, 1, True)
     assert (dead.ok, dead.up, dead.generation, dead.committer, dead.planned) == (False, None, None, False, 1)
-    assert "no committer answers" in dead.error and "testbed up" in dead.error
+    assert "no agent answers" in dead.error and "testbed up" in dead.error
     assert not report.ok and not any("generation None" in line for line in report.drift), report.drift
     assert idle.ok
     (line,) = (line for line in render.status(report, False).splitlines() if "gpu02" in line)
-    assert line.split()[:4] == ["gpu02", "FAIL", "-", "-/1"] and "no committer answers" in line
+    assert line.split()[:4] == ["gpu02", "FAIL", "-", "-/1"] and "no agent answers" in line
 
 
 async def test_a_host_that_was_never_provisioned_is_no_fault_and_nothing_is_said_of_its_ports(
@@ -49,4 +49,4 @@ async def test_a_host_that_was_never_provisioned_is_no_fault_and_nothing_is_said
     report = await bench.status()
     assert report.ok and all(host.ok and host.up is None and not host.committer for host in report.hosts)
     text = render.status(report, False)
-    assert "-/0" in text and "no committer answers" in text
+    assert "-/0" in text and "no agent answers" in text

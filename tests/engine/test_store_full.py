@@ -52,7 +52,7 @@ async def test_a_disk_that_is_full_from_any_commit_on_is_told_and_the_way_back_l
             changed = bench.held() != was
             assert isinstance(error, HandsNeeded) or not changed, number
             if isinstance(error, HandsNeeded):
-                assert "can be written again; testbed status" in error.left[0], number
+                assert "writable again; testbed status" in error.left[0], number
                 await bench.verb(engine.rollback, error.hint.split()[-1])
             for left in (await bench.status()).unfinished:  # it could not be noted that this run changed nothing
                 if left.begun:

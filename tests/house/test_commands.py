@@ -125,7 +125,7 @@ def test_every_example_in_a_help_text_parses(command_line: Any) -> None:
     assert not bad, "\n".join(bad)
 
 
-HINT_ENDS = re.compile(r" (?:says|is|repeats|was|what|allows|again|with|for|ends|lists)\b")
+HINT_ENDS = re.compile(r" (?:says|shows|gives|measures|is|repeats|was|what|allows|again|with|for|ends|lists)\b")
 
 
 def texts(node: ast.expr) -> Iterator[str]:

@@ -15,7 +15,7 @@ import yaml
 from agent.daemon import OPERATIONS
 from optics import Outcome
 from orchestrator.engine.change.port_counters import Counters, record_clocks
-from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
+from orchestrator.engine.change.timeline import Timeline, record_rungs, record_timeline
 from orchestrator.fabric.circuits import settings
 from orchestrator.hosts import ClockReading, Committed, HostEvent
 from orchestrator.hosts.facts import PLAYBOOKS
@@ -97,7 +97,7 @@ def test_every_request_sent_to_an_agent_is_one_it_knows() -> None:
 
 # Names that no run in an emulated lab can record; everything else one does (tests/end_to_end/test_telemetry.py).
 ELSEWHERE = {"gpu": "emulated hosts have no GPUs; tests/agent/test_gpus.py reads them where there are some"}
-BY_JOBS = {"iteration", "collective"}
+BY_JOBS = {"iteration", "collective", "turn", "turn_rank"}
 
 
 class Ticking:
@@ -133,14 +133,14 @@ def test_what_the_engine_records_is_declared_and_what_is_declared_is_recorded(tm
         committed = {h: Committed(h, 2, 1, at + 6, 80, at + 5) for h in goal.rising()}
         crossed = dict.fromkeys(committed, at + 7)
         times = Timeline(outcomes, committed, at + 9, dict.fromkeys(outcomes, at + 4), crossed, at + 12, 1500, 17)
-        figures = tell(recorder, lab, goal, torus, times)
+        figures = record_timeline(recorder, lab, goal, torus, times)
         assert None not in (figures.dark_ms, figures.link_ms, figures.commit_ms)
         record_rungs(recorder, [Rung("link", True, "48/48 ports up", 0.001)])
         counters = Counters(journal, goal.circuits)
         for n in range(2):
             for host in lab.hosts:
                 ports = sorted(port.number for port in lab.fibres if port.host == host)
-                counters.hear(batch(host, ports, [at + (2 * n + k) * 10**9 for k in range(2)]))
+                counters.add(batch(host, ports, [at + (2 * n + k) * 10**9 for k in range(2)]))
             journal.clock.at += 2 * 10**9  # type: ignore[attr-defined]
         record_clocks(journal, {"gpu01": ClockReading(5, 9)})
         way = goal.circuits[0]

@@ -205,19 +205,19 @@ def light(lab: Lab, *settings: CrossConnect | SpectralRoute, launched_dbm: float
 def test_too_much_light_by_the_devices_own_meter_is_refused() -> None:
     lab = limited(joined(), "west", 3.0, tx_dbm=-10.0, meter_db=1.0)
     [said] = light(lab, *OVER, launched_dbm=6.0)
-    assert said == "west:1 bears 3 dBm and 5.4 dBm would enter it (measured at west:1)"
+    assert said == "west:1 tolerates 3 dBm and 5.4 dBm would enter it (measured at west:1)"
     assert light(lab, *OVER, launched_dbm=3.0) == []
 
 
 def test_without_a_meter_the_transmitter_less_the_fibre_decides() -> None:
     assert light(limited(joined(), "west", 3.0, tx_dbm=3.5), *OVER) == []
     [said] = light(limited(joined(), "west", 3.0, tx_dbm=4.0), *OVER)
-    assert said == "west:1 bears 3 dBm and 3.4 dBm would enter it (gpu01:p1 sends 4 dBm)"
+    assert said == "west:1 tolerates 3 dBm and 3.4 dBm would enter it (gpu01:p1 sends 4 dBm)"
 
 
 def test_without_either_it_is_refused_and_said_what_is_missing() -> None:
     [said] = light(limited(joined(), "west", 3.0), *OVER)
-    assert said.endswith("nothing tells how much light would enter it: fibre f1 has no tx_dbm")
+    assert said.endswith("it is unknown how much light would enter it: fibre f1 has no tx_dbm")
 
 
 def test_a_limit_further_on_counts_what_is_lost_on_the_way() -> None:
@@ -226,7 +226,7 @@ def test_a_limit_further_on_counts_what_is_lost_on_the_way() -> None:
     assert light(limited(joined(), "east", 1.4, tx_dbm=4.0), *OVER) == []
     metered = limited(joined(), "east", 1.2, tx_dbm=-10.0, meter_db=1.0)
     [said] = light(metered, *OVER, launched_dbm=4.0)
-    assert said == "east:801 bears 1.2 dBm and 1.3 dBm would enter it (measured at west:1)"
+    assert said == "east:801 tolerates 1.2 dBm and 1.3 dBm would enter it (measured at west:1)"
 
 
 def test_a_limit_of_one_port_leaves_the_others_alone() -> None:

@@ -77,7 +77,7 @@ def test_what_is_up_half_done_or_needed_to_go_back_stays_however_old(store: Stor
     found = pruning.forgettable(store, settings, 1, None)
     why = dict(found.staying)
     assert set(why) == {first, second, up, holds, launched, compared, dead, undone}, why
-    assert "plan that is up" in why[up] and "comparison a-b" in why[compared] and "half done" in why[dead]
+    assert "plan that is up" in why[up] and "comparison a-b" in why[compared] and "unfinished" in why[dead]
     assert [record.id for record in found.going][1:] == refused[:2]
 
 

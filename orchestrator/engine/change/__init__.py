@@ -1,1 +1,1 @@
-"""One change carried out: staged, switched, committed, verified, and taken back where it fails."""
+"""One change carried out: staged, switched, committed, verified, and rolled back if it fails."""

@@ -1,4 +1,4 @@
-"""Changes applied to devices: all at once, every step on disk before its first byte, every answer kept in spite of interrupts."""
+"""Changes applied to devices: all at once, every step on disk before its first byte, every answer kept despite interrupts."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from orchestrator.store.run import Step
 T = TypeVar("T")
 
 SLOW_S = 5.0
-"""A change that devices need longer for (s) is a robot's: its milliseconds do not matter, and the deadline is extended for it."""
+"""A change that takes devices longer than this (s) is a robot's: milliseconds do not matter, and the deadline is extended."""
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await `work` to its end even if we are cancelled meanwhile (a half-sent change is the worst state), then be cancelled."""
+    """Await `work` to its end even if cancelled meanwhile (a half-sent change is the worst state), then raise the cancellation."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -47,7 +47,7 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Start:
-    """The moment all devices begin: when each has read what it needs. If one cannot, none begins and nothing is changed."""
+    """The barrier at which all devices begin, once each has read what it needs. If one cannot, none begins and nothing changes."""
 
     def __init__(self, devices: int, written: set[DeviceName]) -> None:
         self._missing = devices
@@ -89,11 +89,11 @@ class NotBegun(TestbedError):
 
 @contextmanager
 def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
-    """Keep the interpreter from pausing meanwhile, and others from running first.
+    """Keep the interpreter from pausing, and other processes from being scheduled first.
 
-    No garbage collection; threads give way within half a millisecond; this thread, which talks to the devices, before all ordinary
-    processes of the machine, where its user may have that (root, CAP_SYS_NICE). Not for a change expected to take longer than
-    `SLOW_S`: a robot does not notice, and garbage of minutes would pile up.
+    No garbage collection; threads yield within half a millisecond; this thread, which talks to the devices, runs before all
+    ordinary processes of the machine if its user may do that (root, CAP_SYS_NICE). Not for a change expected to take longer than
+    `SLOW_S`: a robot is too slow to benefit, and minutes of garbage would pile up.
     """
     if expected_s > SLOW_S:
         yield
@@ -116,19 +116,19 @@ def undisturbed(expected_s: float = 0.0) -> Iterator[None]:
 async def switch(context: Context, change: Transition, phase: str = "switch") -> dict[DeviceName, Outcome]:
     """Apply every device's change, all devices at once; each step is on disk before its first byte is sent.
 
-    Raises: ChangeFailed - naming every setting that is not as wanted and every device that gave no report. What a device says that
-    keeps all from beginning: nothing was changed.
+    Raises: ChangeFailed - names every setting that is not as wanted and every device without a report. If the devices' errors kept
+    all of them from beginning, that error: nothing was changed.
     """
-    told = await apply_changes(context, change.changes, phase)
-    if told.errors and not context.written & change.changes.keys():
-        raise one_error(told.errors)
-    if told.problems:
-        raise ChangeFailed("\n".join(told.problems))
-    return told.outcomes
+    applied = await apply_changes(context, change.changes, phase)
+    if applied.errors and not context.written & change.changes.keys():
+        raise one_error(applied.errors)
+    if applied.problems:
+        raise ChangeFailed("\n".join(applied.problems))
+    return applied.outcomes
 
 
 class Applied(NamedTuple):
-    """What the devices answered. problems: a line for each setting that is not as wanted and each device that gave no report."""
+    """What the devices answered. problems: one line for each setting that is not as wanted and each device without a report."""
 
     outcomes: dict[DeviceName, Outcome]
     problems: list[str]
@@ -136,7 +136,7 @@ class Applied(NamedTuple):
 
 
 async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], phase: str, *, together: bool = True) -> Applied:
-    """As `switch`; what is not as wanted is returned with the outcomes instead of raised.
+    """As `switch`, but what is not as wanted is returned with the outcomes instead of raised.
 
     together: none begins before all are ready; else each device does what it can. Raises: Interlock - nothing was begun.
     """
@@ -154,7 +154,7 @@ async def apply_changes(context: Context, wanted: Mapping[DeviceName, Change], p
 async def _answers(
     context: Context, wanted: Mapping[DeviceName, Change], steps: Sequence[Step], phase: str, together: bool
 ) -> Applied:
-    """Ask all devices at once and note every answer."""
+    """Ask all devices at once and record every answer."""
     start = Start(len(wanted), context.written)
     devices, lab = context.session.devices, context.session.lab
     starts = {d: start if together else Start(1, context.written) for d in wanted}
@@ -173,7 +173,7 @@ async def _answers(
                 context.interlocks.seen[device] = answer.observed
             step.result({"writes": answer.writes, "failed": {short(s): why for s, why in answer.failed.items()}})
             step.end("; ".join(answer.failed.values()) if answer.failed else None)
-            # What it does not hold has no owner: others may use those ports next.
+            # A setting that the device does not hold has no owner: others may use those ports next.
             there = routes(answer.observed)
             context.store.disown(context.slice, (s for s in asked.remove | asked.add if route(s) not in there))
             scale = lab.time_scale(device)
@@ -183,7 +183,7 @@ async def _answers(
             continue
         step.end(answer)
         if isinstance(answer, NotBegun) or (isinstance(answer, TestbedError) and device not in context.written):
-            there = routes(asked.remove)  # a route that is given another attenuation is ours as it was
+            there = routes(asked.remove)  # a route whose attenuation changes stays owned
             context.store.disown(context.slice, (s for s in asked.add if route(s) not in there))
         if isinstance(answer, NotBegun):
             continue
@@ -199,13 +199,13 @@ async def _answers(
 
 @contextmanager
 def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -> Iterator[None]:
-    """Show and journal how far slow devices are while the body waits for them."""
+    """Show and journal the progress of slow devices while the body waits for them."""
     recorder, lab = context.recorder, context.session.lab
     total = sum(len(c.remove) + len(c.add) for c in wanted.values())
     done: dict[DeviceName, Progress] = {}
     begun: dict[DeviceName, int] = {}
 
-    def told(progress: Progress) -> None:
+    def on_progress(progress: Progress) -> None:
         device, now = progress.device, time.monotonic_ns()
         before = done.get(device)
         if progress.done > (before.done if before else 0):
@@ -218,22 +218,22 @@ def watched(context: Context, wanted: Mapping[DeviceName, Change], phase: str) -
         recorder.progress.update(phase, moves, max(sum(p.total for p in done.values()), moves), words)
 
     slow = {d: device for d in wanted if isinstance(device := context.session.devices[d], JobQueue)}
-    before = {d: device.told for d, device in slow.items()}
+    before = {d: device.on_progress for d, device in slow.items()}
     now = time.monotonic_ns()
     begun.update(dict.fromkeys(slow, now))
     for device in slow.values():
-        device.told = told
+        device.on_progress = on_progress
     if slow:
         recorder.progress.update(phase, 0, total, ", ".join(sorted(slow)))
     try:
         yield
     finally:
         for d, device in slow.items():
-            device.told = before[d]
+            device.on_progress = before[d]
 
 
 def progress_words(progress: Progress, time_scale: float) -> str:
-    """`rome1 move 3 of 24, 21 s left`, the time also as a real device's where the device runs faster."""
+    """`rome1 move 3 of 24, 21 s left`; also the time on a real device if this one is time-scaled."""
     words = f"{progress.device} move {min(progress.done + 1, progress.total)} of {progress.total}"
     return words if progress.eta_s is None else f"{words}, {scaled_text(progress.eta_s, time_scale)} left"
 

@@ -1,7 +1,7 @@
-"""Changes that are kept only if confirmed in time: what the store has of one, its deadline, and which verbs are allowed meanwhile.
+"""Changes kept only if confirmed in time: their record in the store, their deadline, and which verbs are allowed meanwhile.
 
-The hosts go back by themselves, the light is taken back by whoever looks first after the deadline: the process that `up` started,
-or the owner's next command. All of that goes through the lock of the lab and this record, so it happens once.
+Hosts revert on their own; the light is restored by the first process to notice after the deadline: the one that `up` started, or
+the owner's next command. Both take the lab's lock and use this record, so it happens once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from orchestrator.results import ConfirmReport
 from orchestrator.store.confirmations import Awaited, Confirmations
 from orchestrator.store.scope import Scope
 
-LATER_S = 10.0
-"""Hosts go back this much (s) after the deadline: the way back of everything has begun by then and leads them better than they can
-by themselves, and a confirmation that comes with the last second still finds them all. Where nobody leads them, they go alone."""
+REVERT_MARGIN_S = 10.0
+"""Hosts revert this long (s) after the deadline: by then a full rollback has begun, which restores them in a better order than they
+can on their own, and a confirmation in the last second still finds them all. Without a rollback they revert unaided."""
 
 
 class Confirming:
-    """What `up` needs to leave a change waiting. start: starts the process that watches it, and returns its pid."""
+    """What `up` needs to leave a change pending. start: starts the process that watches it, and returns its pid."""
 
     def __init__(self, kept: Confirmations, within_s: float, undo: str, start: Callable[[str], int]) -> None:
         self.kept, self.within_s, self.undo, self.start = kept, within_s, undo, start
@@ -43,7 +43,7 @@ class Confirming:
         leaving: Collection[HostName],
         scope: Scope,
     ) -> float:
-        """The time runs from now on; return how long (s) hosts are to wait by themselves."""
+        """Start the countdown; return how long (s) hosts wait before they revert on their own."""
         self.made = Awaited(
             run,
             self.kept.slice,
@@ -61,7 +61,7 @@ class Confirming:
         )
         self.kept.begin(self.made, scope)
         self.made = self.kept.watch(self.made, self.start(run))
-        return self.within_s + LATER_S
+        return self.within_s + REVERT_MARGIN_S
 
     def give_up(self) -> None:
         """The change failed after all: it is rolled back at once, not at the deadline."""
@@ -69,15 +69,15 @@ class Confirming:
             self.kept.close(self.made, "superseded", self.made.run)
 
 
-async def make_stand(context: Context, kept: Confirmations, run: str) -> ConfirmReport:
-    """Tell the hosts to keep what they run, and then the store; hosts that left the plan before are cleared last.
+async def keep_change(context: Context, kept: Confirmations, run: str) -> ConfirmReport:
+    """Have the hosts keep their routes, then record it in the store; hosts that left the plan are cleared last.
 
-    Raises: Interlock - too late. Unreachable, NotVerified - not all hosts run it; nothing was confirmed and it still waits.
+    Raises: Interlock - too late. Unreachable, NotVerified - not all hosts run it; nothing was confirmed and it is still pending.
     """
     found = kept.get(run)
     if found is None or found.state != "pending" or found.left_s() <= 0:
         context.run.unchanged = True
-        raise Interlock(f"run {run} is not to be confirmed any more", hint="testbed status says what is")
+        raise Interlock(f"run {run} can no longer be confirmed", hint="testbed status shows the present state")
     hosts, notes = context.session.hosts, list[str]()
     again = f"again: testbed confirm; to go back: testbed rollback {run}"
     with context.recorder.phase("confirm") as phase:
@@ -86,15 +86,15 @@ async def make_stand(context: Context, kept: Confirmations, run: str) -> Confirm
             one = one_error(silent)
             raise type(one)(f"{one}\nnothing was confirmed", hint=again)
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
-        if astray := [f"{h} runs generation {hellos[h].active}" for h in found.hosts if hellos[h].active != found.generation]:
-            words = "\n".join(astray)
+        if others := [f"{h} runs generation {hellos[h].active}" for h in found.hosts if hellos[h].active != found.generation]:
+            words = "\n".join(others)
             raise NotVerified(f"{words}\nnot the plan's ({found.generation}), so nothing was confirmed", hint=again)
         await hosts.fence(context.run.token, list(hellos))
         with context.run.step("host", "all", "confirm", {"generation": found.generation, "hosts": list(found.hosts)}):
             await hosts.confirm(found.generation, found.hosts)
         kept.close(found, "confirmed", context.run.id)
-        ours = context.ours()
-        if gone := [h for h in found.leaving if h in hellos and hellos[h].active in ours]:
+        own = context.own_generations()
+        if gone := [h for h in found.leaving if h in hellos and hellos[h].active in own]:
             try:
                 with context.run.step("host", "all", "clear", {"hosts": gone}):
                     await hosts.clear(gone)

@@ -1,4 +1,4 @@
-"""What every step of one change knows."""
+"""What all steps of one change share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.telemetry.recorder import Recorder
 
 @dataclass
 class Context:
-    """What a change works with. slice: the owner's part of the lab, as the store knows it; its plan, circuits and job are ours."""
+    """What a change works with. slice: the owner's part of the lab, as in the store; its plan and circuits are the owner's."""
 
     session: Session
     store: Store
@@ -38,13 +38,13 @@ class Context:
     timeout_s: float
     limit: Limit | None = None
     written: set[DeviceName] = field(default_factory=set)
-    """Devices that were sent anything: they may have changed."""
+    """Devices that were sent a command: they may have changed."""
     lock: HeldLock | None = None
     interlocks: Interlocks | None = None
     adopt: tuple[str, ...] = ()
-    """Circuits of others that the operator named to become ours, as he named them."""
+    """Other owners' circuits that the operator asked to take over, as given on the command line."""
     resumes: bool = False
-    """Whether it resumes a run that did not finish, which may have adopted them already."""
+    """Whether this resumes an unfinished run, which may have adopted them already."""
     who: Who | None = None
     sample_hz: float = 10.0
     verb: str = "up"
@@ -59,12 +59,12 @@ class Context:
         return self.slice.partition("/")[2]
 
     def hosts(self) -> list[HostName]:
-        """The hosts we hold."""
+        """The hosts that this run has locked."""
         held = self.lock.lock.scope.hosts if self.lock is not None else frozenset()
         return [host for host in self.session.lab.hosts if host in held]
 
     def reserve(self, settings: Iterable[Setting]) -> bool:
-        """Hold the ports of these settings too; False if they were held already. Raises: Locked - another run holds one."""
+        """Lock the ports of these settings too; False if they were locked already. Raises: Locked - another run holds one."""
         return self.lock is not None and self.lock.extend(of_settings(self.session.lab, settings))
 
     async def allowed(
@@ -73,45 +73,45 @@ class Context:
         seen: Mapping[DeviceName, frozenset[Setting]],
         switched: frozenset[HostPort] = frozenset(),
     ) -> None:
-        """Look at `changes` before anything is begun; `seen` is what the devices hold. Raises: Interlock.
+        """Check `changes` before anything begins; `seen` is what the devices hold. Raises: Interlock.
 
-        switched: where traffic over packet switches comes or goes (`rerouted`).
+        switched: ports where traffic over packet switches starts or stops (`rerouted`).
         """
         if self.interlocks is not None:
             self.interlocks.seen.update(seen)
             await self.interlocks.check(changes, switched)
 
     def rerouted(self, links: Iterable[Link], hellos: Mapping[HostName, Hello]) -> frozenset[HostPort]:
-        """The ports of packet switches where traffic of ours comes or goes if `links` take the place of the plan's that is up."""
-        current, ours = self.store.current(self.slice), self.ours()
-        following = {host for host, hello in hellos.items() if hello.active in ours}
+        """The packet-switch ports where the owner's traffic starts or stops if `links` replace those of the plan that is up."""
+        current, own = self.store.current(self.slice), self.own_generations()
+        following = {host for host, hello in hellos.items() if hello.active in own}
         return rerouted(stored_links(current.links) if current else (), links, self.session.lab, following)
 
     @property
     def key(self) -> str:
-        """The lab, as the store knows it."""
+        """The lab's key in the store."""
         return lab_of(self.slice)
 
     def next_generation(self) -> int:
-        """A number for a set of host routes of ours."""
+        """A new number for a set of the owner's host routes."""
         return next_generation(self.store, self.key, self.owner, self.run.id)
 
-    def theirs(self) -> frozenset[Setting]:
+    def foreign_settings(self) -> frozenset[Setting]:
         """The circuits that other owners made."""
         mine = self.slice.partition("/")[2]
-        return frozenset(s for s, whose in self.store.owners(self.key).items() if whose.owner != mine)
+        return frozenset(s for s, by in self.store.owners(self.key).items() if by.owner != mine)
 
-    def ours(self) -> frozenset[int]:
-        """The owner's sets of host routes; a host that runs any other one follows another owner."""
-        return frozenset(number for number, whose in generation_owners(self.store, self.key).items() if whose.owner == self.owner)
+    def own_generations(self) -> frozenset[int]:
+        """The owner's sets of host routes; a host that runs any other set belongs to another owner's plan."""
+        return frozenset(number for number, by in generation_owners(self.store, self.key).items() if by.owner == self.owner)
 
     def disown_lost(self, held: Held) -> None:
-        """Give up what the owner has in the store and no device of `held` holds (a run died, a device lost power): ports to use."""
+        """Disown what no device of `held` holds any more (a run died, a device lost power), so that its ports are free."""
         owned = per_device(self.store.owned(self.slice))
-        self.store.disown(self.slice, [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])])
+        self.store.disown(self.slice, [s for d, rec in owned.items() if d in held for s in rec - among(rec, held[d])])
 
     def need(self, seconds: float, what: str) -> None:
-        """Stretch the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
+        """Extend the deadline for work known to take `seconds` (s). Raises: TimedOut - the operator allowed less."""
         if self.limit is not None:
             self.limit.need(seconds, what)
             self.timeout_s = max(self.timeout_s, self.limit.timeout_s)

@@ -1,4 +1,4 @@
-"""`down`: from what is to nothing of ours; and what is done and what is not, read from the devices."""
+"""`down`: from the present state to nothing of the owner's; and what is done and what is not, read from the devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.engine.change.apply import SLOW_S, apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.snapshot import Snapshot, before_of, found, held_data, hosts_of, way_back
+from orchestrator.engine.change.snapshot import Snapshot, before_of, change_back, found, held_data, hosts_of
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
@@ -33,7 +33,7 @@ async def progress_lines(session: Session, change: Transition) -> list[str]:
         try:
             held = await session.devices[device].read()
         except TestbedError as error:
-            return f"{device}: cannot be read ({str(error).splitlines()[0]}): look at it"
+            return f"{device}: cannot be read ({str(error).splitlines()[0]}): check it"
         made, removed = change.made[device], change.removed[device]
         there, still = among(made, held), among(removed, held)
         left = [f"{short(s)} not made" for s in sorted(made - there, key=sort_key)]
@@ -45,44 +45,45 @@ async def progress_lines(session: Session, change: Transition) -> list[str]:
     return list(await asyncio.gather(*(line(d) for d in change.changes)))
 
 
-def _only_staged(hello: Hello, mine: Collection[int]) -> bool:
-    """Whether the host runs nothing and has nothing but routes of ours ready; another owner may be staging his at this moment."""
-    return hello.active is None and bool(hello.staged) and all(number in mine for number in hello.staged)
+def _only_staged(hello: Hello, own: Collection[int]) -> bool:
+    """Whether the host runs nothing and has only the owner's routes staged; another owner may be staging at this moment."""
+    return hello.active is None and bool(hello.staged) and all(number in own for number in hello.staged)
 
 
 class Down:
-    """`down`: from what is to nothing of ours; or back to `to`, which had no plan."""
+    """`down`: from the present state to nothing of the owner's; or back to `to`, which had no plan."""
 
     def __init__(self, context: Context, to: Snapshot | None = None) -> None:
         self.context, self.to = context, to or Snapshot({})
 
     async def carry_out(self) -> DownReport:
-        """Stop the job, clear the hosts' generations, take down our circuits; what cannot be done is listed, not raised."""
+        """Stop the job, clear the hosts' generations, take down the owner's circuits; failures are listed, not raised."""
         context, recorder, store = self.context, self.context.recorder, self.context.store
         session, lab = context.session, context.session.lab
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
         said = announce(context, seen)
-        ours = per_device(store.owned(context.slice))
-        needed = {d for d, held in ours.items() if held} | self._hosts()
+        owned = per_device(store.owned(context.slice))
+        needed = {d for d, held in owned.items() if held} | self._hosts()
         left = [str(e) for n, e in seen.errors.items() if n in needed]
         unneeded = [f"{n} does not answer: {str(e).splitlines()[0]}" for n, e in seen.errors.items() if n not in needed]
         observed = dict(seen.settings)
-        reachable = {d: held for d, held in ours.items() if d in observed}
-        change = way_back(observed, {d: held for d, held in self.to.ours.items() if d in observed}, reachable)
+        reachable = {d: held for d, held in owned.items() if d in observed}
+        change = change_back(observed, {d: held for d, held in self.to.owned.items() if d in observed}, reachable)
         change = in_order(change, {}, observed, lab)
         await context.allowed(change.changes, observed, context.rerouted((), seen.hellos))
-        mine = context.ours()
-        following = [h for h, hello in seen.hellos.items() if hello.active in mine or _only_staged(hello, mine)]
-        others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in mine]
+        own = context.own_generations()
+        following = [h for h, hello in seen.hellos.items() if hello.active in own or _only_staged(hello, own)]
+        others = [h for h, hello in seen.hellos.items() if hello.active is not None and hello.active not in own]
         notes = (*said, *unneeded, *((f"routes of other owners stay on {', '.join(others)}",) if others else ()))
         runs = await context.jobs.running()
         await session.hosts.fence(context.run.token, following)
-        before = found(observed, ours, store.current(context.slice), seen.hellos, runs.id if runs else None, context.theirs())
+        foreign = context.foreign_settings()
+        before = found(observed, owned, store.current(context.slice), seen.hellos, runs, foreign)
         if change or following or runs:
             context.run.found(
-                before.to_json(), {"settings": held_data(self.to.ours), "generation": None, "hosts": sorted(following)}
+                before.to_json(), {"settings": held_data(self.to.owned), "generation": None, "hosts": sorted(following)}
             )
         job = ""
         try:
@@ -116,9 +117,9 @@ class Down:
             with recorder.phase("switch") as phase:
                 if (slow := slowest(change, session.traits)) is not None and slow[1] > SLOW_S:
                     context.need(slow[1], f"{slow[0]}")
-                told = await apply_changes(context, change.changes, "switch", together=False)
-                writes = sum(o.writes for o in told.outcomes.values())
-                left += [line for problem in told.problems for line in problem.splitlines()]
+                applied = await apply_changes(context, change.changes, "switch", together=False)
+                writes = sum(o.writes for o in applied.outcomes.values())
+                left += [line for problem in applied.problems for line in problem.splitlines()]
                 phase.detail = f"{counted(sum(map(len, change.removed.values())), 'circuit')} taken down"
         self._forget(left)
         return DownReport(
@@ -135,7 +136,7 @@ class Down:
         )
 
     def _hosts(self) -> set[HostName]:
-        """Hosts that may run routes of ours, whether or not they answer."""
+        """Hosts that may run routes of the owner's, whether or not they answer."""
         store, key = self.context.store, self.context.slice
         current = store.current(key)
         hosts = {p.host for link in (stored_links(current.links) if current else ()) for p in (link.a, link.b)}
@@ -147,6 +148,6 @@ class Down:
         return hosts
 
     def _forget(self, left: list[str]) -> None:
-        """Note that no plan is up: at the latest when no light of ours is left, whatever else is left for hands."""
+        """Record that no plan is up: at the latest when the owner has no light left, whatever else needs manual repair."""
         if not left or not self.context.store.owned(self.context.slice):
             self.context.store.clear_current(self.context.slice, self.context.run.id)

@@ -1,4 +1,4 @@
-"""Equalisation: attenuate spectral routes until every receiver gets the planned power. Measured, bounded, never blindly."""
+"""Equalisation: attenuate spectral routes until every receiver gets the planned power. Measured, bounded, never open-loop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from orchestrator.results import CircuitPower, EqualiseReport
 from orchestrator.verify.power import LOS_DBM, Reading, measure
 
 ROUNDS = 5
-"""Rounds of measuring and adjusting; meters and attenuators that mean what they say need one, and one more to see it."""
+"""Rounds of measuring and adjusting; accurate meters and attenuators need one, and one more to verify."""
 MOST_DB = 15.0
-"""Attenuation that every wavelength-selective switch known here keeps its accuracy in (Finisar: 0 to 15 dB typical, grade U;
+"""Range in which every wavelength-selective switch known here keeps its accuracy (Finisar: 0 to 15 dB typical, grade U;
 WaveShaper: 0 to 30). A driver whose device goes further says so with `max_attenuation_db`."""
 STEP_DB = 0.1
 
@@ -29,7 +29,7 @@ Apply: TypeAlias = Callable[[Mapping[DeviceName, Change]], Awaitable[Mapping[Dev
 
 
 def adjusted(path: Sequence[Setting], delta_db: Db, most_db: Mapping[DeviceName, Db]) -> tuple[Setting, ...]:
-    """The path with `delta_db` more attenuation in all (less if negative), from the receiver's end, each route within its range."""
+    """The path with `delta_db` more attenuation (less if negative), from the receiver's end, each route within its range."""
     found = list(path)
     left = round(delta_db / STEP_DB) * STEP_DB
     for at in reversed(range(len(found))):
@@ -43,7 +43,7 @@ def adjusted(path: Sequence[Setting], delta_db: Db, most_db: Mapping[DeviceName,
 
 
 def changes(before: Iterable[Sequence[Setting]], after: Iterable[Sequence[Setting]]) -> Mapping[DeviceName, Change]:
-    """What each device has to change so that these paths get their new attenuation."""
+    """The change per device that gives these paths their new attenuation."""
     removed: dict[DeviceName, set[Setting]] = {}
     added: dict[DeviceName, set[Setting]] = {}
     for old_path, new_path in zip(before, after, strict=True):
@@ -63,16 +63,16 @@ async def equalise(
     tolerance_db: Db,
     apply: Apply,
 ) -> EqualiseReport:
-    """Bring every measured circuit with a spectral route to `target_dbm`; what cannot be reached is in the report's notes.
+    """Bring every measured circuit with a spectral route to `target_dbm`; those that cannot reach it are in the report's notes.
 
     held: what the devices hold now. Raises: as `apply` and `PowerMeter.power`.
     """
-    ways = [way for way in circuits if any(isinstance(x, SpectralRoute) for x in way.path)]
+    spectral = [c for c in circuits if any(isinstance(x, SpectralRoute) for x in c.path)]
     most = {name: float(getattr(device, "max_attenuation_db", MOST_DB)) for name, device in devices.items()}
     holds: dict[DeviceName, frozenset[Setting]] = dict(held)
     writes, rounds = 0, 0
     refused: dict[object, str] = {}
-    readings = await measure(devices, lab, ways, holds)
+    readings = await measure(devices, lab, spectral, holds)
     for rounds in range(ROUNDS + 1):
         wanted = [(r.path, _better(r, target_dbm, tolerance_db, most, refused)) for r in readings]
         asked = changes([old for old, _ in wanted], [new for _, new in wanted])
@@ -83,7 +83,7 @@ async def equalise(
             holds[name] = outcome.observed
             writes += outcome.writes
             refused |= {route(setting): why for setting, why in outcome.failed.items()}
-        readings = await measure(devices, lab, ways, holds)
+        readings = await measure(devices, lab, spectral, holds)
     rows = tuple(_row(r, target_dbm) for r in readings)
     notes = tuple(words for r in readings if (words := _why(r, target_dbm, tolerance_db, most, refused, rounds)))
     if blind := sum(not r.measured for r in readings):
@@ -94,7 +94,7 @@ async def equalise(
 def _better(
     reading: Reading, target_dbm: float, tolerance_db: Db, most: Mapping[DeviceName, Db], refused: Mapping[object, str]
 ) -> tuple[Setting, ...]:
-    """The path as it should be attenuated, unchanged where it is near enough, dark, unmeasured or was refused."""
+    """The path with its new attenuation; unchanged if near enough, dark, unmeasured or refused."""
     out = reading.out_dbm
     if out is None or out < LOS_DBM or abs(out - target_dbm) <= tolerance_db or any(route(x) in refused for x in reading.path):
         return reading.path
@@ -115,7 +115,7 @@ def _why(
     refused: Mapping[object, str],
     rounds: int,
 ) -> str:
-    """Why a circuit is not at its target, empty if it is."""
+    """Why a circuit is not at its target; empty if it is."""
     out = reading.out_dbm
     if out is None:
         return f"{reading.circuit}: dark where light leaves the last device: not equalised" if reading.measured else ""
@@ -126,13 +126,13 @@ def _why(
     if said:
         return f"{off}: {said}"
     if adjusted(reading.path, out - target_dbm, most) == reading.path:
-        end = "no attenuation is left to take off: too little light" if out < target_dbm else "the attenuators are at their end"
+        end = "the attenuation is at its minimum: too little light" if out < target_dbm else "the attenuation is at its maximum"
         return f"{off}: {end}"
     return f"{off} after {rounds} rounds"
 
 
 async def equalise_plan(context: Context, plan: Plan, goal: Target, held: Held) -> EqualiseReport | None:
-    """Bring the receivers' power to the plan's target. The plan is up before: what cannot be reached is reported, not undone."""
+    """Bring the receivers' power to the plan's target. The plan is already up: failures are reported, not rolled back."""
     accept = plan.acceptance
     if accept.target_dbm is None or not any(isinstance(x, SpectralRoute) for c in goal.circuits for x in c.path):
         return None
@@ -140,14 +140,14 @@ async def equalise_plan(context: Context, plan: Plan, goal: Target, held: Held) 
     crossed = {x.ingress.device for c in goal.circuits for x in c.path}
     serial = sum(switching_s(Change(d, add=held[d]), devices[d].traits) for d in crossed)
     if ROUNDS * serial > SLOW_S:
-        with suppress(TimedOut):  # a firm limit: as many rounds as fit
+        with suppress(TimedOut):  # a fixed deadline: as many rounds as fit
             context.need(ROUNDS * serial, "equalisation")
 
     async def apply(wanted: Mapping[DeviceName, Change]) -> Mapping[DeviceName, Outcome]:
-        told = await apply_changes(context, wanted, "equalise")
-        if told.errors:
-            raise ChangeFailed("\n".join(told.problems))
-        return told.outcomes
+        applied = await apply_changes(context, wanted, "equalise")
+        if applied.errors:
+            raise ChangeFailed("\n".join(applied.problems))
+        return applied.outcomes
 
     with context.recorder.phase("equalise") as phase:
         try:

@@ -1,4 +1,4 @@
-"""Changes not confirmed in time are taken back: by the process that watches, or first by the owner's next command."""
+"""Roll back changes that were not confirmed in time: by the watching process, or before the owner's next command."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WAIT_S = 60.0
-"""A command waits this long (s) for another process that is taking the change back."""
+"""How long (s) a command waits for another process that is rolling the change back."""
 LOOK_S = 1.0
-"""Whether it was confirmed is looked at this often (s): one row of the store."""
+"""Interval (s) between checks whether it was confirmed: one row of the store."""
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
-"""A rollback that is not possible now (a device is silent) is tried again, at growing intervals."""
+"""A rollback that is not possible now (a device is silent) is retried at growing intervals (s)."""
 
 
 def confirmations(command: Command) -> Confirmations:
-    """What waits to be confirmed of the owner's part of the lab."""
+    """The pending confirmation of the owner's part of the lab."""
     return Confirmations(command.store, slice_of(load_lab(command.inventory), command.settings), who(command.settings))
 
 
 def waits(store: Store) -> bool:
-    """Whether anything at all waits to be confirmed in this store: all that most commands ever ask."""
+    """Whether anything in this store is waiting for confirmation: all that most commands ever need to know."""
     return bool(store.read("SELECT 1 FROM awaited WHERE state='pending' LIMIT 1"))
 
 
 async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
-    """Take back what is overdue; return what was done in words, nothing if nothing was. `timeout_s` bounds the way back.
+    """Roll back what is overdue; return what was done in words, empty if nothing was. `timeout_s` bounds the rollback.
 
-    Raises: what `rollback` raises; HandsNeeded - not everything could be taken back, and it is not tried again.
+    Raises: as `rollback`; HandsNeeded - the rollback is incomplete, and is not retried.
     """
     store, settings = command.store, command.settings
     if not waits(store):
@@ -70,28 +70,28 @@ async def settle(command: Command, *, wait_s: float = WAIT_S) -> str:
     except Settled:
         return ""
     except TestbedError as error:
-        error.args = (f"{words}, and is not taken back: {error}", *error.args[1:])
+        error.args = (f"{words}, and is not rolled back: {error}", *error.args[1:])
         raise
     if isinstance(report, DownReport) and report.left:
-        hint = f"when it is mended: testbed resume {report.run}"
-        raise HandsNeeded(f"{words}; not everything could be taken back; left for hands:", report.left, hint=hint)
+        hint = f"once it is repaired: testbed resume {report.run}"
+        raise HandsNeeded(f"{words}; not everything could be rolled back; manual repair is needed:", report.left, hint=hint)
     return f"{words}; run {report.run} went back to {found.back or 'no plan'}"
 
 
 def _taken_away(store: Store, found: Awaited, settings: Settings) -> str | None:
-    """The `down` or `rollback` of the owner's that began since and did not finish: it decides what happens, not the deadline."""
+    """The owner's `down` or `rollback` that began since and did not finish: it decides the outcome, not the deadline."""
     made = store.get(found.run)
     for record in store.history(made.lab if made is not None else None, 0):
         if made is None or record.token <= made.token:
             continue
-        mine = record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
-        if mine and record.status != "running" and "unconfirmed" not in record.options:
+        own = record.owner == settings.owner and record.verb in ("down", "rollback") and record.begun
+        if own and record.status != "running" and "unconfirmed" not in record.options:
             return record.id
     return None
 
 
 def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[Concatenate[Command, P], Coroutine[Any, Any, T]]:
-    """A verb that changes the lab, beginning with what is overdue; its report says so."""
+    """Wrap a verb that changes the lab: roll back what is overdue first, and add it to the report."""
 
     @wraps(verb)
     async def after(command: Command, /, *words: P.args, **options: P.kwargs) -> T:
@@ -103,12 +103,12 @@ def settled(verb: Callable[Concatenate[Command, P], Awaitable[T]]) -> Callable[C
 
 
 async def confirm(command: Command, run: str | None) -> ConfirmReport:
-    """Confirm the change that waits; None or `last`: the one there is. One that is overdue is taken back first.
+    """Confirm the pending change; None or `last`: the only one there is. An overdue one is rolled back first.
 
-    Raises: Missing - none waits. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; it still waits.
+    Raises: Missing - none is pending. Interlock - it is too late. Unreachable, NotVerified - not all hosts run it; still pending.
     """
     note = await settle(command)
-    run = None if run == "last" else run  # commands that were refused since are runs, too
+    run = None if run == "last" else run  # commands refused since then are runs, too
     lab = load_lab(command.inventory)
     kept = confirmations(command)
     record = command.store.get(run) if run is not None else None
@@ -116,23 +116,23 @@ async def confirm(command: Command, run: str | None) -> ConfirmReport:
         raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
     found = kept.get(record.id) if record is not None else kept.last()
     if found is None:
-        what = f"run {record.id} was not brought up to be confirmed" if record is not None else "nothing waits to be confirmed"
+        what = f"run {record.id} was not started with --confirm-within" if record is not None else "nothing waits to be confirmed"
         raise Missing(what, hint="testbed up --topology examples/ring-12.json --confirm-within 5m")
     if found.state == "confirmed":
         return ConfirmReport(found.ended_by, found.run, found.plan, lab.name, len(found.hosts), already=True)
     if found.state != "pending":
         at = time.strftime("%H:%M:%S", time.localtime(found.ended))
         why = ", as it was not confirmed in time" if found.state == "reverted" else ""
-        how = "could not be taken back whole" if found.state == "hands-needed" else "was taken back"
+        how = "could not be rolled back completely" if found.state == "hands-needed" else "was rolled back"
         words = note or f"run {found.run} ({found.plan}) {how} by run {found.ended_by} at {at}{why}"
-        raise Interlock(words, hint="testbed status says what is")
+        raise Interlock(words, hint="testbed status shows the present state")
     return await ChangeRun("confirm", lab, command).confirm(found)
 
 
 async def watch(command: Command, run: str | None) -> WatchReport:
-    """Wait until it is confirmed, and take it back when it is overdue; `timeout_s` bounds each try, not the waiting.
+    """Wait until the change is confirmed, and roll it back when it is overdue; `timeout_s` bounds each try, not the wait.
 
-    Raises: Missing - nothing waits. HandsNeeded - not everything could be taken back.
+    Raises: Missing - nothing is pending. HandsNeeded - the rollback is incomplete.
     """
     if (outer := OUTER.get()) is not None:
         outer.reschedule(None)
@@ -142,7 +142,7 @@ async def watch(command: Command, run: str | None) -> WatchReport:
     if found is None:
         raise Missing("nothing waits to be confirmed", hint="testbed status")
     if not found.watched:
-        kept.watch(found, os.getpid())  # the one that `up` started is gone
+        kept.watch(found, os.getpid())  # the process that `up` started has ended
     tries, retry_s = 0, FIRST_RETRY_S
     while (now := kept.get(found.run)) is not None and now.state == "pending":
         if (left := now.left_s()) > 0:

@@ -1,4 +1,4 @@
-"""What a reconfiguration did to light, packets and bytes, measured by devices and hosts while it runs."""
+"""The effect of a reconfiguration on light, packets and bytes, measured by devices and hosts while it runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator.inventory.lab import Lab
 from orchestrator.verify.power import LOS_DBM
 
 LOOK_S, LOOKS = 0.002, 200
-"""Between two questions to a meter while its ports are dark, and how many at most."""
+"""Interval (s) between two readings of a meter while its ports are dark, and their maximum number."""
 GRACE_S = 0.2
-"""How long a question to a meter that is under way may delay the end (s)."""
+"""How long (s) a pending meter reading may delay the end."""
 
 
 class Impact:
-    """Use as a context around the change; `power` and `crossed` fill while it goes on."""
+    """Use as a context around the change; `power` and `crossed` fill while it runs."""
 
     def __init__(self, hosts: Hosts, devices: Mapping[DeviceName, CircuitSwitch]) -> None:
         self._hosts, self._devices = hosts, devices
@@ -43,7 +43,7 @@ class Impact:
         fixed: Iterable[FixedRoute],
         rings: Iterable[Ring],
     ) -> Mapping[HostName, Collection[str]]:
-        """One address per port that gets new light: of the neighbour behind it, as this host will send there."""
+        """One address per port that gets new light: the neighbour behind it, by the route this host will use."""
         found: dict[HostName, dict[HostPort, str]] = {}
         for (host, target, lane), hop in sorted(next_hops(tuple(links), lanes_of(lab), fixed, tuple(rings)).items()):
             direct = hop.into.host == target and hop.out.number in rising.get(host, ())
@@ -53,7 +53,7 @@ class Impact:
         return self._neighbours
 
     async def before(self, broken: Iterable[Link]) -> None:
-        """Look at the counters of the ports that will lose their light; raises nothing."""
+        """Read the counters of the ports that will lose their light; raises nothing."""
         names = sorted({port.host for link in broken for port in (link.a, link.b)})
         self._before_ns = time.monotonic_ns()
         try:
@@ -62,7 +62,7 @@ class Impact:
             self._before = {}
 
     def moved(self, changes: Mapping[DeviceName, Change], lit: Collection[Port]) -> None:
-        """The devices report their new state: ask those with meters when light leaves the ports of `lit` that they have changed."""
+        """When a device reports its new state, poll its meters until light leaves those ports of `lit` that it changed."""
         wanted: dict[DeviceName, tuple[PowerMeter, list[Port]]] = {}
         for name, change in changes.items():
             device = self._devices.get(name)
@@ -87,7 +87,7 @@ class Impact:
             await asyncio.sleep(LOOK_S)
 
     async def settle(self) -> None:
-        """Stop asking: others want to talk to the devices now."""
+        """Stop polling: others need the devices now."""
         self._over = True
         if self._asking is not None:
             await asyncio.wait([self._asking], timeout=GRACE_S)
@@ -97,23 +97,23 @@ class Impact:
 
     @property
     def power(self) -> Mapping[DeviceName, int]:
-        """When light left all new ports of each device that has meters (monotonic ns); none of them if one was not seen lit."""
+        """When light left all new ports of each device with meters (monotonic ns); empty if a port was never seen lit."""
         return {} if self._unlit else self._power
 
     def crossed(self, generation: int) -> Mapping[HostName, int]:
-        """When each host that got new light had heard all its neighbours over it; none of them if one did not."""
+        """When each host with new light had answers from all its neighbours over it; empty if one did not answer."""
         found: dict[HostName, int] = {}
         while not self._queue.empty():
             event: HostEvent = self._queue.get_nowait()
-            ours = event.kind == "crossed" and event.values.get("generation") == generation
-            if ours and event.values["answered"] == event.values["asked"]:
+            expected = event.kind == "crossed" and event.values.get("generation") == generation
+            if expected and event.values["answered"] == event.values["asked"]:
                 found[event.host] = event.at_ns
         return found if found.keys() == self._neighbours.keys() else {}
 
     async def lost_bytes(self, broken: Collection[Link]) -> int | None:
-        """Bytes sent into circuits that were broken and not received, since `before`; None where a port never noticed its darkness.
+        """Bytes sent into broken circuits and not received, since `before`; None if a port never noticed the loss of light.
 
-        Exact where the ports were drained before, else right to within what flows while the hosts are asked.
+        Exact if the ports were drained before, else accurate to what flows while the hosts are asked.
         """
         if not broken:
             return 0
@@ -124,14 +124,14 @@ class Impact:
         lost = 0
         for link in broken:
             for sender, receiver in ((link.a, link.b), (link.b, link.a))[: 2 if link.kind is LinkKind.DUPLEX else 1]:
-                sent, heard = (self._counted(port, after) for port in (sender, receiver))
-                if sent is None or heard is None:
+                sent, received = (self._counted(port, after) for port in (sender, receiver))
+                if sent is None or received is None:
                     return None
-                lost += max(0, sent[1] - heard[0])
+                lost += max(0, sent[1] - received[0])
         return lost
 
     def _counted(self, port: HostPort, after: Mapping[HostPort, PortCounters]) -> tuple[int, int] | None:
-        """Bytes received and sent between `before` and the moment the port's carrier went."""
+        """Bytes received and sent between `before` and the moment the port lost its carrier."""
         before, down = self._before.get(port), after[port].down if port in after else None
         if before is None or down is None or down.at_ns < self._before_ns:
             return None

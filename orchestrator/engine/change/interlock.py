@@ -1,4 +1,4 @@
-"""What no command overrides: light or traffic that would move where a tag hangs, and more light into a device than it bears."""
+"""What no command overrides: light or traffic that would change at a tagged-out place, and power above a port's limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GLARE_HINT = "weaken the light, or correct max_input_dbm in devices.yml and tx_d
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Where a change moves light, made or broken: at these ports of devices and hosts.
+    """Where a change affects light, made or broken: at these ports of devices and hosts.
 
     made: the light paths it makes. light: all light paths afterwards.
     """
@@ -36,7 +36,7 @@ class Moves:
 
 
 def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves:
-    """Compare all light paths before and after `changes`; a setting that carries no known light moves at its own ports."""
+    """Compare all light paths before and after `changes`; a setting that carries no known light affects its own ports."""
     held = {d: frozenset(settings) for d, settings in before.items()}
     left = {d: held.get(d, c.remove) | c.remove for d, c in changes.items()}
     old = set(LightMap({**held, **left}, lab).traces())
@@ -51,18 +51,18 @@ def moves(before: Held, changes: Mapping[DeviceName, Change], lab: Lab) -> Moves
 def rerouted(
     before: Iterable[Link], after: Iterable[Link], lab: Lab, following: Container[HostName] | None = None
 ) -> frozenset[HostPort]:
-    """The ports of packet switches whose hosts begin or cease to send over a link. following: those that send over links of
-    `before` now, None: all."""
+    """The packet-switch ports whose hosts start or stop sending over a link. following: hosts that send over links of `before` now,
+    None: all."""
 
     def sending(links: Iterable[Link]) -> set[tuple[HostPort, HostPort]]:
-        return {way for link in links if lab.electrical(link) for way in ((link.a, link.b), (link.b, link.a))}
+        return {ends for link in links if lab.electrical(link) for ends in ((link.a, link.b), (link.b, link.a))}
 
-    now = {way for way in sending(before) if following is None or way[0].host in following}
+    now = {ends for ends in sending(before) if following is None or ends[0].host in following}
     return frozenset(out for out, _ in now ^ sending(after))
 
 
 def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
-    """The tags that forbid it, in words. One that names nothing in this inventory any more forbids everything."""
+    """The tag-outs that forbid it, in words. One whose target is not in this inventory any more forbids everything."""
     lines = []
     for tag in tags:
         try:
@@ -77,7 +77,7 @@ def tagged(found: Moves, tags: Iterable[Tagout], lab: Lab) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Glare:
-    """How much light enters where a limit is: dBm, None if nothing tells. how: where the number comes from."""
+    """How much light would enter a port with a limit: dBm, None if unknown. how: the origin of the number."""
 
     port: Port
     limit: Dbm
@@ -86,14 +86,14 @@ class Glare:
 
     def __str__(self) -> str:
         if self.power is None:
-            return f"{self.port} bears {self.limit:g} dBm and nothing tells how much light would enter it: {self.how}"
-        return f"{self.port} bears {self.limit:g} dBm and {self.power:.1f} dBm would enter it ({self.how})"
+            return f"{self.port} tolerates {self.limit:g} dBm and it is unknown how much light would enter it: {self.how}"
+        return f"{self.port} tolerates {self.limit:g} dBm and {self.power:.1f} dBm would enter it ({self.how})"
 
 
 def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[Glare]:
-    """Every ingress with a limit where the moved light exceeds it, or may. measured: what meters say of light that is there now.
+    """Every ingress whose limit the changed light exceeds, or may exceed. measured: meter readings of light that is there now.
 
-    Behind a port whose light is measured now, and behind transmitters, the known losses are taken off.
+    The known losses are subtracted from the measured power of a port, or from a transmitter's.
     """
     arriving: dict[Port, dict[object, tuple[Dbm | None, str]]] = {}
     for trace in found.light:
@@ -126,7 +126,7 @@ def glares(found: Moves, measured: Mapping[Port, Dbm | None], lab: Lab) -> list[
 
 
 def passed(traces: Iterable[Trace]) -> frozenset[Port]:
-    """Every port that this light enters a device at."""
+    """Every port where this light enters a device."""
     return frozenset(setting.ingress for trace in traces for setting in trace.path)
 
 
@@ -136,14 +136,14 @@ def _sum(powers: Iterable[Dbm]) -> Dbm:
 
 
 class Interlocks:
-    """Looks at every change before a device is told. `seen`: what the devices hold; who reads them keeps it true."""
+    """Checks every change before it is sent to a device. `seen`: what the devices hold, kept current by whoever reads them."""
 
     def __init__(self, lab: Lab, devices: Mapping[DeviceName, CircuitSwitch], tagouts: Tagouts | None) -> None:
         self.lab, self.devices, self.tagouts = lab, devices, tagouts
         self.seen: dict[DeviceName, frozenset[Setting]] = {}
 
     def tags(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> list[str]:
-        """The tags that forbid `changes` of light, or of traffic that comes or goes at the ports `switched`, in words."""
+        """The tag-outs that forbid `changes` of light, or of traffic that starts or stops at the ports `switched`, in words."""
         hanging = self.tagouts.listed() if self.tagouts is not None else []
         if not hanging or not (switched or any(changes.values())):
             return []
@@ -151,7 +151,7 @@ class Interlocks:
         return tagged(replace(found, host_ports=found.host_ports | switched), hanging, self.lab)
 
     async def light(self, changes: Mapping[DeviceName, Change]) -> list[str]:
-        """The ports with a limit that `changes` would bring too much light into, in words; asks their meters."""
+        """The ports whose power limit `changes` would exceed, in words; reads their meters."""
         if not self.lab.input_limits:
             return []
         found = moves(self.seen, changes, self.lab)
@@ -160,7 +160,7 @@ class Interlocks:
         return [str(glare) for glare in glares(found, await self._measured(entries), self.lab)] if limited else []
 
     async def _measured(self, ports: Iterable[Port]) -> dict[Port, Dbm | None]:
-        """What meters say of light that enters now, None where it is too dark to read; ports without a meter are absent."""
+        """Meter readings of light that enters now, None where it is too weak to measure; ports without a meter are absent."""
         by_device: dict[DeviceName, set[Port]] = {}
         for port in ports:
             by_device.setdefault(port.device, set()).add(port)
@@ -187,9 +187,12 @@ class Interlocks:
         return [*self.tags(changes, switched), *await self.light(changes)]
 
     async def check(self, changes: Mapping[DeviceName, Change], switched: frozenset[HostPort] = frozenset()) -> None:
-        """Raises: Interlock - a tag hangs where light, or traffic over packet switches, would come or go, or too much light would
-        enter a device; all are named."""
+        """Raises: Interlock - light, or traffic over packet switches, would start or stop at a tagged-out place, or a device would
+        get too much light; names all of them."""
         tags, light = self.tags(changes, switched), await self.light(changes)
         if tags or light:
-            ways = [*(["testbed tagout remove, when hands are away"] if tags else []), *([GLARE_HINT] if light else [])]
-            raise Interlock("\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(ways)}")
+            remedies = [
+                *(["once the work there is finished: testbed tagout remove"] if tags else []),
+                *([GLARE_HINT] if light else []),
+            ]
+            raise Interlock("\n".join([*tags, *light]), hint=f"nothing overrides this; {'; '.join(remedies)}")

@@ -20,13 +20,13 @@ LATEST = 20
 
 
 def median_ms(records: list[dict[str, Any]]) -> float | None:
-    """Median time (ms) of the latest iterations, the very first left out."""
+    """Median time (ms) of the latest iterations, without the very first."""
     latest = [float(r["iter_ms"]) for r in records[1:][-LATEST:] if "iter_ms" in r]
     return round(statistics.median(latest), 2) if latest else None
 
 
 async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Path) -> list[dict[str, Any]]:
-    """Fetch what rank 0 wrote since last time into the run's directory and journal; return all of the job's iterations."""
+    """Append what rank 0 wrote since last time to the run's directory and journal; return all of the job's iterations."""
     run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     local = run_dir / f"{name}.iterations.jsonl"
     local.touch(mode=0o600)
@@ -46,13 +46,13 @@ async def bring_home(session: Session, name: str, record: JobRecord, run_dir: Pa
 
 
 async def ahead_ns_of(session: Session, host: HostName) -> int:
-    """A host's wall clock minus ours (ns); 0 where asking cannot tell them apart."""
+    """A host's wall clock minus the local one (ns); 0 if the difference is within the measurement error."""
     reading = (await session.hosts.clocks([host]))[host]
     return reading.offset_ns if abs(reading.offset_ns) > reading.round_trip_ns / 2 else 0
 
 
 def _append(file: Path, offset: int, piece: bytes) -> bool:
-    """Write `piece` at the end if the end is still at `offset`; false if another command brought the same home meanwhile."""
+    """Append `piece` if the end is still at `offset`; false if another command fetched the same lines meanwhile."""
     with file.open("ab") as end:
         fcntl.flock(end, fcntl.LOCK_EX)
         if end.seek(0, 2) != offset:
@@ -62,7 +62,7 @@ def _append(file: Path, offset: int, piece: bytes) -> bool:
 
 
 def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], ahead_ns: int) -> None:
-    """Write what rank 0 said of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus ours."""
+    """Record what rank 0 reported of one iteration: the step, and the all-reduce in it. ahead_ns: its clock minus the local one."""
     wanted = facts(record)[2]
     took, comm = float(r["iter_ms"]), r.get("comm_ms")
     at = int(r["t_wall_ns"]) - ahead_ns - journal.anchor_ns
@@ -100,12 +100,12 @@ def _iteration_point(journal: Journal, record: JobRecord, r: Mapping[str, Any], 
 
 
 def ends_of(records: Iterable[Mapping[str, Any]], ahead_ns: int) -> list[int]:
-    """When iterations ended; ahead_ns: their clock minus the one that counts."""
+    """When iterations ended; ahead_ns: their clock minus the reference clock."""
     return [int(r["t_wall_ns"]) - ahead_ns + int(float(r["iter_ms"]) * 1e6) for r in records]
 
 
 async def ends_before(session: Session, record: JobRecord | None, runs_dir: Path, anchor_ns: int) -> list[int]:
-    """When the iterations of a job that was stopped ended, as far as they were brought home."""
+    """When the iterations of a stopped job ended, as far as they were fetched."""
     if record is None or not (ranks := ranks_of(record, session.lab)):
         return []
     file = runs_dir / record.run / f"{facts(record)[0]}.iterations.jsonl"

@@ -1,4 +1,4 @@
-"""Port counters of hosts while a job runs: the hosts keep them, and every look at the job fetches them."""
+"""Port counters of hosts while a job runs: the hosts keep them, and every status request of the job fetches them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from orchestrator.session import Session
 from orchestrator.telemetry import Journal
 
 EVERY_S = 1.0
-"""Hosts sample this often at first (s), and more sparsely the longer a job runs (`agent/keeping.py`)."""
+"""Hosts sample at this interval (s) at first, and more sparsely the longer a job runs (`agent/keeping.py`)."""
 AGAIN_S = 5.0
-"""Hosts are not asked more often than this (s)."""
+"""Minimum interval (s) between two requests to the hosts."""
 
 
 async def keep(session: Session, name: str, ranks: Collection[HostName]) -> None:
-    """Have the hosts of a job's ranks sample their ports until it ends. Samples are no reason for a job to fail."""
+    """Have the hosts of a job's ranks sample their ports until it ends. A failure to sample never fails the job."""
     with suppress(TestbedError):
         await session.hosts.keep_counters(name, EVERY_S, ranks)
 
@@ -31,7 +31,7 @@ async def bring_home(
 ) -> None:
     """Fetch what hosts kept since last time into the journal of the run that launched the job.
 
-    since: wall time (s) from which on samples count; the run itself sampled before. ended: the job has ended, this is the rest.
+    since: wall time (s) from which samples count; the run itself sampled before. ended: the job has ended, these are the last.
     """
     noted = run_dir / f"{name}.ports.json"
     with noted.open("a+", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ async def bring_home(
 async def _fetch(
     session: Session, name: str, run: str, run_dir: Path, ranks: Collection[HostName], since: float, known: dict[str, int]
 ) -> None:
-    """Everything behind what is known; a host that does not answer keeps it for the next time."""
+    """All samples after those already read; a host that does not answer keeps its samples for the next time."""
     with suppress(TestbedError):
         clocks = await session.hosts.clocks(ranks)
         ahead = {h: c.offset_ns if abs(c.offset_ns) > c.round_trip_ns / 2 else 0 for h, c in clocks.items()}
@@ -78,7 +78,7 @@ def _known(text: str) -> dict[str, int]:
 
 def _write(journal: Journal, host: HostName, piece: Tail, ahead_ns: int, since: float) -> None:
     for line in piece.text.splitlines():
-        with suppress(Garbled, ValueError, KeyError, TypeError):  # a line that cannot be read is a gap in a curve
+        with suppress(Garbled, ValueError, KeyError, TypeError):  # an unreadable line leaves a gap in the curve
             values: Mapping[str, int] = json.loads(line)
             at_ns = int(values["wall_ns"]) - ahead_ns - journal.anchor_ns
             begin_ns = round(since * 1e9) - journal.anchor_ns

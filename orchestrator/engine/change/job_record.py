@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from optics import HostName, Missing, TestbedError
 from optics.plan import Job, Traffic
@@ -13,6 +15,11 @@ from orchestrator.plan.target import Target
 from orchestrator.results import to_json
 from orchestrator.store.records import JobRecord
 
+TURNING = "turning"
+"""The key of a record's spec with the number of a move that may be decided at any moment: `turning`."""
+PAUSE = "pause"
+"""The key with the latest pause: `pause_of`."""
+
 
 def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
     """What the store keeps of a launched job; `wanted` alone decides whether another job is the same."""
@@ -20,7 +27,7 @@ def spec_of(job: Job, lab: Lab, run: str) -> dict[str, Any]:
 
 
 def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
-    """The job's name on the hosts, its backend, and what the plan said of it."""
+    """The job's name on the hosts, its backend, and its section of the plan."""
     spec = record.spec
     wanted = spec.get("wanted") if isinstance(spec, dict) else None
     if not isinstance(spec, dict) or not isinstance(wanted, dict):
@@ -29,7 +36,7 @@ def facts(record: JobRecord) -> tuple[str, str, dict[str, Any]]:
 
 
 def ranks_of(record: JobRecord, lab: Lab) -> tuple[HostName, ...]:
-    """The hosts of the ranks that this inventory still knows."""
+    """The hosts of the ranks that this inventory still contains."""
     return tuple(h for h in facts(record)[2]["ranks"] if h in lab.hosts)
 
 
@@ -43,7 +50,7 @@ def affected(record: JobRecord | None, goal: Target) -> tuple[str, ...]:
 
 
 def launched(record: JobRecord, lab: Lab) -> Job:
-    """The job as it was launched, whatever launched it. Raises: Missing - a host of its ranks is not in the inventory any more."""
+    """The job as it was launched. Raises: Missing - a host of its ranks is not in the inventory any more."""
     if gone := [host for host in facts(record)[2]["ranks"] if host not in lab.hosts]:
         raise Missing(f"job {record.name} ran on {', '.join(gone)}, not in the inventory any more", hint="testbed job launch")
     return wanted_job(record)
@@ -54,3 +61,47 @@ def wanted_job(record: JobRecord) -> Job:
     wanted = facts(record)[2]
     kept = {**wanted, "ranks": tuple(wanted["ranks"]), "rings": tuple(map(tuple, wanted["rings"]))}
     return Job(**kept | ({"traffic": Traffic.of(wanted["traffic"])} if wanted.get("traffic") else {}))
+
+
+def layout_of(record: JobRecord) -> dict[str, Any]:
+    """The part of a record that follows its job's turns, as JSON: to go back to."""
+    wanted = facts(record)[2]
+    return {name: wanted.get(name) for name in ("rings", "traffic", "predicted")}
+
+
+def with_layout(record: JobRecord, layout: Mapping[str, Any] | None) -> JobRecord:
+    """The record of the job on another layout (as `layout_of`; None: its own)."""
+    if layout is None:
+        return record
+    spec = cast(dict[str, Any], record.spec)
+    return replace(record, spec={**spec, "wanted": {**facts(record)[2], **layout}})
+
+
+def turning(record: JobRecord) -> int:
+    """The number of a move that may have changed the job's rings and whose result is not known; 0 for none."""
+    return int(record.spec.get(TURNING) or 0) if isinstance(record.spec, dict) else 0  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a job: its move, the token of the run that asked for it, and until when (wall s) at the longest."""
+
+    move: int
+    token: int
+    until: float
+
+
+def pause_of(record: JobRecord) -> Pause | None:
+    """The latest pause of a running job that nothing is known to have ended."""
+    found = record.spec.get(PAUSE) if isinstance(record.spec, dict) and record.ended is None else None
+    return Pause(**cast(dict[str, Any], found)) if isinstance(found, dict) else None
+
+
+def with_pause(record: JobRecord, pause: Pause) -> dict[str, Any]:
+    """The record's spec with a pause."""
+    return {**cast(dict[str, Any], record.spec), PAUSE: to_json(pause)}
+
+
+def without_pause(record: JobRecord) -> dict[str, Any]:
+    """The record's spec once the pause is over."""
+    return {k: v for k, v in cast(dict[str, Any], record.spec).items() if k != PAUSE}

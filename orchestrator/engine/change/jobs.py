@@ -10,29 +10,42 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optics import HostName, NotVerified, Refused, TestbedError, Unreachable
 from optics.plan import Job
 from orchestrator.engine.change import job_ports as jobports
+from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.iterations import LATEST, ahead_ns_of, bring_home, ends_before, ends_of, median_ms
-from orchestrator.engine.change.job_record import facts, launched, ranks_of, spec_of, wanted_job
+from orchestrator.engine.change.job_record import (
+    facts,
+    launched,
+    layout_of,
+    pause_of,
+    ranks_of,
+    spec_of,
+    turning,
+    wanted_job,
+    with_layout,
+    without_pause,
+)
 from orchestrator.engine.change.keep_job import is_same
 from orchestrator.hosts import JobState
 from orchestrator.hosts.launch import identity
-from orchestrator.results import JobStatus
+from orchestrator.results import ALIVE, JobStatus
 from orchestrator.session import Session
 from orchestrator.store.records import JobRecord
 from orchestrator.store.store import Store
 from orchestrator.telemetry.recorder import Recorder
 
 FIRST_ITERATIONS = 4
-"""`up` reports a job's speed once it has this many iterations: the first sets things up and does not count."""
+"""`up` reports a job's speed after this many iterations: the first includes the setup and does not count."""
 FIRST_ITERATIONS_S = 120.0
 GRACE_S = 15.0
 """Time (s) a job gets after SIGTERM to finish its iteration and write its checkpoint."""
 POLL_S = 0.25
 RESUME_S, LONGEST_RESUME_S, RESUME_LOOK_S = 1.0, 5.0, 0.05
-"""How long a change waits to see its job go on: for three of its iterations, within these bounds."""
+"""How long (s) a change waits for its job to resume: for three iterations, within these bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +61,18 @@ class Jobs:
         return self.runs_dir / record.run
 
     async def status(self, record: JobRecord) -> JobStatus:
-        """Ask every rank, bring the new iterations home, record an end in the store."""
+        """Ask every rank, fetch the new iterations, record an end in the store."""
         name, chosen, wanted = facts(record)
         ranks = ranks_of(record, self.session.lab)
         states = await self.session.hosts.job_states(name, ranks)
         records = await bring_home(self.session, name, record, self._run_dir(record)) if ranks else []
         state, detail = _state(record, states, len(records))
         launched = self.store.get(record.run)
-        if ranks and launched is not None and launched.ended is not None:  # it samples the ports itself until then
-            ended = state not in ("starting", "running")
+        if ranks and launched is not None and launched.ended is not None:  # that run samples the ports itself until it ends
+            ended = state not in ALIVE
             await jobports.bring_home(self.session, name, record.run, self._run_dir(record), ranks, launched.ended, ended=ended)
+        if state == "running" and pause_of(record) is not None:
+            state, detail = await self._paused(record, name, ranks)
         if record.ended is None and state in ("finished", "failed"):
             self.store.set_job(record.id, state, detail, ended=True)
         busbw = [r["busbw_gbps"] * 125 for r in (records[1:] or records)[-LATEST:] if "busbw_gbps" in r]
@@ -83,8 +98,19 @@ class Jobs:
             resumed_from=int(records[0].get("iter", 1)) - 1 if records else 0,
         )
 
+    async def _paused(self, record: JobRecord, name: str, ranks: tuple[HostName, ...]) -> tuple[str, str]:
+        """The state of a job that was paused, and until when; one that goes on is recorded as running."""
+        pause = pause_of(record)
+        assert pause is not None
+        states = await self.session.hosts.rank_states(name, ranks)
+        if any(s.state == "held" and s.move == pause.move for s in states):
+            return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
+        self.store.set_job_spec(record.id, without_pause(record))
+        self.store.set_job(record.id, "running")
+        return "running", ""
+
     async def running(self) -> JobRecord | None:
-        """The job that runs now, by its ranks' own word; one whose ranks cannot be asked counts as running."""
+        """The job that runs now, as its ranks report; one whose ranks cannot be asked counts as running."""
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
             return None
@@ -111,7 +137,7 @@ class Jobs:
         stopped, or if it finished and the lab was `changed`. Another job: the old one is stopped at an iteration boundary and the
         new one takes its place, from the old one's checkpoints if both are one training, by name and `identity`.
 
-        Raises: as `start`; Unreachable - whether the old job still runs cannot be found out.
+        Raises: as `start`; Unreachable - it is unknown whether the old job still runs.
         """
         record, old = self.store.latest_job(self.slice), None
         if record is not None and ranks_of(record, self.session.lab):
@@ -120,8 +146,8 @@ class Jobs:
             except Unreachable:
                 if record.ended is None:
                     raise
-                # one that has ended need not answer: it may have run on hosts that this plan does not touch
-        runs = old is not None and old.state in ("starting", "running")
+                # An ended job need not answer: it may have run on hosts that this plan does not touch.
+        runs = old is not None and old.state in ALIVE
         if job is None or not launch:
             return old if runs else None
         same = record is not None and is_same(record, job)
@@ -140,13 +166,15 @@ class Jobs:
         self,
         run: str,
         number: int | None,
+        layout: Mapping[str, Any] | None,
         recorder: Recorder,
         *,
         sample: bool = True,
     ) -> JobStatus | None:
-        """Let the job run that ran before (None: none did): another one that runs is stopped, and it goes on from its checkpoint.
+        """Resume the job that ran before (None: none did) from its checkpoint; stop another one that runs.
 
-        Raises: Missing - what it was launched with is not known any more; else as `start`.
+        layout: the rings that it had (`layout_of`), None for those of its record; on other rings it is stopped, too.
+        Raises: Missing - its launch data is lost; else as `start`.
         """
         latest = self.store.latest_job(self.slice)
         if latest is not None and latest.id != number and latest.ended is None and await self.running():
@@ -158,9 +186,15 @@ class Jobs:
             return None
         if record.ended is None:
             status = await self.status(record)
-            if status.state in ("starting", "running", "finished"):
+            same = not turning(record) and (layout is None or layout_of(record) == layout)
+            if status.state == "finished" or (same and status.state in ALIVE):
                 return status
-        return await self.start(run, launched(record, self.session.lab), recorder, resume=True, sample=sample)
+            if status.state in ALIVE:
+                with recorder.phase("job", f"stopping {record.name}") as phase:
+                    await self.stop(record, "taken back")
+                    phase.detail = f"stopped {record.name}"
+        job = launched(with_layout(record, layout), self.session.lab)
+        return await self.start(run, job, recorder, resume=True, sample=sample)
 
     async def start(
         self,
@@ -194,11 +228,7 @@ class Jobs:
             give_up = time.monotonic() + FIRST_ITERATIONS_S
             while True:
                 status = await self.status(record)
-                if (
-                    status.iterations >= FIRST_ITERATIONS
-                    or status.state not in ("starting", "running")
-                    or time.monotonic() > give_up
-                ):
+                if status.iterations >= FIRST_ITERATIONS or status.state not in ALIVE or time.monotonic() > give_up:
                     break
                 recorder.progress.update("job", status.iterations, FIRST_ITERATIONS, f"iterations, {status.state}")
                 await asyncio.sleep(POLL_S)
@@ -214,36 +244,38 @@ class Jobs:
         return status
 
     async def _last_words(self, name: str, record: JobRecord) -> str:
-        """The last line of each rank that ended badly, at most three of them."""
+        """The last line of each rank that failed, at most three of them."""
         hosts, found = self.session.hosts, []
         for host, state in (await hosts.job_states(name, ranks_of(record, self.session.lab))).items():
             if state.code or state.state == "killed":
                 lines = (await hosts.tail(name, host, "log", -2000)).text.strip().splitlines()
-                found.append(f"  {host}: {lines[-1] if lines else 'said nothing'}")
+                found.append(f"  {host}: {lines[-1] if lines else 'no output'}")
         return "\n".join(found[:3])
 
     async def stop(self, record: JobRecord, why: str) -> JobStatus:
         """Stop a job and keep its iterations. Raises: Refused - a rank does not stop even when killed."""
         name = facts(record)[0]
+        if (pause := pause_of(record)) is not None:  # ranks write their checkpoints at the end of an iteration
+            await Attempt(self.session.hosts, record, pause.move, GRACE_S).drop()
         ended = await self.session.hosts.stop_job(name, GRACE_S, ranks_of(record, self.session.lab))
         if still := [h for h, s in ended.items() if s.state == "running"]:
-            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or look at the host")
+            raise Refused(f"job {record.name}: {', '.join(still)} did not stop", hint="testbed job stop again, or check the host")
         status = await self.status(record)
         self.store.set_job(record.id, "stopped", why, ended=True)
         return dataclasses.replace(status, state="stopped", detail=why)
 
     async def stop_if_running(self, recorder: Recorder) -> str:
-        """Stop the job if one runs; return its name, or nothing. Raises: Unreachable, Refused - not all of its ranks stopped."""
+        """Stop the job if one runs; return its name, else "". Raises: Unreachable, Refused - not all of its ranks stopped."""
         record = self.store.latest_job(self.slice)
         if record is None or record.ended is not None:
             return ""
         with recorder.phase("job", f"stopping {record.name}") as phase:
             try:
                 status = await self.status(record)
-            except Unreachable:  # the ranks on the hosts that answer are stopped all the same; then `stop` says who does not
+            except Unreachable:  # the ranks on the hosts that answer are stopped; then `stop` names the others
                 pass
             else:
-                if status.state not in ("starting", "running"):
+                if status.state not in ALIVE:
                     phase.detail = f"{record.name} had {status.state}"
                     return ""
             status = await self.stop(record, "down")
@@ -253,7 +285,7 @@ class Jobs:
     async def resumed(self, recorder: Recorder, after_ns: int, since_ns: int, was: int | None) -> tuple[int, int]:
         """When the job ended its first iteration after `after_ns`, and the longest gap between two ends of iterations until then.
 
-        Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or none of its iterations ends within seconds.
+        Monotonic ns, corrected by the clock of rank 0's host; 0 if no job runs, or no iteration ends within seconds.
         since_ns: gaps before this time do not count. was: the job that ran before, whose iterations count too.
         """
         record, journal = self.store.latest_job(self.slice), recorder.journal
@@ -279,7 +311,7 @@ class Jobs:
                     break
                 await asyncio.sleep(RESUME_LOOK_S)
         except (TestbedError, KeyError):
-            pass  # how soon a job went on is no reason for a change to fail
+            pass  # how soon a job resumed is no reason to fail the change
         return 0, 0
 
 
@@ -289,7 +321,7 @@ def _state(record: JobRecord, states: Mapping[HostName, JobState], iterations: i
         for h, s in states.items()
         if s.state in ("killed", "absent") or s.code
     ]
-    if record.ended is not None:  # its hosts may have forgotten it since
+    if record.ended is not None:  # its hosts may have discarded it since
         return record.state, record.detail
     if bad:
         return "failed", "; ".join(bad[:4]) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")

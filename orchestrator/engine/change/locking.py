@@ -1,4 +1,4 @@
-"""Holding a part of the lab for one command: what a verb locks, and the two locks it takes."""
+"""Locking a part of the lab for one command: what a verb locks, and the two locks it takes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from orchestrator.store.scope import Scope, of_settings, reach
 from orchestrator.store.store import Store
 
 GUARD_S = 10.0
-"""A guard that leads traffic round a dead circuit has the lab for less than a second; it is waited for this long (s) unasked."""
+"""A guard that reroutes around a dead circuit holds the lab for less than a second; commands wait this long (s) for it unasked."""
 
 
 def plan_hosts(plan: Plan) -> set[HostName]:
-    """Every host that a plan says anything of."""
+    """Every host that a plan mentions."""
     hosts = {host for link in plan.links for host in link.hosts}
     hosts.update(host for route in plan.routes for host in route.path)
     return hosts | set(plan.job.ranks if plan.job else ())
@@ -34,7 +34,7 @@ def plan_hosts(plan: Plan) -> set[HostName]:
 def scope_of(
     lab: Lab, settings: Settings, store: Store, *, plan: Plan | None = None, to: Snapshot | None = None, adopt: Sequence[str] = ()
 ) -> Scope:
-    """What a change of the owner's touches: hosts and ports of the plan or state to come, and of all that is up or half done."""
+    """What a change by this owner touches: hosts and ports of the target plan or state, and of all that is up or unfinished."""
     key = slice_of(lab, settings)
     hosts = plan_hosts(plan) if plan is not None else set()
     current = store.current(key)
@@ -53,11 +53,11 @@ def scope_of(
         if before is not None:
             hosts.update(hosts_of(target))
             was = before_of(before)
-            scope |= of_settings(lab, (s for held in was.ours.values() for s in held))
+            scope |= of_settings(lab, (s for held in was.owned.values() for s in held))
             if was.current is not None:
                 hosts.update(port.host for link in stored_links(was.current.links) for port in (link.a, link.b))
     if to is not None:
-        scope |= of_settings(lab, (s for held in to.ours.values() for s in held))
+        scope |= of_settings(lab, (s for held in to.owned.values() for s in held))
     return scope | reach(lab, hosts)
 
 
@@ -67,9 +67,9 @@ def _listed(value: object) -> Iterable[object]:
 
 @asynccontextmanager
 async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> AsyncIterator[HeldLock]:
-    """Hold `scope` for the body, queueing as long as the settings say. Raises: Locked - another owner or run holds some of it."""
+    """Lock `scope` for the body, queueing as long as the settings allow. Raises: Locked - another owner or run holds part of it."""
 
-    def told(words: str) -> None:
+    def notify(words: str) -> None:
         command.progress.note(f"waiting for {words}")
 
     settings = command.settings
@@ -80,5 +80,5 @@ async def holding(lab: Lab, command: Command, scope: Scope, reason: str) -> Asyn
     if wait_s and outer is not None and (end := outer.when()) is not None:
         outer.reschedule(end + wait_s)
     with StoreClaim(settings.lock_path(key_of(lab)), command.store.path, user=settings.user):
-        async with hold(locks, scope, reason, wait_s=wait_s, told=told) as held:
+        async with hold(locks, scope, reason, wait_s=wait_s, told=notify) as held:
             yield held

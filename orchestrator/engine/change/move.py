@@ -16,6 +16,7 @@ from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.port_counters import quiet
 from orchestrator.engine.change.timeline import Timeline
+from orchestrator.engine.change.turn import Turn
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.rules import Macs, Route, Rules, drain_rules, rules
 from orchestrator.hosts import Committed, Hello
@@ -27,14 +28,14 @@ from orchestrator.verify.ladder import check_light, check_link
 
 
 def counts_of(changes: Mapping[DeviceName, Change]) -> str:
-    """How many settings go and come on each device: `ocs1 -12 +12  ocs2 -0 +3`."""
+    """How many settings are removed and added on each device: `ocs1 -12 +12  ocs2 -0 +3`."""
     return "  ".join(f"{d} -{len(c.remove)} +{len(c.add)}" for d, c in changes.items())
 
 
 class Move:
-    """Traffic and light of one change to `plan`; `current` is the plan that is up before.
+    """Traffic and light of one change to `plan`; `current` is the plan that was up before.
 
-    touched: whether anything was changed. told: hosts that were asked to change. generation: the number of the plan's routes.
+    touched: whether anything was changed. asked: hosts that were asked to change. generation: the number of the plan's routes.
     drain, drained: routes to drain onto, and their number. rerouted: as `Context.rerouted`. switching_s: expected of slow devices.
     """
 
@@ -42,7 +43,7 @@ class Move:
         self.context, self.plan, self.current = context, plan, current
         self.lab, self.hosts = context.session.lab, context.session.hosts
         self.touched = False
-        self.told: set[HostName] = set()
+        self.asked: set[HostName] = set()
         self.switching_s = 0.0
         self.wired: Mapping[DeviceName, Outcome] = {}
         self.generation = 0
@@ -51,15 +52,15 @@ class Move:
         self.rerouted: frozenset[HostPort] = frozenset()
 
     def prepare(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> None:
-        """Make room in the deadline and number the routes. Raises: TimedOut - the operator allowed less than devices need."""
+        """Extend the deadline and number the routes. Raises: TimedOut - the operator allowed less than devices need."""
         self.switching_s = self._make_time(goal)
         self.drain = self._drain_rules(goal, seen, macs)
-        # In the order of use: hosts drop what was staged before the generation they run.
+        # In the order of use: hosts discard what was staged before the generation they run.
         self.drained = self.context.next_generation() if self.drain else None
         self.generation = self.context.next_generation()
 
     def _make_time(self, goal: Target) -> float:
-        """Seconds of darkness by the slowest device; the deadline makes room for all it does.
+        """Seconds of darkness by the slowest device; the deadline is extended for all it does.
 
         Raises: TimedOut - the operator allowed less.
         """
@@ -82,13 +83,13 @@ class Move:
             phase.detail = counts_of(goal.early) + ", in the dark"
 
     async def stage(self, wanted: Mapping[HostName, Rules]) -> None:
-        """Fill shadow tables through Ansible: the new generation, and one to drain onto if something stays lit meanwhile."""
+        """Fill shadow tables through Ansible: the new generation, and one to drain onto if some links stay lit meanwhile."""
         context = self.context
         generations: dict[int, Mapping[HostName, Rules]] = {self.generation: wanted}
         if self.drained is not None:
             generations[self.drained] = self.drain
         hosts = sorted(set(wanted) | set(self.drain))
-        count = sum(isinstance(r, Route) for ours in wanted.values() for r in ours)
+        count = sum(isinstance(r, Route) for rules in wanted.values() for r in rules)
         with context.recorder.phase(
             "stage", f"{counted(count, 'route')} on {counted(len(hosts), 'host')}, through Ansible"
         ) as phase:
@@ -99,7 +100,7 @@ class Move:
             phase.detail = f"{counted(count, 'route')}{also} on {counted(len(hosts), 'host')}"
 
     def _drain_rules(self, goal: Target, seen: Observation, macs: Mapping[HostPort, Macs]) -> Mapping[HostName, Rules]:
-        """Routes for the dark interval, empty where draining would change nothing or was not asked for."""
+        """Routes for the dark interval; empty if draining would change nothing or was not asked for."""
         kept = goal.kept_links
         follows = {host for host, hello in seen.hellos.items() if hello.active is not None}
         if not self.plan.transition.drain or not kept or len(kept) == len(goal.old_links) or not follows:
@@ -110,7 +111,7 @@ class Move:
             drain = drain_rules(goal.old_links, kept, self.lab, macs, routes, rings)
         except Infeasible:  # the old plan's fixed routes do not fit what is lit now
             before, drain = rules(goal.old_links, self.lab, macs), drain_rules(goal.old_links, kept, self.lab, macs)
-        return {} if drain == before else {host: ours for host, ours in drain.items() if host in follows}
+        return {} if drain == before else {host: rules for host, rules in drain.items() if host in follows}
 
     def _old_routing(self) -> tuple[tuple[FixedRoute, ...], tuple[tuple[HostName, ...], ...]]:
         if self.current is None:
@@ -121,41 +122,38 @@ class Move:
             return (), ()
         return old.routes, old.rings
 
-    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact) -> Timeline:
-        """Drain, arm, break and make on all devices at once, wait for carriers and commits."""
+    async def switch(self, goal: Target, wanted: Mapping[HostName, Rules], aftermath: Impact, turn: Turn) -> Timeline:
+        """Arm, drain or hold, break and make on all devices at once, wait for carriers and commits, change the job over."""
         context, recorder, hosts = self.context, self.context.recorder, self.hosts
         policy, patience = self.plan.transition, self.plan.acceptance.link_up_timeout_s
         times, generation = Timeline(), self.generation
-        await context.allowed({}, {}, self.rerouted)  # no device asks again for these before hosts commit
+        await context.allowed({}, {}, self.rerouted)  # no device checks these before hosts commit
         recorder.reconfig_id = f"{context.run.id}/1"
         self.touched = True
-        self.told.update(wanted, self.drain)
+        self.asked.update(wanted, self.drain)
+        turn.begin()
         what = {"generation": generation}
         if not goal.late:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed = dict(await hosts.commit(generation, wanted, policy.revert_after_s))
                 phase.detail = f"committed on {counted(len(times.committed), 'host')}"
+            await turn.change_over()
             return times
-        # A device that a run before us left settling may have finished while we staged: no carrier would come anew.
+        # A device that an earlier run left settling may have finished while routes were staged: no new carrier event would come.
         now = (await context.session.observe(hosts=False)).held
         rising = goal.rising(now)
-        heard = hosts.subscribe()  # before the light moves: a host may commit before we ask
+        events = hosts.subscribe()  # before the light moves: a host may commit before it is asked
         with recorder.phase("arm") as phase, context.run.step("host", "all", "arm", what):
-            # The first host may commit long before a robot has made its last move, or a driver has given up its device.
+            # The first host may commit long before a robot has made its last move, or before a driver gives up on its device.
             waiting_s = SLACK * self.switching_s + context.session.patience_s(goal.late.changes)
             revert_s = policy.revert_after_s + patience + waiting_s
             cross = aftermath.neighbours(rising, goal.links, self.lab, self.plan.routes, self.plan.rings)
             await hosts.arm(generation, rising, revert_after_s=revert_s, deadline_s=context.timeout_s, cross=cross)
-            gc.collect()  # from here on every millisecond is one of a detour, and then of darkness
+            gc.collect()  # from here on every millisecond counts, first of a detour and then of darkness
             each = "1 host commits" if len(rising) == 1 else f"{len(rising)} hosts commit"
             phase.detail = f"{each} generation {generation} when the light arrives"
-        if self.drained is not None:
-            gone = goal.broken_links
-            with recorder.phase("drain") as phase, context.run.step("host", "all", "drain", {"generation": self.drained}):
-                await hosts.commit(self.drained, sorted(self.drain), policy.revert_after_s)
-                # Confirmed while the queues run dry: once the light moves, the routes before are worse than these.
-                waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, sorted(self.drain)))
-                phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
+        await self._routes_while_dark(goal)
+        await turn.hold(patience + waiting_s)
         await aftermath.before(goal.broken_links)
         with recorder.phase("switch") as phase:
             times.outcomes = await switch(context, goal.late)
@@ -165,35 +163,48 @@ class Move:
                 slow = dark_time_scale(goal.late, context.session.traits, self.lab)
                 phase.detail += f"   {scaled_text(self.switching_s, slow)} expected"
         with recorder.phase("link") as phase:
-            answers = await hosts.wait_committed(generation, rising, patience, heard)
+            answers = await hosts.wait_committed(generation, rising, patience, events)
             late = [str(a) for a in answers.values() if isinstance(a, TestbedError)]
             if late:
-                raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify repeats the look at the light")
+                raise TimedOut("\n".join([*late, *await self._dark(goal)]), hint="testbed verify measures the light again")
             times.committed = {h: a for h, a in answers.items() if isinstance(a, Committed)}
             phase.detail = f"{counted(sum(map(len, rising.values())), 'port')} up, {counted(len(rising), 'host')} committed"
         if others := [h for h in wanted if h not in rising]:
             with recorder.phase("routes") as phase, context.run.step("host", "all", "commit", what):
                 times.committed |= await hosts.commit(generation, others, policy.revert_after_s)
                 phase.detail = f"committed on {counted(len(others), 'more host')}"
+        await turn.change_over()
         return times
 
+    async def _routes_while_dark(self, goal: Target) -> None:
+        """Commit the generation for the dark time: traffic moves to the links that stay lit."""
+        if self.drained is None:
+            return
+        context, hosts, gone = self.context, self.hosts, goal.broken_links
+        what = {"generation": self.drained}
+        with context.recorder.phase("drain") as phase, context.run.step("host", "all", "drain", what):
+            await hosts.commit(self.drained, sorted(self.drain), self.plan.transition.revert_after_s)
+            # Confirm while the queues drain: once the light moves, the previous routes are worse than these.
+            waited, _ = await asyncio.gather(quiet(hosts, receivers(gone)), hosts.confirm(self.drained, sorted(self.drain)))
+            phase.detail = f"traffic off {counted(len(gone), 'link')}; quiet after {waited * 1e3:.0f} ms"
+
     async def _dark(self, goal: Target) -> list[str]:
-        """Which ports got no light, and where it was lost as far as the switches' meters tell."""
+        """Which ports got no light, and where it was lost, as far as the switches' meters show."""
         hellos = {h: a for h, a in (await self.hosts.connect()).items() if isinstance(a, Hello)}
         _, _, ports = await check_link(hellos, goal.links)
         _, _, lost = await check_light(self.context.session, goal.circuits)
         return [*ports, *lost]
 
     async def retreat(self) -> str:
-        """Bring all hosts that answer to one generation; return in words which that is, and who did not answer.
+        """Bring all hosts that answer to one generation; return in words which one, and which hosts did not answer.
 
-        If no host was confirmed they go back. If one was, the change had been verified: the others follow.
+        If no host was confirmed, they revert. If one was, the change had been verified, and the others follow.
         """
-        answers = await self.hosts.connect(sorted(self.told))  # the others may be armed by another owner
+        answers = await self.hosts.connect(sorted(self.asked))  # the others may be armed by another owner
         hellos = {h: a for h, a in answers.items() if isinstance(a, Hello)}
         trouble = [str(a).splitlines()[0] for a in answers.values() if not isinstance(a, Hello)]
-        ours = {self.generation, self.drained} - {None}
-        counting = [h for h, hello in hellos.items() if hello.active in ours and hello.pending_s is not None]
+        own = {self.generation, self.drained} - {None}
+        counting = [h for h, hello in hellos.items() if hello.active in own and hello.pending_s is not None]
         drained = self.drained is not None and any(
             hello.pending_to == self.drained or (hello.active == self.drained and hello.pending_s is None)
             for hello in hellos.values()
@@ -205,7 +216,7 @@ class Move:
                 await self.hosts.confirm(self.generation, counting)
             else:
                 await self.hosts.disarm(hellos)
-                # One that was armed may have committed since it said hello.
+                # One that was armed may have committed since it answered.
                 again = await self.hosts.connect(hellos)
                 late = {h for h, a in again.items() if isinstance(a, Hello) and a.active == self.generation}
                 if back := sorted({*counting, *late}):

@@ -13,14 +13,14 @@ from orchestrator.hosts import SAMPLE, ClockReading, HostEvent, Hosts, samples
 from orchestrator.telemetry.journal import Journal
 
 USUAL_HZ = 10.0
-"""Ten samples a second show a dip of one dark interval and cost a host a thousandth of a core; a thousand are to look closely."""
+"""Ten samples a second show a dip of one dark interval and cost a host 0.1 % of a core; a thousand are for close inspection."""
 CLOCKS_S = 0.1
-"""How long a change may be longer (s) for asking hosts what time it is: a millisecond a host, once it is done."""
+"""How much longer (s) a change may take to read the hosts' clocks: a millisecond per host, after the change."""
 QUIET_S, QUIET_BYTES = 0.004, 3000
 """A port is quiet when it moved fewer bytes than this within this time (s): less than one in a hundred of a 250 Mb/s link, so that
 neighbour discovery does not count as traffic."""
 PATIENCE_S = 0.25
-"""Draining goes on after this long (s) whatever still flows: the light moves anyway."""
+"""Draining ends after this long (s) whatever still flows: the light moves anyway."""
 
 
 class Counters:
@@ -34,8 +34,8 @@ class Counters:
         self._second: dict[HostPort, tuple[int, ...]] = {}
         self._told_ns = journal.now_ns()
 
-    def hear(self, event: HostEvent) -> None:
-        """Take a batch. Raises: Garbled - it is none."""
+    def add(self, event: HostEvent) -> None:
+        """Take a batch. Raises: Garbled - it cannot be decoded."""
         for port, rows in samples(event).items():
             if rows:
                 self._journal.samples("port", {"host": port.host, "port": f"p{port.number}", "layer": "nic"}, SAMPLE, rows)
@@ -49,7 +49,7 @@ class Counters:
             self.rates()
 
     def rates(self) -> None:
-        """Write the circuits with what went over them since the last time."""
+        """Write the rate over each circuit since the last call."""
         for circuit in self.circuits:
             here = self.latest.get(circuit.receiver)
             for setting in circuit.path if here is not None else ():
@@ -68,7 +68,7 @@ class Counters:
         self._second = dict(self.latest)
 
     def _mbps(self, port: HostPort) -> float | None:
-        """What a port has sent since the last time (Mb/s), None where two samples are not there."""
+        """What a port has sent since the last call (Mb/s), None if two samples are missing."""
         before, now = self._second.get(port), self.latest.get(port)
         if before is None or now is None or now[-1] <= before[-1]:
             return None
@@ -80,10 +80,10 @@ class Counters:
 async def sampled_ports(
     hosts: Hosts, journal: Journal | None, hz: float = USUAL_HZ, circuits: Iterable[Circuit] = ()
 ) -> AsyncIterator[None]:
-    """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and what they send goes to the journal.
+    """While the body runs, hosts sample their ports `hz` times a second (0: not at all) and their samples go to the journal.
 
-    Hosts keep their samples to themselves while they wait for their light: nothing here takes time from those who end the darkness.
-    A host that cannot sample is met by the change itself; samples are not worth a second error.
+    Hosts do not send samples while they wait for carrier, so that sampling takes no time from the hosts that end the darkness.
+    A host that cannot sample fails in the change itself; sampling does not report the error twice.
     """
     if journal is None or hz <= 0:
         yield
@@ -100,7 +100,7 @@ async def sampled_ports(
             hosts.leave_counters()
             raise
         with suppress(TestbedError):
-            await hosts.stream_counters(None)  # its answers come behind the last samples
+            await hosts.stream_counters(None)  # the replies arrive after the last samples
             record_clocks(journal, await hosts.clocks(within_s=CLOCKS_S))
     finally:
         task.cancel()
@@ -118,12 +118,12 @@ async def _take(queue: asyncio.Queue[HostEvent], counters: Counters) -> None:
 
 def _heard(event: HostEvent, counters: Counters) -> None:
     if event.kind == "counters":
-        with suppress(TestbedError):  # one batch that cannot be read is a gap in a curve
-            counters.hear(event)
+        with suppress(TestbedError):  # an unreadable batch leaves a gap in the curve
+            counters.add(event)
 
 
 def record_gpus(journal: Journal, event: HostEvent) -> int:
-    """Write what a host said of its GPUs, one `gpu` point each; return how many."""
+    """Write a host's GPU readings, one `gpu` point each; return how many."""
     for gpu in event.values["gpus"]:
         journal.point(
             "gpu",

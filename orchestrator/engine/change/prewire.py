@@ -1,4 +1,4 @@
-"""`prewire`: slow devices make, in the dark, what the next plan wants of them; the change itself is then a flip."""
+"""`prewire`: slow devices make, in the dark, what the next plan needs, so that the change itself only switches."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from orchestrator.results import PrewireReport
 
 
 class Prewire:
-    """From what is to where only a flip is left."""
+    """From the present state to one where only the fast switches remain to be set."""
 
     def __init__(self, context: Context, plan: Plan) -> None:
         self.context, self.plan = context, plan
         self.lab = context.session.lab
 
     async def carry_out(self) -> PrewireReport:
-        """Do it; idempotent. No host sees any of it, whether it succeeds or not.
+        """Prewire; idempotent. No host is affected, whether it succeeds or not.
 
-        Raises: as `orchestrator.engine.verbs.up` before anything is changed; ChangeFailed - what is made stays and is used.
+        Raises: as `orchestrator.engine.verbs.up` before anything is changed; ChangeFailed - what was made stays and will be used.
         """
         context, recorder = self.context, self.context.recorder
         with recorder.phase("observe") as phase:
@@ -61,8 +61,9 @@ class Prewire:
             context.need(needs[1], needs[0])
         owned = per_device(context.store.owned(context.slice))
         running = await context.jobs.running()
-        before = found(seen, owned, context.store.current(context.slice), {}, running.id if running else None, context.theirs())
-        after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.ours.items()}
+        foreign = context.foreign_settings()
+        before = found(seen, owned, context.store.current(context.slice), {}, running, foreign)
+        after = {d: (held - only.removed.get(d, NONE)) | only.made.get(d, NONE) for d, held in before.owned.items()}
         context.run.found(before.to_json(), {"settings": held_data(after), "generation": None, "hosts": []})
         with recorder.phase("prewire") as phase:
             try:
@@ -80,7 +81,7 @@ class Prewire:
         )
 
     async def _reserved(self, seen: Held) -> Target:
-        """The target, its ports reserved: another owner may choose the same at the same moment."""
+        """The target, its ports reserved: another owner may choose the same ports at the same moment."""
         context = self.context
         while True:
             self.seen = seen

@@ -1,4 +1,4 @@
-"""`rollback` and `restore`: the engine of `up`, with a state that was as its target. Nothing is chosen anew."""
+"""`rollback` and `restore`: the engine of `up` with a recorded state as its target. Nothing is chosen anew."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import replace
 
 from optics import HandsNeeded, Locked, TestbedError
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.goal import goal_hosts
+from orchestrator.engine.change.job_record import launched, layout_of, with_layout
 from orchestrator.engine.change.rollback import Rollback
-from orchestrator.engine.change.snapshot import NONE, Snapshot, way_back
-from orchestrator.engine.change.up import Up, goal_hosts
+from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back
+from orchestrator.engine.change.turn import Turn
+from orchestrator.engine.change.up import Up
 from orchestrator.fabric.circuits import live_links, receivers, settings
 from orchestrator.fabric.lightpath import Held, route
 from orchestrator.fabric.lookahead import ahead
@@ -27,19 +30,20 @@ from orchestrator.verify.report import Rung
 
 
 def as_stored(store: Store, key: str, current: CurrentPlan, lab: Lab) -> Snapshot:
-    """The plan that is up, exactly as in the store: its light paths, the attenuation set on them, the job launched last."""
+    """The plan that is up, exactly as in the store: its light paths, their attenuation, the job launched last."""
     wanted = settings(stored_circuits(current.links, lab))
-    ours = {route(s): s for s in store.owned(key)}
+    exact = {route(s): s for s in store.owned(key)}
     job = store.latest_job(key)
-    ran = job is not None and job.ended is None
-    held = {d: frozenset(ours.get(route(s), s) for s in found) for d, found in wanted.items()}
-    return Snapshot(held, current=current, job=job.id if job is not None and ran else None)
+    held = {d: frozenset(exact.get(route(s), s) for s in found) for d, found in wanted.items()}
+    if job is None or job.ended is not None:
+        return Snapshot(held, current=current)
+    return Snapshot(held, current=current, job=job.id, layout=layout_of(job))
 
 
 class Restore(Up):
-    """To exactly `to`, which had a plan: its links, paths, settings and attenuation; its job goes on.
+    """Restore exactly `to`, which had a plan: its links, paths, settings and attenuation; its job resumes.
 
-    What fails on the way is read back and tried once more; what is left then needs manual repair.
+    What fails is read back and tried once more; what is left then needs manual repair.
     """
 
     def __init__(self, context: Context, to: Snapshot) -> None:
@@ -47,55 +51,65 @@ class Restore(Up):
         assert current is not None
         lab = context.session.lab
         super().__init__(context, read_plan(current.plan_text, current.plan_name, lab), current.plan_text)
+        self.turn = Turn(context, self.plan.transition, "never" if self.plan.transition.live == "never" else "prefer")
         self.to, self.links = to, current.links
 
     def _goal(self, seen: Observation) -> Target:
-        wanted = {d: held for d, held in self.to.ours.items() if held}
+        wanted = {d: held for d, held in self.to.owned.items() if held}
         if any(device not in seen.settings for device in wanted):
             seen.complete()
-        ours = per_device(self.context.store.owned(self.context.slice))
-        change = way_back(seen.settings, wanted, ours)
+        owned = per_device(self.context.store.owned(self.context.slice))
+        change = change_back(seen.settings, wanted, owned)
         early = ahead(change, seen.settings, self.lab)
         change = in_order(change, early, seen.settings, self.lab)
         exact = {route(s): s for held in wanted.values() for s in held}
-        ways = tuple(
-            replace(way, path=tuple(exact.get(route(s), s) for s in way.path)) for way in stored_circuits(self.links, self.lab)
+        circuits = tuple(
+            replace(c, path=tuple(exact.get(route(s), s) for s in c.path)) for c in stored_circuits(self.links, self.lab)
         )
         lit = live_links({d: held - change.foreign[d] for d, held in seen.settings.items()}, self.lab)
-        return Target(stored_links(self.links), ways, wanted, change, lit, early)
+        return Target(stored_links(self.links), circuits, wanted, change, lit, early)
 
     async def _equalise(self, goal: Target, held: Held) -> EqualiseReport | None:
-        return None  # the attenuation that was is part of what is brought back
+        return None  # the previous attenuation is part of what is restored
+
+    async def _choose(self, goal: Target, *, launch: bool) -> None:
+        """The job that ran gets the rings that it had, if it still runs."""
+        if self.running is not None and self.running.id == self.to.job:
+            await self.turn.choose(self.running, launched(with_layout(self.running, self.to.layout), self.lab))
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
-        context = self.context
-        return await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
+        context, to = self.context, self.to
+        await self.turn.finish()
+        return await context.jobs.resume_previous(context.run.id, to.job, to.layout, context.recorder, sample=context.sample_hz > 0)
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
-        """Read back and try once more, as far as it goes. Raises: HandsNeeded - with what is left."""
+        """Read back and try once more, as far as possible. Raises: HandsNeeded - with what is left."""
         context = self.context
         late = context.limit is not None and context.limit.passed
         if isinstance(error, Locked) or (isinstance(error, asyncio.CancelledError) and not late):
             raise error
         observed = self.before
         generations = dict.fromkeys(goal_hosts(goal), self.move.generation) | {
-            h: None if active in context.ours() else active
+            h: None if active in context.own_generations() else active
             for h, active in observed.generations.items()
-            if h not in goal_hosts(goal) and (active is None or active in context.ours())
+            if h not in goal_hosts(goal) and (active is None or active in context.own_generations())
         }
         current = replace(self.to.current, generation=self.move.generation) if self.to.current else None
         to = Snapshot(
-            {d: self.to.ours.get(d, NONE) for d in observed.ours},
+            {d: self.to.owned.get(d, NONE) for d in observed.owned},
             observed.others,
             current,
             generations,
             receivers(goal.links),
             self.to.job,
+            self.to.layout,
         )
-        undone = await Rollback(context, to, self.move.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+        undone = await Rollback(context, to, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
         if undone.left:
-            hint = f"when it is mended: testbed resume {context.run.id}"
-            raise HandsNeeded(f"{error}\nnot everything is back as it was; left for hands:", undone.left, hint=hint) from error
+            hint = f"once it is repaired: testbed resume {context.run.id}"
+            raise HandsNeeded(
+                f"{error}\nnot everything is back as it was; manual repair is needed:", undone.left, hint=hint
+            ) from error
         first = str(error).splitlines()[0] if isinstance(error, TestbedError) else type(error).__name__
         self.notes.append(f"at the second try ({first}): {undone.evidence}")
         return ()

@@ -1,7 +1,7 @@
 """Rollback in the middle of a change: does what can be done, reads the result back, and lists what needs manual repair.
 
-It works without a plan that fits and with devices or hosts that do not answer: each goes back if it can. What did not go back is
-read again and tried once more, never blindly; what is reported was read from devices and hosts after the last write.
+It works without a plan that fits and with devices or hosts that do not answer: each is restored if possible. What was not restored
+is read again and tried once more, never blindly; the report is based on readings of devices and hosts after the last write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from optics.plain import counted
 from optics.words import short, sort_key
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.snapshot import NONE, Snapshot, differences, way_back
+from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back, differences
+from orchestrator.engine.change.turn import turn_back
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
@@ -43,33 +44,33 @@ from orchestrator.plan.stored import stored_links
 from orchestrator.plan.target import switching_s
 
 TRIES = 2
-"""What did not go back is read again and sent once more."""
+"""What was not restored is read again and sent once more."""
 RETURN_S = 30.0
-"""A device that was changed and fell silent gets this long (s) to come back: a switch that restarts does."""
+"""How long (s) a changed device that fell silent gets to come back: a restarting switch does."""
 POLL_S = 0.1
 STARTED_S = 1.0
-"""One that came back is read again after twice its settling time, or so long (s) where that is less: no robot moves by itself."""
+"""A device that came back is read again after twice its settling time, or after this (s) if shorter: no robot moves unasked."""
 SLACK_S = 60.0
-"""Time (s) in addition to what devices and links need; a second interrupt stops it at once."""
+"""Time (s) in addition to what devices and links need; a second interrupt ends it at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """left: what hands must do, one thing each; empty: everything is as before, and `evidence` says what was read to know it."""
+    """left: manual repairs, one each; empty: everything is as before, and `evidence` says what was read to verify it."""
 
     left: tuple[str, ...]
     evidence: str
 
 
 def verdict(context: Context, error: BaseException, undone: Undone, *, moved: bool) -> TestbedError:
-    """What to tell of a change that failed with `error`. moved: something was changed before it was taken back."""
+    """The error to raise for a change that failed with `error`. moved: something was changed before the rollback."""
     limit, stopped = context.limit, isinstance(error, asyncio.CancelledError)
     late = stopped and limit is not None and limit.passed
     words = limit.words() if late and limit is not None else "interrupted" if stopped else _words(error)
     hint = error.hint if isinstance(error, TestbedError) else ""
     if undone.left:
-        again = f"when it is mended: testbed rollback {context.run.id}"
-        text = f"{words}\nnot everything could be taken back; left for hands:"
+        again = f"once it is repaired: testbed rollback {context.run.id}"
+        text = f"{words}\nnot everything could be rolled back; manual repair is needed:"
         return HandsNeeded(text, undone.left, hint=f"{hint + '; ' if hint else ''}{again}")
     context.run.unchanged = True
     if stopped and not late:
@@ -84,23 +85,23 @@ def _words(error: BaseException) -> str:
 
 
 class Rollback:
-    """The rollback to `to`. told: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
+    """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
 
-    def __init__(self, context: Context, to: Snapshot, told: Collection[HostName], link_s: float) -> None:
-        self.context, self.to, self.told, self.link_s = context, to, frozenset(told), link_s
+    def __init__(self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float) -> None:
+        self.context, self.to, self.asked, self.link_s = context, to, frozenset(asked), link_s
         self.hosts = context.session.hosts
         self.left: list[str] = []
         self.said: dict[str, str] = {}
         self.alive: list[HostName] | None = None
-        ours = context.ours()
-        self.generations = {h: active for h, active in to.generations.items() if h in self.told or active in ours}
-        """Which routes each host of ours should run; what others run is theirs."""
+        own = context.own_generations()
+        self.generations = {h: active for h, active in to.generations.items() if h in self.asked or active in own}
+        """Which routes each host of this owner should run; what others run is foreign."""
         self.restarted: set[DeviceName] = set()
 
     async def carry_out(self) -> Undone:
         """Do what can be done. Raises: Locked - another run took the lab, so nothing more may be changed."""
         context, recorder = self.context, self.context.recorder
-        slow = max((switching_s(Change(d, add=s), context.session.devices[d].traits) for d, s in self.to.ours.items()), default=0.0)
+        slow = max((switching_s(Change(d, add=s), context.session.devices[d].traits) for d, s in self.to.owned.items()), default=0)
         if context.limit is not None:
             context.limit.grant(SLACK_S + RETURN_S + self.link_s + TRIES * 2 * slow)
         with recorder.phase("rollback hosts") as phase:
@@ -120,9 +121,9 @@ class Rollback:
     # --- hosts
 
     async def _hellos(self) -> dict[HostName, Hello]:
-        """Those that answer; a host that was changed and does not needs manual repair."""
+        """The hosts that answer; one that was changed and does not answer needs manual repair."""
         answers = await self.hosts.connect(self.alive if self.alive is not None else list(self.generations))
-        for host in sorted(self.told):
+        for host in sorted(self.asked):
             answer = answers.get(host)
             if isinstance(answer, TestbedError):
                 self._left(f"{host}: does not answer ({_first(answer)}): when it does, see which routes it runs")
@@ -130,24 +131,24 @@ class Rollback:
         return {h: a for h, a in answers.items() if isinstance(a, Hello)}
 
     async def _hold_still(self) -> str:
-        """Disarm all hosts, and revert commits that wait for their confirmation."""
+        """Disarm all hosts, and revert commits that are not confirmed yet."""
         hellos = await self._hellos()
-        ours = self.context.ours()
+        own = self.context.own_generations()
         try:
-            if armed := [h for h, hello in hellos.items() if hello.armed in ours]:
+            if armed := [h for h, hello in hellos.items() if hello.armed in own]:
                 await self._ask("disarm", armed, partial(self.hosts.disarm, armed))
                 hellos |= {h: a for h, a in (await self.hosts.connect(armed)).items() if isinstance(a, Hello)}
             back = [
                 h
                 for h, hello in hellos.items()
-                if hello.pending_s is not None and hello.active in ours and hello.active != self.generations[h]
+                if hello.pending_s is not None and hello.active in own and hello.active != self.generations[h]
             ]
             if back:
                 await self._ask("revert", back, partial(self.hosts.revert, back))
-            return f"{counted(len(back), 'host')} taken back" if back else "none had moved"
+            return f"{counted(len(back), 'host')} taken back" if back else "none had changed"
         except Locked:
             raise
-        except TestbedError as error:  # what they do not take back now they take back by themselves, and `_routes` looks again
+        except TestbedError as error:  # hosts revert unconfirmed commits on their own timer, and `_routes` checks again
             return _first(error)
 
     async def _ask(self, what: str, hosts: list[HostName], request: Callable[[], Awaitable[object]]) -> None:
@@ -156,25 +157,25 @@ class Rollback:
             await request()
 
     async def _routes(self) -> str:
-        """Every host that answers runs what it ran before: by its number where it still has it, else staged anew."""
+        """Every host that answers runs what it ran before: by its number if it still has it, else staged anew."""
         moved: set[HostName] = set()
         for _ in range(TRIES):
             hellos = await self._hellos()
-            astray = self._astray(hellos)
-            if not astray:
+            diverged = self._diverged(hellos)
+            if not diverged:
                 break
-            moved |= {host for names in astray.values() for host in names}
+            moved |= {host for names in diverged.values() for host in names}
             try:
-                await self._lead_back(astray, hellos)
+                await self._restore_routes(diverged, hellos)
             except Locked:
                 raise
-            except TestbedError as error:  # what came of it is read before anything is asked again
+            except TestbedError as error:  # the result is read before anything is asked again
                 self.said |= {f"{line.partition(':')[0]}: ": line for line in str(error).splitlines()}
-        return f"{counted(len(moved), 'host')} brought back" if moved else "all as before"
+        return f"{counted(len(moved), 'host')} restored" if moved else "all as before"
 
-    def _astray(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
-        """Hosts that do not run what they ran, or owe to leave it: by what to ask of them, and the generation it is about."""
-        ours = self.context.ours()
+    def _diverged(self, hellos: Mapping[HostName, Hello]) -> dict[tuple[str, int | None], list[HostName]]:
+        """Hosts that do not run what they ran, or have a revert pending: by the request to send and the generation it concerns."""
+        own = self.context.own_generations()
         found: dict[tuple[str, int | None], list[HostName]] = {}
         for host, hello in sorted(hellos.items()):
             was = self.generations[host]
@@ -182,8 +183,8 @@ class Rollback:
                 if was is None or hello.pending_s is None:
                     continue
                 what = "confirm"
-            elif hello.active is not None and hello.active not in ours:
-                continue  # another owner's meanwhile: never touched; the check reports it
+            elif hello.active is not None and hello.active not in own:
+                continue  # another owner's by now: never touched; the check reports it
             elif was is None:
                 what = "clear"
             else:
@@ -191,9 +192,11 @@ class Rollback:
             found.setdefault((what, was), []).append(host)
         return found
 
-    async def _lead_back(self, astray: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]) -> None:
+    async def _restore_routes(
+        self, diverged: Mapping[tuple[str, int | None], list[HostName]], hellos: Mapping[HostName, Hello]
+    ) -> None:
         gone: list[HostName] = []
-        for (what, was), names in astray.items():
+        for (what, was), names in diverged.items():
             if what == "stage":
                 gone += names
             elif what == "clear" or was is None:
@@ -206,7 +209,7 @@ class Rollback:
             await self._stage_anew(gone, hellos)
 
     async def _stage_anew(self, gone: list[HostName], hellos: Mapping[HostName, Hello]) -> None:
-        """Hosts that dropped the old routes get them under a new number, and all others of that plan with them."""
+        """Hosts that discarded the old routes get them under a new number, and all others of that plan with them."""
         current, lab = self.to.current, self.context.session.lab
         if current is None:
             raise Refused("\n".join(f"{host}: the routes it ran are not known any more" for host in gone))
@@ -222,7 +225,7 @@ class Rollback:
         self.to = replace(self.to, current=replace(current, generation=number))
 
     async def _carriers(self) -> str:
-        """Ports that had light have it again."""
+        """Wait until ports that had light have it again."""
         give_up = time.monotonic() + self.link_s
         while True:
             hellos = await self._hellos()
@@ -232,14 +235,17 @@ class Rollback:
                 break
             await asyncio.sleep(POLL_S)
         for port in dark:
-            self._left(f"{port}: had light before and has none: look at its fibre and at the switch")
+            self._left(f"{port}: had light before and has none: check its fibre and the switch")
         return f"{len(asked) - len(dark)}/{len(asked)} ports lit"
 
     async def _job(self) -> None:
-        """The job that ran runs again."""
+        """Resume the job that ran before."""
         context = self.context
         try:
-            await context.jobs.resume_previous(context.run.id, self.to.job, context.recorder, sample=context.sample_hz > 0)
+            await turn_back(context, self.to)
+            await context.jobs.resume_previous(
+                context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0
+            )
         except Locked:
             raise
         except TestbedError as error:
@@ -250,7 +256,7 @@ class Rollback:
     async def _read(
         self, devices: Collection[DeviceName], give_up: float
     ) -> tuple[dict[DeviceName, frozenset[Setting]], dict[DeviceName, TestbedError]]:
-        """Read devices whole; those that were changed and are silent now are asked until `give_up`."""
+        """Read devices completely; changed devices that are silent are polled until `give_up`."""
         held: dict[DeviceName, frozenset[Setting]] = {}
         errors: dict[DeviceName, TestbedError] = {}
 
@@ -268,74 +274,74 @@ class Rollback:
                 break
             await asyncio.sleep(POLL_S)
             await asyncio.gather(*map(read, silent))
-            if back := [d for d in silent if d in held]:  # one that has just started may still be turning mirrors, and not say so
+            if back := [d for d in silent if d in held]:  # just restarted: mirrors may still move unreported
                 await asyncio.sleep(max(min(2 * self.context.session.devices[d].traits.settle_s, STARTED_S) for d in back))
                 await asyncio.gather(*map(read, back))
         return held, errors
 
     async def _light(self) -> str:
-        """Restore what every device held; what it did not do is read and sent once more."""
+        """Restore what every device held; what did not succeed is read and sent once more."""
         context, writes = self.context, 0
         give_up = time.monotonic() + RETURN_S
-        devices = [d for d in context.session.devices if d in self.to.ours]
+        devices = [d for d in context.session.devices if d in self.to.owned]
         for _ in range(TRIES):
             held, _ = await self._read(devices, give_up)
             changes = self._changes(held)
             if not changes:
                 break
             try:
-                told = await apply_changes(context, changes, "rollback", together=False)
-            except Interlock as error:  # what differs is listed by `_check`; here is why it may not be moved
+                applied = await apply_changes(context, changes, "rollback", together=False)
+            except Interlock as error:  # `_check` lists the differences; this is why they may not be changed
                 self.left += str(error).splitlines()
                 break
-            writes += sum(outcome.writes for outcome in told.outcomes.values())
-            self.said |= {f"{d}: {short(s)} ": why for d, o in told.outcomes.items() for s, why in o.failed.items()}
-            self.said |= {f"{d}: ": _first(error) for d, error in told.errors.items()}
-            self.restarted |= told.errors.keys()
+            writes += sum(outcome.writes for outcome in applied.outcomes.values())
+            self.said |= {f"{d}: {short(s)} ": why for d, o in applied.outcomes.items() for s, why in o.failed.items()}
+            self.said |= {f"{d}: ": _first(error) for d, error in applied.errors.items()}
+            self.restarted |= applied.errors.keys()
         return f"{counted(writes, 'command')} on {counted(len(devices), 'device')}"
 
     def _changes(self, held: Mapping[DeviceName, frozenset[Setting]]) -> dict[DeviceName, Change]:
-        """What each device must do to hold what it held; what another owner's circuits prevent needs manual repair."""
+        """The change per device that restores what it held; what another owner's circuits prevent needs manual repair."""
         owned = per_device(self.context.store.owned(self.context.slice))
         found: dict[DeviceName, Change] = {}
         for device, there in held.items():
             try:
-                back = way_back({device: there}, {device: self.to.ours[device]}, {device: owned.get(device, NONE)})
+                back = change_back({device: there}, {device: self.to.owned[device]}, {device: owned.get(device, NONE)})
                 found |= in_order(back, {}, {device: there}, self.context.session.lab).changes
             except (Interlock, Infeasible) as error:
                 self._left(f"{device}: {_first(error)}")
         return found
 
     async def _check(self) -> str:
-        """Read all devices whole and all hosts, and compare with what was."""
+        """Read all devices and hosts completely, and compare with the previous state."""
         context = self.context
-        devices = [d for d in context.session.devices if d in self.to.ours]
+        devices = [d for d in context.session.devices if d in self.to.owned]
         held, errors = await self._read(devices, time.monotonic())
         owned = per_device(context.store.owned(context.slice))
         for device, error in errors.items():
-            if device in context.written or self.to.ours[device] or owned.get(device):
+            if device in context.written or self.to.owned[device] or owned.get(device):
                 self._left(f"{device}: does not answer ({_first(error)}): when it does, testbed rollback {context.run.id}")
-        owners, theirs = context.store.owners(context.key), context.theirs()
-        for setting in sorted(theirs, key=sort_key):
+        owners, foreign = context.store.owners(context.key), context.foreign_settings()
+        for setting in sorted(foreign, key=sort_key):
             device = setting.ingress.device
             if device in self.restarted and device in held and not among(held[device], [setting]):
                 self._left(f"{device}: {short(setting)} is not there; it belongs to {owners[setting]}")
-        for line in differences(held, self.to, held.keys(), theirs):
+        for line in differences(held, self.to, held.keys(), foreign):
             words = next((words for what, words in self.said.items() if line.startswith(what)), "")
             self._left(line + (f" ({words})" if words else ""))
-        context.store.disown(context.slice, [s for d, ours in owned.items() if d in held for s in ours - among(ours, held[d])])
+        context.store.disown(context.slice, [s for d, rec in owned.items() if d in held for s in rec - among(rec, held[d])])
         hellos = await self._hellos()
         same = [h for h, hello in hellos.items() if hello.active == self.generations[h]]
         for host in sorted(hellos.keys() - set(same)):
             words = self.said.get(f"{host}: ", "")
             line = f"{host}: runs generation {hellos[host].active}, {self.generations[host]} was active before"
             self._left(line + (f" ({words})" if words else ""))
-        number = sum(len(s & self.to.ours[d]) for d, s in held.items())
-        there = f"{counted(number, 'setting')} of ours on {counted(len(held), 'device')} read back"
+        number = sum(len(s & self.to.owned[d]) for d, s in held.items())
+        there = f"{counted(number, 'own setting')} on {counted(len(held), 'device')} read back"
         return f"{there}, {counted(len(same), 'host')} on the routes they had"
 
     def _remember(self) -> None:
-        """The store says again what it said."""
+        """Restore the store's record of what is up."""
         store, key, was = self.context.store, self.context.slice, self.to.current
         if was is None:
             store.clear_current(key, self.context.run.id)

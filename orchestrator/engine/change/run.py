@@ -1,4 +1,4 @@
-"""One run that changes the lab, from the lock to the history: what every changing verb has around it."""
+"""One run that changes the lab, from the lock to the history: what all changing verbs have in common."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from optics import HandsNeeded, Interlock, Interrupted, Locked, Missing, Refused, RolledBack, StoreFailed
 from optics.plan import Plan
 from orchestrator.deadline import deadline
-from orchestrator.engine.change.confirm import Confirming, make_stand
+from orchestrator.engine.change.confirm import Confirming, keep_change
 from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.decision import Mode
 from orchestrator.engine.change.down import Down
 from orchestrator.engine.change.interlock import Interlocks
 from orchestrator.engine.change.locking import holding, scope_of
@@ -39,7 +41,7 @@ from orchestrator.telemetry.recorder import Recorder
 
 
 def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
-    """A run of the owner's on this lab, by its id, its ending or `last`. Raises: Missing, Interlock, Locked - it still runs."""
+    """A run of the owner's on this lab, by id, id ending or `last`. Raises: Missing, Interlock, Locked - it still runs."""
     record = store.get(run)
     if record is None or record.lab != key_of(lab):
         raise Missing(f"there is no run {run!r} on {lab.name}", hint="testbed history")
@@ -51,10 +53,10 @@ def chosen(store: Store, lab: Lab, settings: Settings, run: str) -> RunRecord:
 
 
 def before_run(store: Store, run: str) -> Snapshot | None:
-    """What to go back to if `run` is taken back, None: it changed nothing.
+    """The state to restore if `run` is rolled back, None: it changed nothing.
 
-    A run may have finished what others of the same verb and plan left half done, by `resume` or typed again: half done is no state
-    that anybody wants back, so what was before the first of them counts.
+    A run may have completed what others of the same verb and plan left unfinished, by `resume` or the same command again. An
+    unfinished state is not worth restoring, so the state before the first of them counts.
     """
     record = store.get(run)
     if record is None or not record.begun:
@@ -76,7 +78,7 @@ class ChangeRun:
     lab: Lab
     command: Command
     still: Callable[[], object] = lambda: None
-    """Called once the lock is held: raises if what the verb was chosen by has changed while it waited for it."""
+    """Called once the lock is held: raises if what the verb was based on changed while it waited for the lock."""
 
     @property
     def store(self) -> Store:
@@ -87,12 +89,12 @@ class ChangeRun:
         return self.command.settings
 
     async def up(self, plan: Plan, text: str, options: Mapping[str, object], *, expected: str = "") -> UpReport:
-        """Bring `plan` up. options: launch_job, keep_job, rollback; confirm_s: leave it waiting to be confirmed for so long (s)."""
+        """Bring `plan` up. options: launch_job, job, rollback; confirm_s: leave it to be confirmed within this time (s)."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             waiting = self._confirming(options)
-            keep = bool(options.get("keep_job"))
+            mode = cast(Mode | None, options.get("job"))
             change = Up(
-                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, keep_job=keep
+                context, plan, text, rollback=bool(options["rollback"]), expected=expected, confirming=waiting, job_mode=mode
             )
             report = await change.carry_out(launch_job=bool(options["launch_job"]))
             if waiting is not None and waiting.made is not None:
@@ -111,22 +113,22 @@ class ChangeRun:
         return Confirming(self.confirmations(), float(within_s), undo, partial(watch_over, self.settings))
 
     def confirmations(self) -> Confirmations:
-        """What waits to be confirmed of the owner's part of the lab."""
+        """The pending confirmation of the owner's part of the lab."""
         return Confirmations(self.store, slice_of(self.lab, self.settings), who(self.settings))
 
     async def confirm(self, found: Awaited) -> ConfirmReport:
-        """Confirm a change. Raises: as `confirming.make_stand`."""
+        """Confirm a change. Raises: as `confirm.keep_change`."""
         async with self._running(found.plan, {"of": found.run}) as context:
-            return await make_stand(context, self.confirmations(), found.run)
+            return await keep_change(context, self.confirmations(), found.run)
 
     async def down(self, options: Mapping[str, object]) -> DownReport:
-        """Take down what is ours."""
+        """Take down the owner's circuits and routes."""
         current = self.store.current(slice_of(self.lab, self.settings))
         async with self._running(current.plan_name if current else "", options) as context:
             return self._left(context, await Down(context).carry_out())
 
     async def prewire(self, plan: Plan, text: str, options: Mapping[str, object]) -> PrewireReport:
-        """What slow devices can do for `plan` in the dark."""
+        """Have slow devices prepare `plan` in the dark."""
         async with self._running(plan.name, options, plan=plan, text=text) as context:
             report = replace(await Prewire(context, plan).carry_out(), journal=self._journal(context))
             context.run.finish("ok", summary=summary(report))
@@ -135,7 +137,7 @@ class ChangeRun:
             return report
 
     async def back(self, to: Snapshot, options: Mapping[str, object], of: str) -> UpReport | DownReport:
-        """Back to what was before run `of`."""
+        """Restore the state before run `of`."""
         async with self._running(to.current.plan_name if to.current else "", options, to=to) as context:
             if to.current is None:
                 return self._left(context, replace(await Down(context, to).carry_out(), verb="rollback", of=of))
@@ -143,7 +145,7 @@ class ChangeRun:
             return self._finished(context, replace(report, verb="rollback", of=of))
 
     async def restore(self, options: Mapping[str, object]) -> UpReport:
-        """The plan that is up, as the store knows it. Raises: Missing - none is."""
+        """Restore the plan that is up, as the store has it. Raises: Missing - none is."""
         key = slice_of(self.lab, self.settings)
         current = self.store.current(key)
         if current is None:
@@ -158,7 +160,7 @@ class ChangeRun:
     async def _running(
         self, name: str, options: Mapping[str, object], *, plan: Plan | None = None, text: str = "", to: Snapshot | None = None
     ) -> AsyncIterator[Context]:
-        """Hold the lock, note the run, keep its journal, open the lab, watch the time."""
+        """Take the lock, record the run, keep its journal, open the lab, enforce the deadline."""
         settings, lab, key = self.settings, self.lab, key_of(self.lab)
         adopt = tuple(map(str, _words(options.get("adopt"))))
         scope = partial(scope_of, lab, settings, self.store, plan=plan, to=to, adopt=adopt)
@@ -215,8 +217,10 @@ class ChangeRun:
                     if run.unchanged or not self._begun(run.id):
                         raise
                     _, hint = self._interrupted(run.id, changed=True)
-                    words = f"{broken}\nnothing is done that cannot be noted, so it stopped where it was; left for hands:"
-                    room = f"see that {self.store.path} can be written again; testbed status says then how far it came"
+                    words = (
+                        f"{broken}\nno step is taken that cannot be recorded, so it stopped where it was; manual repair is needed:"
+                    )
+                    room = f"make {self.store.path} writable again; testbed status then shows how far it got"
                     raise HandsNeeded(words, (room,), hint=hint) from broken
                 except Refused as error:
                     if self._begun(run.id) and not run.unchanged:
@@ -236,12 +240,12 @@ class ChangeRun:
         if not changed:
             return "interrupted before anything was changed", ""
         hint = f"to go on: testbed resume {run}"
-        if self.verb not in ("rollback", "restore"):  # what those found was half done: nothing to go back to
+        if self.verb not in ("rollback", "restore"):  # those started from an unfinished state: there is nothing to go back to
             hint += f"; to go back: testbed rollback {run}"
-        return "interrupted half way; what was begun is in the journal", hint
+        return "interrupted half way; the journal has the steps that began", hint
 
     def _finished(self, context: Context, report: UpReport) -> UpReport:
-        """Note that it is done, and with it whatever runs before it left half done."""
+        """Record that it is done, and with it the runs before it that were left unfinished."""
         report = replace(report, journal=self._journal(context))
         context.run.finish("ok", summary=summary(report))
         self._resolve(context)
@@ -276,7 +280,7 @@ def keep_plan(path: Path, text: str) -> None:
 
 
 def watch_over(settings: Settings, run: str) -> int:
-    """Start a process that takes the run back if it is not confirmed in time; it outlives this one. Return its pid."""
+    """Start a process that rolls the run back if it is not confirmed in time; it outlives this one. Return its pid."""
     return Daemon.detach(spawn(settings, ["confirm", "--watch", run], settings.run_dir(run) / "confirm.log")).pid
 
 

@@ -8,42 +8,45 @@ from typing import Any
 
 from optics import Change, CrossConnect, DeviceName, HostName, HostPort, Port, Setting, Slot, SpectralRoute
 from optics.words import short, sort_key
+from orchestrator.engine.change.job_record import layout_of
 from orchestrator.fabric.circuits import receivers
 from orchestrator.fabric.lightpath import Held, among, route
 from orchestrator.fabric.transition import Transition, transition
 from orchestrator.hosts import Hello
 from orchestrator.plan.stored import stored_links
 from orchestrator.results import Json, to_json
-from orchestrator.store.records import CurrentPlan
+from orchestrator.store.records import CurrentPlan, JobRecord
 
 NONE: frozenset[Setting] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state to go back to. ours, others: what each device that was read held, as it reported it, attenuation included.
+    """A state to go back to. owned, others: what each device that was read held, as it reported it, attenuation included.
 
-    others: circuits without an owner in this store; other owners may change theirs meanwhile. current: the plan that was up.
+    others: circuits without an owner in this store (other owners may change theirs meanwhile). current: the plan that was up.
     generations: which routes each host ran, None for none; hosts that did not answer are absent. lit: ports of the plan that was up
-    that had carrier. job: the number of the job that ran.
+    that had carrier. job: the number of the job that ran. layout: the rings it ran (as `layout_of`), None for its record's.
     """
 
-    ours: Held
+    owned: Held
     others: Held = field(default_factory=dict)
     current: CurrentPlan | None = None
     generations: Mapping[HostName, int | None] = field(default_factory=dict)
     lit: tuple[HostPort, ...] = ()
     job: int | None = None
+    layout: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """As the store keeps it."""
         return {
-            "ours": held_data(self.ours),
+            "ours": held_data(self.owned),
             "others": held_data(self.others),
             "current": to_json(self.current),
             "generations": dict(self.generations),
             "lit": [[p.host, p.number] for p in self.lit],
             "job": self.job,
+            "layout": to_json(self.layout),
         }
 
 
@@ -57,6 +60,7 @@ def before_of(data: Any) -> Snapshot:
         data["generations"],
         tuple(HostPort(*x) for x in data["lit"]),
         data["job"],
+        data.get("layout"),
     )
 
 
@@ -65,15 +69,16 @@ def found(
     owned: Held,
     current: CurrentPlan | None,
     hellos: Mapping[HostName, Hello],
-    job: int | None,
-    theirs: Collection[Setting] = (),
+    job: JobRecord | None,
+    foreign: Collection[Setting] = (),
 ) -> Snapshot:
-    """The observed state, as something to go back to. theirs: other owners' circuits."""
-    ours = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
+    """The observed state as a snapshot. foreign: other owners' circuits."""
+    here = {d: among(held, owned.get(d, NONE)) for d, held in observed.items()}
     ports = receivers(stored_links(current.links)) if current is not None else ()
     lit = tuple(p for p in ports if p.host in hellos and (at := hellos[p.host].ports.get(p.number)) is not None and at.carrier)
-    others = {d: held - ours[d] - among(held, theirs) for d, held in observed.items()}
-    return Snapshot(ours, others, current, {h: hello.active for h, hello in hellos.items()}, lit, job)
+    others = {d: held - here[d] - among(held, foreign) for d, held in observed.items()}
+    number, layout = (job.id, layout_of(job)) if job is not None else (None, None)
+    return Snapshot(here, others, current, {h: hello.active for h, hello in hellos.items()}, lit, number, layout)
 
 
 def hosts_of(target: Any) -> tuple[HostName, ...]:
@@ -106,8 +111,8 @@ def _setting_of(device: DeviceName, ingress: str, egress: str, *spectral: Any) -
     return SpectralRoute(*ports, Slot(low, high), attenuation_db)
 
 
-def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
-    """The smallest change to exactly `wanted`: as `transition`, and routes of ours get back the attenuation they had.
+def change_back(observed: Held, wanted: Held, owned: Held) -> Transition:
+    """The smallest change to exactly `wanted`: as `transition`, and the owner's routes get back their attenuation.
 
     Raises: Interlock - another owner uses a port by now.
     """
@@ -125,18 +130,18 @@ def way_back(observed: Held, wanted: Held, owned: Held) -> Transition:
     return replace(change, changes=changes, kept=kept, removed=removed, made=made)
 
 
-def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName], theirs: Collection[Setting] = ()) -> list[str]:
-    """What these devices do not hold as before, a line for each thing to repair by hand; circuits without an owner included.
+def differences(observed: Held, before: Snapshot, devices: Collection[DeviceName], foreign: Collection[Setting] = ()) -> list[str]:
+    """What these devices do not hold as before, a line for each manual repair; circuits without an owner included.
 
-    theirs: what other owners made, which they may change as they like.
+    foreign: circuits of other owners, who may change them freely.
     """
     lines = []
     for device in sorted(devices):
-        held = observed.get(device, NONE) - among(observed.get(device, NONE), theirs)
-        was = before.ours.get(device, NONE) | before.others.get(device, NONE)
-        mine = before.ours.get(device, NONE)
+        held = observed.get(device, NONE) - among(observed.get(device, NONE), foreign)
+        was = before.owned.get(device, NONE) | before.others.get(device, NONE)
+        owned = before.owned.get(device, NONE)
         lines += [
-            f"{device}: {short(s)} was there and is not{'' if s in mine else '; it was not made by this program'}"
+            f"{device}: {short(s)} was there and is not{'' if s in owned else '; it was not made by this program'}"
             for s in sorted(was - held, key=sort_key)
         ]
         lines += [f"{device}: {short(s)} is there and was not" for s in sorted(held - was, key=sort_key)]

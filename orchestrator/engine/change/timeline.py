@@ -1,4 +1,4 @@
-"""What a reconfiguration looked like, for the journal: where each millisecond went, per device and per host."""
+"""What a reconfiguration looked like, for the journal: the duration of each step, per device and per host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Timeline:
 
     @property
     def sent_ns(self) -> int:
-        """When the first command was sent; 0 where no device was changed."""
+        """When the first command was sent; 0 if no device was changed."""
         return min((o.sent_ns for o in self.outcomes.values()), default=0)
 
     @property
@@ -42,13 +42,13 @@ class Timeline:
 
     @property
     def crossed_ns(self) -> int:
-        """When packets crossed every new link; the last commit where it was not measured."""
+        """When packets crossed every new link; the last commit if that was not measured."""
         return max(self.crossed.values(), default=self.committed_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a report (ms, of this lab); None where nothing of the kind happened."""
+    """The figures of a report (ms, of this lab); None if there was no such event."""
 
     dark_ms: float | None = None
     link_ms: float | None = None
@@ -76,7 +76,7 @@ def record_rungs(recorder: Recorder, rungs: Iterable[Rung]) -> None:
         )
 
 
-def tell(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:
+def record_timeline(recorder: Recorder, lab: Lab, goal: Target, plan: Plan, times: Timeline, trigger: str = "up") -> Figures:
     """Write the reconfiguration to the journal and return its figures. trigger: the verb that asked for it.
 
     dark: from a device's removals acknowledged (its first command where there were none) to its own report of the new state.

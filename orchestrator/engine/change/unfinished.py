@@ -1,4 +1,4 @@
-"""What unfinished runs left: done, not done, foreign, by what devices and hosts report now."""
+"""What unfinished runs left: done, not done, foreign, as devices and hosts report now."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from orchestrator.verify.state import Unfinished
 
 
 def left_behind(store: Store, key: str, seen: Observation) -> tuple[Unfinished, ...]:
-    """Every run of the slice `key` that did not finish and was not put right since, newest first."""
-    current, mine = store.current(key), key.partition("/")[2]
-    theirs = frozenset(s for s, whose in store.owners(lab_of(key)).items() if whose.owner != mine)
+    """Every run of the slice `key` that did not finish and was not resolved since, newest first."""
+    current, owner = store.current(key), key.partition("/")[2]
+    foreign_now = frozenset(s for s, by in store.owners(lab_of(key)).items() if by.owner != owner)
     return tuple(
-        standing(record, *store.journalled(record.id), seen, theirs)
+        standing(record, *store.journalled(record.id), seen, foreign_now)
         for record in store.unfinished(lab_of(key), key.partition("/")[2])
         if record.status == "died" or current is None or current.run != record.id
     )
 
 
 def announce(context: Context, seen: Observation) -> list[str]:
-    """Tell the operator, before anything else, of unfinished runs; return the lines."""
+    """Warn the operator, before anything else, of unfinished runs; return the lines."""
     lines = [line for run in left_behind(context.store, context.slice, seen) for line in run.lines()]
     for line in lines:
         context.recorder.progress.note(line)
@@ -41,23 +41,23 @@ def standing(
     before: Any,
     target: Any,
     seen: Observation,
-    theirs: Collection[Setting] = (),
+    foreign_now: Collection[Setting] = (),
 ) -> Unfinished:
-    """What an unfinished run left, by what the devices and hosts report now."""
+    """What an unfinished run left, as the devices and hosts report now."""
     what = f"{record.verb} {record.plan_name}".rstrip()
     resume, undo = f"testbed resume {record.id}", f"testbed rollback {record.id}"
     if record.verb in ("rollback", "restore"):
-        undo = ""  # what it found was left half done by other runs: nothing to go back to
+        undo = ""  # it started from a state other runs left unfinished: there is nothing to go back to
     if before is None:
         return Unfinished(record.id, what, record.status, record.started, resume=resume, begun=False)
     observed, hellos = seen.settings, {h: hello for h, hello in seen.hellos.items() if hello.installed}
     was, wanted = before_of(before), held_of(target["settings"])
     done, missing, foreign = [], [], []
-    for device in sorted(set(wanted) | set(was.ours)):
+    for device in sorted(set(wanted) | set(was.owned)):
         if device not in observed:
             missing.append(f"{device}: does not answer, so what it holds is not known")
             continue
-        old, new, held = was.ours.get(device, NONE), wanted.get(device, NONE), observed[device]
+        old, new, held = was.owned.get(device, NONE), wanted.get(device, NONE), observed[device]
         make, remove = new - among(new, old), old - among(old, new)
         there, still = among(make, held), among(remove, held)
         if make or remove:
@@ -66,7 +66,7 @@ def standing(
         kept = among(old, new)
         missing += _listed(device, "lost", kept - among(kept, held))
         known = old | new | was.others.get(device, NONE)
-        foreign += _listed(device, "made by somebody else meanwhile", held - among(held, known) - among(held, theirs))
+        foreign += _listed(device, "made by others meanwhile", held - among(held, known) - among(held, foreign_now))
     if (generation := target["generation"]) is not None:
         on = [h for h, hello in hellos.items() if hello.active == generation]
         if on or any(was.generations.get(h) != hello.active for h, hello in hellos.items()):

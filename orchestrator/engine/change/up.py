@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from optics import (
-    ChangeFailed,
-    CrossConnect,
-    HandsNeeded,
     HostName,
     Infeasible,
     Interlock,
@@ -19,24 +15,25 @@ from optics import (
     Locked,
     NotVerified,
     Setting,
-    SpectralRoute,
     StoreFailed,
     TestbedError,
 )
 from optics.plain import counted
 from optics.plan import Plan
-from orchestrator.engine.change.apply import finish
 from orchestrator.engine.change.confirm import Confirming
 from orchestrator.engine.change.context import Context
-from orchestrator.engine.change.down import progress_lines
+from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
+from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
 from orchestrator.engine.change.keep_job import fits
+from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
 from orchestrator.engine.change.port_counters import sampled_ports
 from orchestrator.engine.change.rollback import Rollback, verdict
 from orchestrator.engine.change.snapshot import Snapshot, found, held_data
-from orchestrator.engine.change.timeline import Timeline, record_rungs, tell
+from orchestrator.engine.change.timeline import Figures, Timeline, record_rungs, record_timeline
+from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.unfinished import announce
 from orchestrator.fabric.lightpath import Held
 from orchestrator.fabric.rules import Rules, rules
@@ -48,46 +45,21 @@ from orchestrator.results import EqualiseReport, JobStatus, UpReport
 from orchestrator.session import Observation
 from orchestrator.store.generations import generation_owners
 from orchestrator.store.ownership import OWNER, adopt, adopted, explained, taken_hosts
+from orchestrator.store.records import JobRecord
 from orchestrator.store.scope import Scope
 from orchestrator.verify.ladder import check_link, ladder, pairs_of
 from orchestrator.verify.power import Reading, keep
 from orchestrator.verify.report import Rung
 
 AFTER_S = 0.5
-"""Ports are sampled for so long (s) after a job has gone on: that is what a report calls throughput after a move."""
-
-
-def _settings_word(goal: Target) -> str:
-    """What the plan's settings are called: all of a kind, or just settings."""
-    kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
-    return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
-
-
-def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
-    """A digest of the rules of all hosts, the same for the same rules."""
-    text = "\n".join(f"{host} {rule}" for host, ours in sorted(wanted.items()) for rule in sorted(map(str, ours)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def as_saved(expected: str, now: str) -> None:
-    """Compare fingerprints, where there was one. Raises: Interlock - the lab is not as it was when the plan was saved."""
-    if expected and now != expected:
-        raise Interlock(
-            f"the lab is not as it was when this plan was saved (fingerprint {now}, then {expected})",
-            hint="make the plan again and look at it: testbed plan --topology examples/ring-12.json",
-        )
-
-
-def goal_hosts(goal: Target) -> set[HostName]:
-    """The hosts that the links join."""
-    return {p.host for link in goal.links for p in (link.a, link.b)}
+"""Ports are sampled for this long (s) after a job resumed: the report's throughput after a change."""
 
 
 class Up:
-    """`up`: from what is to the plan.
+    """`up`: from the present state to the plan.
 
-    rollback: take a change back that fails or is interrupted. expected: the fingerprint of a saved plan, which must still hold.
-    confirming: leave it waiting for the operator's word. keep_job: a job that runs goes on running, whatever the plan's job is.
+    rollback: roll back a change that fails or is interrupted. expected: the fingerprint of a saved plan, which must still match.
+    confirming: leave it to be confirmed by the operator. job_mode: what becomes of a running job, None for the plan's policy.
     """
 
     def __init__(
@@ -99,10 +71,10 @@ class Up:
         rollback: bool = True,
         expected: str = "",
         confirming: Confirming | None = None,
-        keep_job: bool = False,
+        job_mode: Mode | None = None,
     ) -> None:
         self.context, self.plan, self.text = context, plan, text
-        self.keep_job = keep_job
+        self.job_mode = job_mode
         self.rollback, self.expected, self.confirming = rollback, expected, confirming
         self.lab = context.session.lab
         self.hosts = context.session.hosts
@@ -111,9 +83,11 @@ class Up:
         self.notes: list[str] = []
         self.taken_over = ""
         self.move = Move(context, plan, self.current)
+        self.running: JobRecord | None = None
+        self.turn = Turn(context, plan.transition, LIVE.get(job_mode, plan.transition.live))
 
     async def carry_out(self, *, launch_job: bool) -> UpReport:
-        """Do it. Raises: as `orchestrator.engine.verbs.up`."""
+        """Carry it out. Raises: as `orchestrator.engine.verbs.up`."""
         context, recorder = self.context, self.context.recorder
         seen = await self._observe()
         with recorder.phase("plan") as phase:
@@ -122,13 +96,15 @@ class Up:
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
             self._take_over(goal, seen)
-            kept_job = await self._kept_job(goal)
+            self.running = await context.jobs.running()
+            kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
+            await self._choose(goal, launch=launch_job)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)
             kept, removed, made = (sum(map(len, h.values())) for h in (goal.change.kept, goal.change.removed, goal.change.made))
-            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {_settings_word(goal)} kept, {removed} broken, {made} made"
+            phase.detail = f"{counted(len(goal.links), 'link')}: {kept} {settings_word(goal)} kept, {removed} broken, {made} made"
         if not goal.moving and self._hosts_follow(seen.hellos, wanted, sha):
             return await self._nothing_to_do(goal, seen, wanted, sha, launch_job=launch_job)
         self.move.prepare(goal, seen, macs)
@@ -137,42 +113,44 @@ class Up:
         times = Timeline()
         try:
             await self.move.wire_ahead(goal)
-            # From the staging on: what ports carried before the move is half of what it cost them.
+            # From the staging on: traffic before the change is one half of the comparison.
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self.move.stage(wanted)
+                await self.turn.prepare(goal, generation, drained=self.move.drained is not None)
                 async with Impact(self.hosts, context.session.devices) as aftermath:
-                    times = await self.move.switch(goal, wanted, aftermath)
+                    times = await self.move.switch(goal, wanted, aftermath, self.turn)
                     await aftermath.settle()
                     rungs = await self._verify(goal, times)
                     times.verified_ns = time.monotonic_ns()
                     times.power, times.crossed = aftermath.power, aftermath.crossed(generation)
                     times.lost_bytes = await aftermath.lost_bytes(goal.broken_links)
-                    ours = context.ours()
-                    leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in ours]
+                    own = context.own_generations()
+                    leaving = [h for h, hello in seen.hellos.items() if h not in wanted and hello.active in own]
                     if self.confirming is not None:
                         await self._leave_waiting(self.confirming, wanted, leaving)
-                        leaving = []  # they keep their routes, too, until then
+                        leaving = []  # they keep their routes, too, until the change is confirmed
                     else:
                         with context.run.step("host", "all", "confirm", {"generation": generation}):
                             await self.hosts.confirm(generation, wanted)
                     if leaving:
-                        self.move.told.update(leaving)
+                        self.move.asked.update(leaving)
                         with context.run.step("host", "all", "clear", {"hosts": leaving}):
                             await self.hosts.clear(leaving)
         except (Exception, asyncio.CancelledError) as error:
+            await self.turn.give_up()
             if not self.move.touched:
                 context.run.unchanged = True
                 raise
             if self.confirming is not None:
                 self.confirming.give_up()
             rungs = await self._failed(goal, error)
-        self._stands(goal, sha)
+        self._record_up(goal, sha)
         if times.verified_ns:
             self.context.disown_lost(self._now_held(goal, times))
         balance = await self._equalise(goal, self._now_held(goal, times))
         try:
-            # What ports carry afterwards is the other half, where a job makes them carry anything.
-            hz = context.sample_hz if kept_job or (self.plan.job is not None and launch_job) else 0.0
+            # Traffic after the change is the other half, if a job produces any.
+            hz = context.sample_hz if self.running is not None or (self.plan.job is not None and launch_job) else 0.0
             async with sampled_ports(self.hosts, recorder.journal, hz, goal.circuits):
                 job = await self._job(launch=launch_job, changed=True)
                 times.resumed_ns, times.pause_ns = await self._resumed(times)
@@ -181,11 +159,12 @@ class Up:
         except asyncio.CancelledError:
             words = f"interrupted: {self.plan.name} is up and stays up; its job was not waited for"
             context.run.finish("interrupted", 130, words)
-            raise Interrupted(words, hint="to take the change back: testbed rollback") from None
+            raise Interrupted(words, hint="to roll the change back: testbed rollback") from None
         except TestbedError as error:
-            error.args = (f"{self.plan.name} is up and stays up; its job does not run\n{error}",)
+            error.args = (f"{self.plan.name} is up and stays up; {self.turn.left_as}\n{error}", *error.args[1:])
             raise
-        figures = tell(recorder, self.lab, goal, self.plan, times, context.verb)
+        figures = record_timeline(recorder, self.lab, goal, self.plan, times, context.verb)
+        turned = await self.turn.report(times.sent_ns, figures)
         ok, total = next((pairs_of(r) for r in rungs if r.name == "forwarding"), (0, 0))
         writes = sum(o.writes for o in (*self.move.wired.values(), *times.outcomes.values()))
         return UpReport(
@@ -203,10 +182,11 @@ class Up:
             pairs_ok=ok,
             pairs_total=total,
             job=job,
-            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             undo="testbed rollback",
             dark_time_scale=dark_time_scale(goal.late, context.session.traits, self.lab),
             equalise=balance,
+            turn=turned,
         )
 
     async def _resumed(self, times: Timeline) -> tuple[int, int]:
@@ -215,15 +195,15 @@ class Up:
         return await context.jobs.resumed(context.recorder, at, since, self.before.job)
 
     async def _found(self, goal: Target, seen: Observation, wanted: Collection[HostName]) -> None:
-        """Journal what is and what is to be; nothing was changed before."""
+        """Journal the present state and the target; nothing was changed before."""
         context = self.context
-        runs = await context.jobs.running()
         owned = per_device(context.store.owned(context.slice))
-        self.before = found(seen.settings, owned, self.current, seen.hellos, runs.id if runs else None, context.theirs())
+        foreign = context.foreign_settings()
+        self.before = found(seen.settings, owned, self.current, seen.hellos, self.running, foreign)
         target = {"settings": held_data(goal.wanted), "generation": self.move.generation, "hosts": sorted(wanted)}
         context.run.found(self.before.to_json(), target)
 
-    def _stands(self, goal: Target, sha: str) -> None:
+    def _record_up(self, goal: Target, sha: str) -> None:
         """Record that the plan is up. Raises: Locked - another run has taken the lab."""
         self.context.store.set_current(
             self.context.slice,
@@ -240,7 +220,7 @@ class Up:
         )
 
     async def _leave_waiting(self, confirming: Confirming, wanted: Collection[HostName], leaving: Collection[HostName]) -> None:
-        """Leave it waiting to be confirmed: hosts count down by themselves, and the store has the deadline before they do."""
+        """Leave it to be confirmed: hosts count down on their own, and the store has the deadline before they do."""
         context = self.context
         scope = context.lock.lock.scope if context.lock is not None else Scope(frozenset(wanted))
         revert_s = confirming.begin(context.run.id, self.plan.name, self.before, self.move.generation, wanted, leaving, scope)
@@ -249,7 +229,7 @@ class Up:
             await self.hosts.commit(self.move.generation, wanted, revert_s)
 
     async def _reserved(self, seen: Observation) -> tuple[Target, Observation]:
-        """The target, its ports reserved: trunks are chosen by what is free, and another owner may choose at the same moment."""
+        """The target, its ports reserved: trunks are chosen from free ones, and another owner may choose at the same moment."""
         while True:
             goal = self._goal(seen)
             if not self.context.reserve(s for held in (goal.wanted, goal.change.removed) for found in held.values() for s in found):
@@ -259,7 +239,7 @@ class Up:
             seen = replace(seen, settings=now.settings, errors=errors)
 
     def _goal(self, seen: Observation) -> Target:
-        """Where to. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
+        """The target. Raises: as `target`; Interlock - the lab is not as it was when the plan was saved."""
         if self.expected:
             as_saved(self.expected, fingerprint(self.plan, seen.complete().settings))
         store = self.context.store
@@ -269,11 +249,11 @@ class Up:
             raise explained(error, store.owners(self.context.key)) from None
         except Infeasible:
             if any(name in self.lab.devices for name in seen.errors):
-                seen.complete()  # what could not be read is the cause
+                seen.complete()  # an unread device is the cause
             raise
 
     def _adopted(self, seen: Observation) -> frozenset[Setting]:
-        """The circuits of others that the operator named to become ours. Raises: Missing - there is no such circuit."""
+        """The other owners' circuits that the operator named to take over. Raises: Missing - there is no such circuit."""
         context = self.context
         if not context.adopt:
             return frozenset()
@@ -284,9 +264,9 @@ class Up:
         """Adopt what the operator named. Raises: Interlock - a host that is needed carries another owner's plan."""
         context = self.context
         hosts = sorted(goal_hosts(goal) | set(self.plan.job.ranks if self.plan.job else ()))
-        ours = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
+        own = {context.owner, *(word.removeprefix(OWNER) for word in context.adopt if word.startswith(OWNER))}
         if lines := taken_hosts(
-            hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), ours
+            hosts, {h: hello.active for h, hello in seen.hellos.items()}, generation_owners(context.store, context.key), own
         ):
             raise Interlock(
                 "\n".join(lines), hint="a host carries one plan at a time: plan around it, or ask its owner for: testbed down"
@@ -297,7 +277,7 @@ class Up:
             self.taken_over = "; ".join(found)
 
     def _all_there(self, goal: Target, seen: Observation) -> None:
-        """Note who does not answer and is not needed. Raises: Unreachable and the like - naming all who are needed and do not."""
+        """Note silent devices and hosts that are not needed. Raises: Unreachable and the like - names all that are needed."""
         owned = {s.ingress.device for s in self.context.store.owned(self.context.slice)}
         old = stored_links(self.current.links) if self.current else ()
         hosts = goal_hosts(goal) | {p.host for link in old for p in (link.a, link.b)}
@@ -305,13 +285,14 @@ class Up:
         needed = {d for d, held in goal.wanted.items() if held} | owned | hosts
         self.notes += seen.needing(needed)
 
-    async def _kept_job(self, goal: Target) -> bool:
-        """Whether a job runs that is to go on running. Raises: Infeasible - the plan leaves hosts of it apart."""
-        context = self.context
-        record = await context.jobs.running() if self.keep_job else None
-        if record is not None:
-            self.notes.append(fits(record, self.plan, goal, self.lab))
-        return record is not None
+    async def _choose(self, goal: Target, *, launch: bool) -> None:
+        """Decide what becomes of the running job.
+
+        Raises: Infeasible - it is to be kept, and the plan disconnects hosts of it; else as `Turn.choose`.
+        """
+        if self.running is not None and self.job_mode == "keep":
+            self.notes.append(fits(self.running, self.plan, goal, self.lab))
+        await self.turn.choose(self.running, self.plan.job if launch else None)
 
     def _now_held(self, goal: Target, times: Timeline) -> Held:
         """What the devices hold after the change, by their own last reports."""
@@ -322,13 +303,13 @@ class Up:
         return await equalise_plan(self.context, self.plan, goal, held)
 
     async def _observe(self) -> Observation:
-        """Ask all devices and hosts; install the committer through Ansible where hosts lack it or have an older one."""
+        """Ask all devices and hosts; install the agent through Ansible where hosts lack it or have an older one."""
         recorder, session = self.context.recorder, self.context.session
         with recorder.phase("observe") as phase:
             seen = await session.observe()
             phase.detail = f"{counted(len(seen.settings), 'device')}, {counted(len(seen.hellos), 'host')}"
-        mine = set(self.context.hosts())
-        if stale := [host for host in self.hosts.unprovisioned() if host in mine]:
+        locked = set(self.context.hosts())
+        if stale := [host for host in self.hosts.unprovisioned() if host in locked]:
             with recorder.phase("provision", f"{counted(len(stale), 'host')}, through Ansible") as phase:
                 changed = await self.hosts.provision(stale)
                 phase.detail = f"{counted(len(changed), 'host')}, through Ansible"
@@ -338,21 +319,21 @@ class Up:
         return seen
 
     def _hosts_follow(self, hellos: Mapping[HostName, Hello], wanted: Mapping[HostName, Rules], sha: str) -> bool:
-        """Every host runs the generation that carries exactly these rules, and owes no revert."""
+        """Whether every host runs the generation with exactly these rules, and has no revert pending."""
         known = self.current
         if known is None or not isinstance(known.links, dict) or known.links.get("rules_sha") != sha:
             return False
-        ours = self.context.ours()
+        own = self.context.own_generations()
         return all(
-            (hello.active == known.generation if host in wanted else hello.active not in ours)
-            and (hello.pending_s is None or hello.active not in ours)
+            (hello.active == known.generation if host in wanted else hello.active not in own)
+            and (hello.pending_s is None or hello.active not in own)
             for host, hello in hellos.items()
         )
 
     async def _nothing_to_do(
         self, goal: Target, seen: Observation, wanted: Collection[HostName], sha: str, *, launch_job: bool
     ) -> UpReport:
-        """Devices and hosts are as planned: look at the carriers, launch what is to be launched, write nothing to any device."""
+        """Devices and hosts are as planned: check the carriers, launch the job if needed, write nothing to any device."""
         ok, _, evidence = await check_link(seen.hellos, goal.links)
         if not ok:
             words = "\n".join(evidence)
@@ -361,26 +342,28 @@ class Up:
                 hint="testbed verify says which side is dark",
             )
         self.context.disown_lost(seen.settings)
-        if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or other words
+        if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
             self.move.generation = self.current.generation
             await self._found(goal, seen, wanted)
-            self._stands(goal, sha)
+            self._record_up(goal, sha)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
         job = await self._job(launch=launch_job, changed=False)
+        turned = await self.turn.report(0, Figures())
         writes = balance.writes if balance else 0
         return UpReport(
             run=self.context.run.id,
             plan=self.plan.name,
             lab=self.lab.name,
-            nothing_to_do=not writes and (job is None or job.run != self.context.run.id),
+            nothing_to_do=not writes and turned is None and (job is None or job.run != self.context.run.id),
             phases=tuple(recorder.phases),
             parts=tuple(recorder.parts),
             diff=diff(goal.change, self.context.session.traits, self.lab),
             writes=writes,
             job=job,
-            notes=(*self.notes, *self.plan.warnings, *(balance.notes if balance else ())),
+            notes=(*self.notes, *self.turn.notes, *self.plan.warnings, *(balance.notes if balance else ())),
             equalise=balance,
+            turn=turned,
         )
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
@@ -388,7 +371,7 @@ class Up:
         session, recorder = self.context.session, self.context.recorder
         with recorder.phase("verify") as phase:
             hellos = await self.hosts.greet(sorted(goal_hosts(goal)))
-            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the others are read again
+            fresh = {device: outcome.observed for device, outcome in times.outcomes.items()}  # the other devices are read again
             job = self.context.store.latest_job(self.context.slice)
             busy = f"job {job.name} runs" if job is not None and job.ended is None else ""
             rungs = await ladder(
@@ -405,45 +388,24 @@ class Up:
         keep(readings, self.context.store, self.context.key, self.context.run.id, self.context.recorder.journal)
 
     async def _job(self, *, launch: bool, changed: bool) -> JobStatus | None:
-        """Bring the job in line with the plan: one that is unchanged keeps running, another one replaces it."""
+        """Bring the job in line with the plan: an unchanged one keeps running, another one replaces it."""
         context = self.context
+        await self.turn.finish()
         return await context.jobs.ensure(
             context.run.id, self.plan.job, context.recorder, changed=changed, launch=launch, sample=context.sample_hz > 0
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
-        """Take everything back that was changed. Raises: what became of the change, whatever became of it."""
+        """Roll everything back that was changed. Raises: always - the error that describes the outcome."""
         context = self.context
         if isinstance(error, Locked):
             raise error
         if not self.rollback:
-            raise await self._stopped(goal, error) from error
+            raise await stopped(context, self.move, goal, error) from error
         try:
-            undone = await Rollback(context, self.before, self.move.told, self.plan.acceptance.link_up_timeout_s).carry_out()
+            undone = await Rollback(context, self.before, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
         except StoreFailed as broken:
-            raise await self._unnoted(goal, error, broken) from error
+            raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:
-            undone = replace(undone, evidence=f"{undone.evidence}; what was adopted stays yours: {self.taken_over}")
+            undone = replace(undone, evidence=f"{undone.evidence}; adopted circuits stay yours: {self.taken_over}")
         raise verdict(context, error, undone, moved=bool(context.written) or not goal.moving) from error
-
-    async def _unnoted(self, goal: Target, error: BaseException, broken: StoreFailed) -> HandsNeeded:
-        """No step back can be recorded, so none is taken; hosts revert unconfirmed commits. Report the present state."""
-        lines = await finish(progress_lines(self.context.session, goal.change))
-        first = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
-        words = first if first == str(broken) else f"{first}\n{broken}"
-        left = (f"see that {self.context.store.path} can be written again; testbed status says then how far it came", *lines)
-        words += "\nnothing is done that cannot be noted, so nothing was taken back; left for hands:"
-        return HandsNeeded(words, left, hint=f"to go back: testbed rollback {self.context.run.id}")
-
-    async def _stopped(self, goal: Target, error: BaseException) -> BaseException:
-        """Bring the hosts to routes that hold, read what the devices really hold, and say both; cancelled stays cancelled."""
-        safe = await finish(self.move.retreat())
-        lines = await finish(progress_lines(self.context.session, goal.change))
-        if not isinstance(error, TestbedError):
-            return error
-        listed = "\n".join(f"  {n}. {line}" for n, line in enumerate([*lines, f"hosts: {safe}"], 1))
-        run = self.context.run.id
-        return ChangeFailed(
-            f"{error}\nwhere things stand now:\n{listed}",
-            hint=f"{error.hint + '; ' if error.hint else ''}to go on: testbed resume {run}; to go back: testbed rollback {run}",
-        )

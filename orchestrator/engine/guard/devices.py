@@ -1,4 +1,4 @@
-"""The guard's looks at devices: each opens connections of its own and gives them up again."""
+"""The guard's access to devices: each reading opens connections of its own and closes them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.session import opened
 
 @asynccontextmanager
 async def connected(lab: Lab, names: Collection[DeviceName]) -> AsyncIterator[Mapping[DeviceName, CircuitSwitch]]:
-    """Drivers for one look: many devices allow few sessions, and an `up` needs them."""
+    """Drivers for one reading: many devices allow few sessions, and an `up` needs them."""
     devices = {name: opened(lab, name) for name in names}
     try:
         yield devices
@@ -23,7 +23,7 @@ async def connected(lab: Lab, names: Collection[DeviceName]) -> AsyncIterator[Ma
 
 
 async def settings_held(lab: Lab, names: Collection[DeviceName]) -> dict[DeviceName, frozenset[Setting] | TestbedError]:
-    """What each device holds, or why it does not say."""
+    """What each device holds, or its error."""
     async with connected(lab, names) as devices:
         answers = await asyncio.gather(*(device.read() for device in devices.values()), return_exceptions=True)
     found: dict[DeviceName, frozenset[Setting] | TestbedError] = {}

@@ -1,6 +1,6 @@
 """`testbed guard`: watches the hosts' carriers and routes traffic around circuits that lost their light, until it is back.
 
-Carriers come as events over the warm channels; nothing is polled for them. Devices, drift and the store are looked at slowly. Every
+Carriers arrive as events over the open channels, without polling. Devices, drift and the store are read at long intervals. Every
 action is a run of its own: locked, journalled, staged next to the routes in use, committed with an armed revert, probed, confirmed.
 While another run holds the lab, the guard waits.
 """
@@ -41,20 +41,20 @@ from orchestrator.store.scope import reach
 from orchestrator.verify.degraded import sides
 
 LOOK_S = 10.0
-"""Devices and the hosts' generations are looked at this often (s)."""
+"""Interval (s) between readings of the devices and of the hosts' generations."""
 TICK_S = 1.0
-"""Whether another plan is up is looked at this often (s); one row of the store."""
-BEHIND_S = 0.25
-"""While another run changes the lab, whether it has ended is looked at this often (s)."""
+"""Interval (s) between checks whether another plan is up; one row of the store."""
+LOCKED_POLL_S = 0.25
+"""While another run changes the lab, interval (s) between checks whether it has ended."""
 TOGETHER_S = 0.015
-"""Carriers that go within this time (s) of each other went for one reason: a cut cable darkens two hosts, a switch many."""
-TOLD_LOSSES = 3
-"""A link that loses its light more often than this without a long calm between is said to flap, once."""
+"""Carriers lost within this time (s) have one cause: a cut cable darkens two hosts, a switch many."""
+REPORTED_LOSSES = 3
+"""A link that loses its light more often than this without a long calm between is reported as flapping, once."""
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 RECONNECT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 
-Tell = Callable[[Mapping[str, Json]], None]
-"""Gets every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
+Notify = Callable[[Mapping[str, Json]], None]
+"""Receives every event as it happens: `event`, `at` (wall s), `words`, and fields of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class GuardOptions:
     log: str = ""
 
 
-async def guard(command: Command, *, tell: Tell, manner: GuardOptions) -> GuardReport:
+async def guard(command: Command, *, notify: Notify, options: GuardOptions) -> GuardReport:
     """Guard the plan that is up until it is taken down, or until cancelled. `timeout_s` bounds each wait for a host.
 
     Raises: Missing - no plan is up, and it is not to wait for one. Locked - another guard watches.
@@ -76,17 +76,17 @@ async def guard(command: Command, *, tell: Tell, manner: GuardOptions) -> GuardR
         outer.reschedule(None)
     lab, settings = load_lab(command.inventory), command.settings
     path = guard_path(settings, slice_of(lab, settings))
-    if command.store.current(slice_of(lab, settings)) is None and not manner.stay:
+    if command.store.current(slice_of(lab, settings)) is None and not options.stay:
         raise Missing(
             f"no plan is up on {lab.name}, so there is nothing to guard", hint="testbed up --topology examples/ring-12.json"
         )
-    with GuardFile(path, own_state(settings, manner.log)) as file:
+    with GuardFile(path, own_state(settings, options.log)) as file:
         async with open_session(lab, command.inventory, settings.cache_dir / "ansible") as session:
-            watcher = Guard(session, command, file, tell, manner, min(command.timeout_s, 10.0))
+            watcher = Guard(session, command, file, notify, options, min(command.timeout_s, 10.0))
             try:
                 await watcher.watch()
             except asyncio.CancelledError:
-                watcher.say("ended", "told to end")
+                watcher.say("ended", "stopped on request")
             finally:
                 await watcher.leave()
             return watcher.report()
@@ -94,13 +94,13 @@ async def guard(command: Command, *, tell: Tell, manner: GuardOptions) -> GuardR
 
 @dataclass
 class Guard:
-    """One guard at work. `applied`: the links that the hosts' routes leave out now, None if that is to be found out."""
+    """One running guard. `applied`: the links that the hosts' routes leave out now, None if unknown."""
 
     session: Session
     command: Command
     file: GuardFile
-    tell: Tell
-    manner: GuardOptions
+    notify: Notify
+    options: GuardOptions
     patience_s: float
     watched: Watched | None = None
     carriers: dict[HostPort, bool] = field(default_factory=dict)
@@ -118,8 +118,8 @@ class Guard:
         self.key, self.slice = key_of(self.lab), slice_of(self.lab, self.command.settings)
         self.locks = locks_of(self.lab, self.command.settings, self.command.store)
         self.confirmations = Confirmations(self.command.store, self.slice, self.locks.who)
-        self.mover = Rerouter(self.session, self.command, self.slice, self.locks, lambda: self._state("acting"))
-        self.damper = FlapDamping(self.manner.hold_s)
+        self.rerouter = Rerouter(self.session, self.command, self.slice, self.locks, lambda: self._state("acting"))
+        self.damping = FlapDamping(self.options.hold_s)
         self.began = time.monotonic()
         self.tasks: set[asyncio.Task[None]] = set()
         self.retry_at = 0.0
@@ -129,16 +129,16 @@ class Guard:
         self.last = ""
 
     def report(self) -> GuardReport:
-        """What it did."""
+        """What the guard did."""
         plan = self.watched.current.plan_name if self.watched else ""
         return GuardReport(
             self.lab.name, plan, self.reroutes, self.restores, self.failures, round(time.monotonic() - self.began, 1), self.last
         )
 
     def say(self, event: str, words: str, **fields: Json) -> None:
-        """Tell one event."""
+        """Emit one event."""
         self.last = words
-        self.tell({"event": event, "at": time.time(), "words": words, **fields})
+        self.notify({"event": event, "at": time.time(), "words": words, **fields})
 
     def _state(self, state: str, **changes: object) -> None:
         silent = tuple(sorted(self.silent))
@@ -158,14 +158,14 @@ class Guard:
     # --- the loop
 
     async def watch(self) -> None:
-        """Until the plan is taken down."""
+        """Watch until the plan is taken down."""
         self.queue = self.hosts.subscribe()
         try:
-            await self._meet(tuple(self.lab.hosts))
+            await self._connect(tuple(self.lab.hosts))
             if not await self._tick():
                 return
             self._ready()
-            self._spawn(self._look_around())
+            self._spawn(self._check_repeatedly())
             going = await self._decide()
             while going:
                 going = await self._turn()
@@ -181,24 +181,24 @@ class Guard:
             link.sendall(b"READY=1\n")
 
     async def _turn(self) -> bool:
-        """Wait for what comes next and deal with it. False: there is nothing left to guard."""
-        waits = [TICK_S if not self.behind else BEHIND_S]
-        if (due := self.damper.due()) is not None:
+        """Wait for the next event and handle it. False: there is nothing left to guard."""
+        waits = [TICK_S if not self.behind else LOCKED_POLL_S]
+        if (due := self.damping.due()) is not None:
             waits.append(due - time.monotonic())
         if self.retry_at:
             waits.append(self.retry_at - time.monotonic())
         try:
             async with asyncio.timeout(max(min(waits), 0.0)):
-                self._hear(await self.queue.get())
+                self._handle(await self.queue.get())
         except TimeoutError:
             return await self._tick() and await self._decide()
         if self.dead != self._dead_now():
             await asyncio.sleep(TOGETHER_S)
         while not self.queue.empty():
-            self._hear(self.queue.get_nowait())
+            self._handle(self.queue.get_nowait())
         return await self._decide()
 
-    def _hear(self, event: HostEvent) -> None:
+    def _handle(self, event: HostEvent) -> None:
         match event.kind:
             case "link":
                 port = HostPort(event.host, int(event.values["port"]))
@@ -206,9 +206,9 @@ class Guard:
                 if not self.carriers[port] and not self.detected_ns:
                     self.detected_ns = event.at_ns
             case "lost":
-                self._spawn(self._regain(event.host, str(event.values.get("error", ""))))
+                self._spawn(self._reconnect(event.host, str(event.values.get("error", ""))))
             case "reverted" if self.watched is not None and event.host in self.watched.hosts:
-                self.applied = None  # whatever the cause: what is in place is to be found out
+                self.applied = None  # whatever the cause: the routes in use must be read again
             case "job":
                 state, code = str(event.values.get("state")), event.values.get("code")
                 self.say("job", f"{event.host}: {event.values.get('name')} {state}" + (f" {code}" if code else ""), host=event.host)
@@ -217,7 +217,7 @@ class Guard:
         return dead_links(self.watched.links, self.carriers) if self.watched else frozenset()
 
     async def _tick(self) -> bool:
-        """Look whether the same plan is up. False: it was taken down, and there is none to wait for."""
+        """Check that the same plan is up. False: it was taken down, and no other is awaited."""
         current = self.command.store.current(self.slice)
         known = self.watched.current if self.watched else None
         if current is None:
@@ -227,7 +227,7 @@ class Guard:
                 self._state("watching", plan="", run="", generation=None, around=(), cut_off=())
             elif self.file.state.state == "starting":
                 self._state("watching")
-            return self.manner.stay
+            return self.options.stay
         if known is None or (known.run, known.generation) != (current.run, current.generation):
             await self._take_up(current)
         return True
@@ -237,72 +237,70 @@ class Guard:
         links = stored_links(current.links)
         plan = read_plan(current.plan_text, current.plan_name, self.lab)
         self.watched = Watched(current, plan, links, stored_circuits(current.links, self.lab))
-        self.damper.forget()
+        self.damping.forget()
         self.dead, self.applied, self.retry_at, self.tries, self.detected_ns = frozenset(), None, 0.0, 0, 0
-        circuits = counted(len(self.watched.ways), "circuit")
+        circuits = counted(len(self.watched.circuits), "circuit")
         self.say("watching", f"{current.plan_name}: {circuits} between {counted(len(self.watched.hosts), 'host')}", plan=plan.name)
-        told = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
+        former = self.file.before if self.file.before is not None and self.file.before.run == current.run else None
         self.file.before = None
-        generation, around, cut_off = (told.generation, told.around, told.cut_off) if told else (None, (), ())
+        generation, around, cut_off = (former.generation, former.around, former.cut_off) if former else (None, (), ())
         self._state("watching", plan=current.plan_name, run=current.run, generation=generation, around=around, cut_off=cut_off)
 
     async def _decide(self) -> bool:
-        """Say what changed, and bring the routes in line with what may be used."""
+        """Report what changed, and bring the routes in line with the usable links."""
         if self.watched is None:
             return True
         dead, now = self._dead_now(), time.monotonic()
-        news, mended = dead - self.dead, self.dead - dead
-        if (news or mended or self.behind) and (who := self._others()):
-            self._stand_back(who)
+        lost, restored = dead - self.dead, self.dead - dead
+        if (lost or restored or self.behind) and (who := self._others()):
+            self._wait_for(who)
             return True
         if self.behind:
             self.behind = ""
             self.say("on again", "the lab is free again")
             self.applied, self.detected_ns = None, 0
             if not await self._tick() or self.watched is None:
-                return self.watched is not None or self.manner.stay
+                return self.watched is not None or self.options.stay
             dead = self._dead_now()
-            news, mended = dead - self.dead, self.dead - dead
+            lost, restored = dead - self.dead, self.dead - dead
         self.dead = dead
-        self.damper.see(dead, now)
-        flapping = {link for link in news | mended if self.damper.losses.get(link, 0) > TOLD_LOSSES}
-        if news - flapping:
-            self._tell_dark(news - flapping)
-        for link in sorted(mended - flapping, key=link_text):
-            held = self.damper.hold(link)
-            words = f"{link_text(link)}: light is back; used again when it stayed for {held:g} s"
+        self.damping.see(dead, now)
+        flapping = {link for link in lost | restored if self.damping.losses.get(link, 0) > REPORTED_LOSSES}
+        if lost - flapping:
+            self._report_dark(lost - flapping)
+        for link in sorted(restored - flapping, key=link_text):
+            held = self.damping.hold(link)
+            words = f"{link_text(link)}: light is back; used again once lit for {held:g} s"
             self.say("light", words, link=link_text(link), hold_s=held)
-        for link in sorted(flapping & news, key=link_text):
-            losses = self.damper.losses[link]
-            if losses == TOLD_LOSSES + 1:
-                words = (
-                    f"{link_text(link)}: comes and goes; not used until it is lit for longer, and each loss is not told any more"
-                )
+        for link in sorted(flapping & lost, key=link_text):
+            losses = self.damping.losses[link]
+            if losses == REPORTED_LOSSES + 1:
+                words = f"{link_text(link)}: flaps; not used until it stays lit for longer, and further losses are not reported"
                 self.say("flapping", words, link=link_text(link), losses=losses)
-        out = self.damper.out(now)
+        out = self.damping.out(now)
         if out == self.applied:
             self.detected_ns = 0
         elif now >= self.retry_at:
             await self._try(out)
         return True
 
-    def _tell_dark(self, news: Collection[Link]) -> None:
+    def _report_dark(self, lost: Collection[Link]) -> None:
         after_ms = round((time.monotonic_ns() - self.detected_ns) / 1e6, 1) if self.detected_ns else None
         assert self.watched is not None
-        ends = {port for link in news for port in (link.a, link.b)}
-        ways = [way for way in dark_circuits(self.watched.ways, self.carriers) if way.receiver in ends]
-        for link in sorted(news, key=link_text):
+        ends = {port for link in lost for port in (link.a, link.b)}
+        circuits = [circuit for circuit in dark_circuits(self.watched.circuits, self.carriers) if circuit.receiver in ends]
+        for link in sorted(lost, key=link_text):
             dark = sorted(p for p in receivers([link]) if self.carriers.get(p) is False)
-            words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the port beside it'}"
+            words = f"{link_text(link)}: no light at {', '.join(map(str, dark)) or 'the adjacent port'}"
             self.say("dark", words, link=link_text(link), ports=[str(p) for p in dark], after_ms=after_ms)
-        self._spawn(self._tell_where(ways))
+        self._spawn(self._report_where(circuits))
 
-    async def _tell_where(self, ways: Collection[Circuit]) -> None:
-        """Ask the switches' meters on which side the light went."""
-        async with connected(self.lab, {x.ingress.device for way in ways for x in way.path}) as devices:
-            found, trouble = await sides(devices, self.lab, ways)
-        for way, why in found.items():
-            self.say("where", f"{way}: {why}", circuit=str(way), why=why)
+    async def _report_where(self, circuits: Collection[Circuit]) -> None:
+        """Ask the switches' meters on which side the light was lost."""
+        async with connected(self.lab, {x.ingress.device for circuit in circuits for x in circuit.path}) as devices:
+            found, trouble = await sides(devices, self.lab, circuits)
+        for circuit, why in found.items():
+            self.say("where", f"{circuit}: {why}", circuit=str(circuit), why=why)
         if trouble:
             self.say("where", trouble)
 
@@ -311,15 +309,15 @@ class Guard:
     def _others(self) -> str:
         """The run that changes the owner's part of the lab now, empty if none does."""
         assert self.watched is not None
-        ours = reach(self.lab, self.watched.hosts)
-        mine = (socket.gethostname(), os.getpid())
+        scope = reach(self.lab, self.watched.hosts)
+        this = (socket.gethostname(), os.getpid())
         there = (lock for lock in self.locks.listed() if lock.kind == "run" and lock.state == "active")
-        if words := next((str(lock) for lock in there if (lock.host, lock.pid) != mine and lock.scope.overlaps(ours)), ""):
+        if words := next((str(lock) for lock in there if (lock.host, lock.pid) != this and lock.scope.overlaps(scope)), ""):
             return words
         waiting = self.confirmations.pending()
         return f"run {waiting.run} ({waiting.plan}) waits to be confirmed" if waiting is not None else ""
 
-    def _stand_back(self, who: str) -> None:
+    def _wait_for(self, who: str) -> None:
         if self.behind != who:
             self.behind = who
             self.say("standing back", who)
@@ -328,12 +326,12 @@ class Guard:
     # --- acting
 
     async def _try(self, out: frozenset[Link]) -> None:
-        """Bring the hosts' routes in line; what cannot be done now is tried again, more and more rarely."""
+        """Bring the hosts' routes in line; what cannot be done now is retried at growing intervals."""
         try:
             await finish(self._act(out))
             self.retry_at, self.tries = 0.0, 0
         except Locked as error:
-            self._stand_back(str(error).splitlines()[0])
+            self._wait_for(str(error).splitlines()[0])
         except TestbedError as error:
             wait_s = min(FIRST_RETRY_S * 2**self.tries, LAST_RETRY_S)
             self.tries += 1
@@ -343,13 +341,13 @@ class Guard:
             self._state("watching")
 
     async def _act(self, out: frozenset[Link]) -> None:
-        """Raises: Locked, and whatever a host says; the hosts are then as they were."""
+        """Raises: Locked, and whatever a host reports; the hosts are then as before."""
         assert self.watched is not None
-        done = await self.mover.move(
+        done = await self.rerouter.move(
             self.watched, out, self.applied or (), self.macs, self.file.state, self.detected_ns if out else 0
         )
         if done is None:
-            return  # the next look takes up the plan that came up
+            return  # the next tick finds the plan that came up
         self.applied, self.detected_ns = out, 0
         names = tuple(sorted(map(link_text, out)))
         if done.run:
@@ -357,7 +355,7 @@ class Guard:
             fields: dict[str, Json] = {"run": done.run, "generation": done.generation, **done.figures, "notes": [*done.notes]}
             if out:
                 self.reroutes += 1
-                words = f"traffic goes round {', '.join(names)}{tail}"
+                words = f"traffic is rerouted around {', '.join(names)}{tail}"
                 self.say("rerouted", words, around=[*names], cut_off=[*done.cut_off], **fields)
             else:
                 self.restores += 1
@@ -366,30 +364,30 @@ class Guard:
 
     # --- hosts that go and come
 
-    async def _meet(self, names: Collection[HostName]) -> None:
+    async def _connect(self, names: Collection[HostName]) -> None:
         """Connect and subscribe to carriers; hosts that do not answer are retried in the background."""
         answers = await self.hosts.connect(names, self.patience_s)
         there = [name for name, answer in answers.items() if isinstance(answer, Hello) and answer.installed]
         for name, answer in answers.items():
             if name not in there:
-                self._spawn(self._regain(name, str(answer) if isinstance(answer, TestbedError) else "no committer runs there"))
+                self._spawn(self._reconnect(name, str(answer) if isinstance(answer, TestbedError) else "no agent runs there"))
 
-        async def hear(name: HostName) -> None:
-            with suppress(TestbedError):  # a host that is lost meanwhile sends an event, and is connected again
+        async def watch_links(name: HostName) -> None:
+            with suppress(TestbedError):  # a host lost meanwhile sends an event, and is reconnected
                 self.carriers |= await self.hosts.watch_links([name])
 
-        await asyncio.gather(*map(hear, there))
+        await asyncio.gather(*map(watch_links, there))
         self.macs |= self.hosts.macs()
 
-    async def _regain(self, host: HostName, why: str) -> None:
-        """Say that a host does not answer, and meet it again when it does."""
+    async def _reconnect(self, host: HostName, why: str) -> None:
+        """Report that a host does not answer, and reconnect when it does."""
         if host in self.silent:
             return
         self.silent[host] = why
         for port in [port for port in self.carriers if port.host == host]:
-            del self.carriers[port]  # its neighbours still say whether its light arrives
+            del self.carriers[port]  # its neighbours still report whether its light arrives
         first = why.splitlines()[0] if why else ""
-        self.say("host lost", f"{host} does not answer: {first}; its neighbours' carriers are still heard", host=host)
+        self.say("host lost", f"{host} does not answer: {first}; its neighbours still report their carriers", host=host)
         self._state(self.file.state.state)
         tries = 0
         while True:
@@ -410,23 +408,23 @@ class Guard:
         self.say("host back", f"{host} answers again", host=host)
         self._state(self.file.state.state)
 
-    # --- the slow look
+    # --- slow checks
 
-    async def _look_around(self) -> None:
-        """Devices read, now and then; what changed is said."""
+    async def _check_repeatedly(self) -> None:
+        """Read devices at long intervals and report what changed."""
         while True:
             if self.watched is not None and not self._others():
                 with suppress(TestbedError):
-                    await self._look()
-            await asyncio.sleep(self.manner.look_s)
+                    await self._check_devices()
+            await asyncio.sleep(self.options.look_s)
 
-    async def _look(self) -> None:
+    async def _check_devices(self) -> None:
         watched = self.watched
         assert watched is not None
-        wanted = settings_of(watched.ways)
+        wanted = settings_of(watched.circuits)
         found = await settings_held(self.lab, wanted)
         if watched is not self.watched or self._others():
-            return  # what was seen is of another plan, or of a change under way
+            return  # the reading belongs to another plan, or to a change in progress
         for name, held in sorted(found.items()):
             if isinstance(held, TestbedError):
                 self._silence(name, str(held).splitlines()[0])

@@ -1,7 +1,7 @@
 """The one guard of an owner's plan on a lab, as a process: a file next to the store has its pid and its state.
 
-The file is locked by the guard for as long as it lives; the kernel frees it however the guard dies. Its contents are then what
-the last guard did.
+The guard locks the file while it lives; the kernel releases the lock however the guard dies. The contents then describe the last
+guard's actions.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ STOP_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """What a guard says of itself. state: starting, watching, standing back, acting. Times in wall seconds.
+    """What a guard reports of itself. state: starting, watching, standing back, acting. Times in wall seconds.
 
-    generation: the routes it put in place of the plan's, None while the plan's own are in use. around: the links they leave out.
-    cut_off, silent: who cannot be reached over the fabric, and which hosts and devices do not answer. log: where its events go.
+    generation: the routes that replaced the plan's, None while the plan's own are in use. around: the links they leave out.
+    cut_off: hosts that cannot be reached over the fabric. silent: hosts and devices without an answer. log: the file of its events.
     """
 
     pid: int = 0
@@ -51,12 +51,12 @@ class GuardState:
         where = f"pid {self.pid} of {self.user}@{self.host}"
         if not self.around:
             return f"{self.state}, {where}"
-        return f"{self.state}, {where}; traffic goes round {', '.join(self.around)} (generation {self.generation})"
+        return f"{self.state}, {where}; traffic is rerouted around {', '.join(self.around)} (generation {self.generation})"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardReport(JsonReport):
-    """What a guard did while it watched. failures: attempts that were taken back. last: the last thing it said."""
+    """What a guard did while it watched. failures: attempts that were rolled back. last: its latest message."""
 
     lab: str
     plan: str
@@ -73,11 +73,11 @@ def guard_path(settings: Settings, slice_: str) -> Path:
 
 
 class GuardFile:
-    """Holds the file while the guard lives. As a context manager: raises Locked - another guard watches there."""
+    """Holds the file while the guard lives. As a context manager: raises Locked - another guard watches this plan."""
 
     def __init__(self, path: Path, state: GuardState) -> None:
         self.path, self.state = path, state
-        self.before = look(path)
+        self.before = read_state(path)
         self._fd = -1
 
     def __enter__(self) -> GuardFile:
@@ -87,7 +87,7 @@ class GuardFile:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            there = look(self.path)
+            there = read_state(self.path)
             who = f" ({there})" if there else ""
             raise Locked(f"another guard watches this plan{who}", hint="testbed guard --stop") from None
         self._fd = fd
@@ -95,7 +95,7 @@ class GuardFile:
         return self
 
     def say(self, state: GuardState) -> None:
-        """Write what is so now."""
+        """Write the current state."""
         self.state = state
         text = json.dumps({k: v for k, v in asdict(state).items() if k != "alive"}).encode()
         os.pwrite(self._fd, text + b"\n", 0)
@@ -105,8 +105,8 @@ class GuardFile:
         os.close(self._fd)
 
 
-def look(path: Path) -> GuardState | None:
-    """What the guard of this file says, `alive` if it runs; None if there never was one."""
+def read_state(path: Path) -> GuardState | None:
+    """The state in this guard's file, `alive` if it runs; None if there never was one."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -117,7 +117,7 @@ def look(path: Path) -> GuardState | None:
             alive = False
         except BlockingIOError:
             alive = True
-        for _ in range(5):  # between its writing and its cutting off the rest of a longer text
+        for _ in range(5):  # a reader may come between the write and the truncation of a longer text
             if (found := _read(os.pread(fd, 65536, 0))) is not None:
                 return GuardState(**{**found, "alive": alive})  # type: ignore[arg-type]
             time.sleep(0.01)
@@ -138,23 +138,23 @@ def _read(text: bytes) -> dict[str, object] | None:
 
 
 def own_state(settings: Settings, log: str = "") -> GuardState:
-    """A beginning for this very process."""
+    """The initial state for this process."""
     return GuardState(os.getpid(), settings.user, socket.gethostname(), time.time(), log=log)
 
 
 def start(settings: Settings, slice_: str, log: Path) -> GuardState:
-    """Start a guard in the background and wait until it watches; one that runs already is left alone and returned.
+    """Start a guard in the background and wait until it watches; one that runs already is returned as it is.
 
-    Its events go to `log`, one JSON object a line. Raises: TestbedError - it ended at once, in its own words. TimedOut.
+    Its events go to `log`, one JSON object a line. Raises: TestbedError - it ended at once, with its own message. TimedOut.
     """
     path = guard_path(settings, slice_)
-    there = look(path)
+    there = read_state(path)
     if there is not None and there.alive:
         return there
     guard = spawn(settings, ["guard", "--log", str(log)], log.with_suffix(".err"))
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up:
-        there = look(path)
+        there = read_state(path)
         if there is not None and there.alive and there.state != "starting":
             Daemon.detach(guard)
             return there
@@ -168,12 +168,12 @@ def start(settings: Settings, slice_: str, log: Path) -> GuardState:
 
 
 def stop(settings: Settings, slice_: str) -> GuardState | None:
-    """End the guard and wait until it is gone; it finishes the step in hand. None if none runs.
+    """End the guard and wait until it has ended; it completes the current step. None if none runs.
 
     Raises: TimedOut - it does not end. TestbedError - it runs on another machine, or is another user's.
     """
     path = guard_path(settings, slice_)
-    there = look(path)
+    there = read_state(path)
     if there is None or not there.alive:
         return None
     if there.host != socket.gethostname():

@@ -1,4 +1,4 @@
-"""One move of the guard: the hosts of a plan brought to routes that leave some links out, or back to the plan's own.
+"""One reroute by the guard: the hosts of a plan get routes that leave some links out, or the plan's own routes back.
 
 Locked, journalled as a run, staged next to the routes in use, committed with an armed revert, probed, confirmed.
 """
@@ -33,19 +33,19 @@ from orchestrator.telemetry.progress import Silent
 from orchestrator.telemetry.recorder import Recorder
 
 GUARD = "guard"
-"""The verb of a guard's runs, and the first word of why it holds the lab."""
+"""The verb of a guard's runs, and the first word of its lock's reason."""
 PROBE_S = 1.0
 """Longest time (s) for the pairs of one lane to answer on the new routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The plan that is up, as it is watched."""
+    """The plan that is up, as the guard watches it."""
 
     current: CurrentPlan
     plan: Plan
     links: tuple[Link, ...]
-    ways: tuple[Circuit, ...]
+    circuits: tuple[Circuit, ...]
 
     @property
     def hosts(self) -> frozenset[HostName]:
@@ -54,7 +54,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a move did; `run` is empty if all was in line already. generation: the routes in use now. notes: for the operator."""
+    """What a reroute did; `run` is empty if all was in line already. generation: the routes in use now. notes: for the operator."""
 
     run: str
     generation: int
@@ -65,7 +65,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Rerouter:
-    """Makes moves on one lab for one owner. acting: called when it begins to change something."""
+    """Reroutes one owner's traffic on one lab. acting: called when it begins to change something."""
 
     session: Session
     command: Command
@@ -90,11 +90,11 @@ class Rerouter:
         state: GuardState,
         since_ns: int,
     ) -> Moved | None:
-        """Leave `out` out; the hosts leave `applied` out now, as far as is known. None: another plan has come up meanwhile.
+        """Route without the links `out`; the hosts leave `applied` out now, as far as known. None: another plan came up meanwhile.
 
-        state: what this guard or the one before it put in place. since_ns: when the reason for the move was heard, 0 for now.
+        state: what this guard or the previous one put in place. since_ns: when the cause was received, 0 for now.
         Raises: Locked - another run changes the lab. NotVerified - the new routes are worse, or the hosts run another owner's.
-        Unreachable, TimedOut, Refused - of a host. The hosts are then as they were, or take it back by themselves.
+        Unreachable, TimedOut, Refused - of a host. The hosts are then as before, or revert on their own.
         """
         began_ns = time.monotonic_ns()
         hosts = self.session.hosts
@@ -104,16 +104,16 @@ class Rerouter:
             if current is None or (current.run, current.generation) != (watched.current.run, watched.current.generation):
                 return None
             if (waiting := Confirmations(self.store, self.slice, self.locks.who).pending()) is not None:
-                raise Locked(str(waiting))  # the hosts owe to go back; routes that are confirmed would make them forget it
-            told = sorted(watched.hosts & set(hosts.attached()))
-            hellos = await hosts.greet(told)
+                raise Locked(str(waiting))  # the hosts have a revert pending; confirming other routes would cancel it
+            reached = sorted(watched.hosts & set(hosts.attached()))
+            hellos = await hosts.greet(reached)
             self._not_others(watched, hellos)
             names = sorted(map(link_text, out))
             there = current.generation if not out else state.generation if list(state.around) == names else None
             if there and all(hello.active == there and hello.pending_s is None for hello in hellos.values()):
                 return Moved("", there, state.cut_off if out else ())
             known = tuple(link for link in watched.links if link.a in macs and link.b in macs)
-            way = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
+            routing = detour(known, out & set(known), self.lab, macs, watched.plan.routes, watched.plan.rings)
             before = [link for link in known if link not in applied]
             lost = broken(before, out, self.lab, watched.plan.routes, watched.plan.rings) if out else 0
             self.acting()
@@ -129,25 +129,25 @@ class Rerouter:
             )
             held.bind(run)
             with run, Journal(self.command.settings.run_dir(run.id), run.id, self.lab.name) as journal:
-                await hosts.fence(run.token, told)
+                await hosts.fence(run.token, reached)
                 recorder = Recorder(Silent(), journal)
                 generation = (
                     next_generation(self.store, lab_of(self.slice), self.locks.who.owner, run.id) if out else current.generation
                 )
-                rules = {host: ours for host, ours in way.rules.items() if host in hellos}
+                rules = {host: own for host, own in routing.rules.items() if host in hellos}
                 move = _Move(self.session, run, recorder, generation, rules, watched.plan.transition.revert_after_s)
-                committed_ns, silent = await move.carry_out(way, hellos, lost)
+                committed_ns, silent = await move.carry_out(routing, hellos, lost)
                 since_ns = since_ns or began_ns
                 figures = {
                     "committed_ms": round((committed_ns - since_ns) / 1e6, 1),
                     "confirmed_ms": round((time.monotonic_ns() - since_ns) / 1e6, 1),
                 }
                 phases = {p.name: p.seconds for p in recorder.phases}
-                words = f"traffic goes round {', '.join(names)}" if out else "the planned routes are in use again"
+                words = f"traffic is rerouted around {', '.join(names)}" if out else "the planned routes are in use again"
                 run.finish("ok", message=words, summary={"around": names, **figures, "phases": phases})
-        notes = [*(way.words() if out else ()), *silent]
-        notes += [f"{host} does not answer and keeps its routes" for host in sorted(watched.hosts - set(told))]
-        cut_off = tuple(host for group in way.groups[1:] for host in group) if out else ()
+        notes = [*(routing.words() if out else ()), *silent]
+        notes += [f"{host} does not answer and keeps its routes" for host in sorted(watched.hosts - set(reached))]
+        cut_off = tuple(host for group in routing.groups[1:] for host in group) if out else ()
         return Moved(run.id, generation, cut_off, figures, tuple(notes))
 
     def _not_others(self, watched: Watched, hellos: Mapping[HostName, Hello]) -> None:
@@ -155,11 +155,11 @@ class Rerouter:
         given = generation_owners(self.store, lab_of(self.slice))
         for host, hello in sorted(hellos.items()):
             whose = given.get(hello.active or 0)
-            ours = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)
-            if hello.active not in (None, watched.current.generation) and not ours:
+            owned = whose is not None and whose.owner == self.locks.who.owner and self._guards(whose.run)
+            if hello.active not in (None, watched.current.generation) and not owned:
                 raise NotVerified(
                     f"{host} runs generation {hello.active}{f' of {whose}' if whose else ''}, which is not the plan's; left alone",
-                    hint="testbed status says what is; to bring the plan up again: testbed up",
+                    hint="testbed status shows the present state; to bring the plan up again: testbed up",
                 )
 
     def _guards(self, run: str) -> bool:
@@ -176,51 +176,51 @@ class _Move:
     rules: Mapping[HostName, Rules]
     revert_after_s: float
 
-    async def carry_out(self, way: Detour, hellos: Mapping[HostName, Hello], lost: int) -> tuple[int, list[str]]:
-        """Return when the last host had it (ns), and which pairs stay silent in words.
+    async def carry_out(self, routing: Detour, hellos: Mapping[HostName, Hello], lost: int) -> tuple[int, list[str]]:
+        """Return when the last host committed (ns), and which pairs stay silent in words.
 
-        lost: pairs, counted per lane, that have no path without this move; the move is worth it if fewer stay silent.
+        lost: pairs, counted per lane, that have no path without this reroute; it is worth it if fewer stay silent.
         """
-        hosts, generation, told = self.session.hosts, self.generation, sorted(self.rules)
-        staging = {host: ours for host, ours in self.rules.items() if generation not in hellos[host].staged}
-        what = {"generation": generation, "hosts": told}
-        back = {"active": {host: hellos[host].active for host in told}}
+        hosts, generation, reached = self.session.hosts, self.generation, sorted(self.rules)
+        staging = {host: own for host, own in self.rules.items() if generation not in hellos[host].staged}
+        what = {"generation": generation, "hosts": reached}
+        back = {"active": {host: hellos[host].active for host in reached}}
         try:
             if staging:
                 step = self.run.step("host", "all", "stage", what, {"clear": [generation]})
                 with self.recorder.phase("stage", f"{counted(len(staging), 'host')}, over the channel"), step:
                     await hosts.stage_warm({generation: staging})
             step = self.run.step("host", "all", "commit", what, back)
-            with self.recorder.phase("routes", f"generation {generation} on {counted(len(told), 'host')}"), step:
-                done = await hosts.commit(generation, told, self.revert_after_s)
+            with self.recorder.phase("routes", f"generation {generation} on {counted(len(reached), 'host')}"), step:
+                done = await hosts.commit(generation, reached, self.revert_after_s)
             committed_ns = max(c.commit_ns for c in done.values())
             with self.recorder.phase("verify") as phase:
-                silent, asked = await self._silent_pairs(way, told)
+                silent, asked = await self._silent_pairs(routing, reached)
                 phase.detail = f"pairs {asked - len(silent)}/{asked}"
                 words = f"{len(silent)} of {asked} pairs do not answer: {', '.join(silent[:4])}"
                 if silent and len(silent) >= lost:
                     raise NotVerified(f"on the new routes {words}")
             with self.recorder.phase("confirm"), self.run.step("host", "all", "confirm", what):
-                await hosts.confirm(generation, told)
+                await hosts.confirm(generation, reached)
         except BaseException:
-            await self._take_back(told)
+            await self._take_back(reached)
             raise
         return committed_ns, [words] if silent else []
 
-    async def _silent_pairs(self, way: Detour, told: Collection[HostName]) -> tuple[list[str], int]:
+    async def _silent_pairs(self, routing: Detour, reached: Collection[HostName]) -> tuple[list[str], int]:
         silent, asked = [], 0
-        for lane, targets in enumerate(questions(way, self.session.lab, told)):
+        for lane, targets in enumerate(questions(routing, self.session.lab, reached)):
             if targets:
                 answers = await self.session.hosts.probe(targets, timeout_s=PROBE_S)
                 asked += sum(map(len, targets.values()))
-                dumb = ((host, address) for host, found in answers.items() for address, probe in found.items() if not probe.ok)
-                silent += [f"{host}->{address} (lane {lane})" for host, address in dumb]
+                unanswered = ((host, at) for host, found in answers.items() for at, probe in found.items() if not probe.ok)
+                silent += [f"{host}->{address} (lane {lane})" for host, address in unanswered]
         return silent, asked
 
-    async def _take_back(self, told: Collection[HostName]) -> None:
-        """Hosts that committed revert now; those that cannot be reached revert by themselves, unconfirmed."""
+    async def _take_back(self, reached: Collection[HostName]) -> None:
+        """Hosts that committed revert now; those that cannot be reached revert on their own, unconfirmed."""
         hosts = self.session.hosts
         with suppress(TestbedError):
-            hellos = await hosts.greet(sorted(set(told) & set(hosts.attached())))
+            hellos = await hosts.greet(sorted(set(reached) & set(hosts.attached())))
             if counting := [h for h, hello in hellos.items() if hello.active == self.generation and hello.pending_s is not None]:
                 await hosts.revert(counting)

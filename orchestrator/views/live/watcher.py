@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optics.errors import StoreFailed
 from optics.plain import counted
-from orchestrator.engine.guard.process import guard_path, look
+from orchestrator.engine.guard.process import guard_path, read_state
 from orchestrator.results import path_text
 from orchestrator.session import load_lab
 from orchestrator.settings import Settings
@@ -72,7 +72,7 @@ class Watcher:
         picture.settle(now)
         if slowly:
             self._due = time.monotonic() + SLOWLY_S
-            guard = look(self._guard)
+            guard = read_state(self._guard)
             picture.around(guard.around if guard is not None and guard.alive else (), now)
             picture.tick(now)
 

@@ -15,7 +15,7 @@ import pytest
 
 from optics import Locked, TestbedError
 from orchestrator.engine.guard import process as guardfile
-from orchestrator.engine.guard.process import GuardFile, GuardState, look
+from orchestrator.engine.guard.process import GuardFile, GuardState, read_state
 
 
 def state(**more: object) -> GuardState:
@@ -24,14 +24,14 @@ def state(**more: object) -> GuardState:
 
 def test_what_a_guard_says_is_read_by_others_and_what_it_left_when_it_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "guard" / "lab@ann.json"
-    assert look(path) is None
+    assert read_state(path) is None
     with GuardFile(path, state()) as file:
         file.say(state(around=("gpu01:p1--gpu02:p1", "gpu02:p2--gpu03:p2"), generation=9))
         file.say(state(around=("gpu01:p1--gpu02:p1",), generation=10, silent=("gpu04",)))
-        seen = look(path)
+        seen = read_state(path)
         assert seen is not None and seen.alive and (seen.generation, seen.silent) == (10, ("gpu04",))
-        assert "traffic goes round gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
-    left = look(path)
+        assert "traffic is rerouted around gpu01:p1--gpu02:p1 (generation 10)" in str(seen)
+    left = read_state(path)
     assert left is not None and not left.alive and left.around == ("gpu01:p1--gpu02:p1",)
     assert path.stat().st_mode & 0o077 == 0
 
@@ -51,7 +51,7 @@ def test_a_second_guard_is_refused_and_told_who_the_first_is(tmp_path: Path) -> 
 def test_a_torn_file_or_one_of_another_version_stops_nobody(tmp_path: Path, text: str) -> None:
     path = tmp_path / "lab.json"
     path.write_text(text)
-    seen = look(path)
+    seen = read_state(path)
     assert seen is None or seen.pid == 1
     with GuardFile(path, state()):
         assert json.loads(path.read_text())["plan"] == "ring"

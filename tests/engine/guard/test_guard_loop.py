@@ -159,14 +159,14 @@ class Bench:
             assert time.monotonic() < give_up, [event["words"] for event in self.said]
             await asyncio.sleep(0.005)
 
-    def watch(self, story: Callable[[], Awaitable[None]], manner: GuardOptions | None = None) -> None:
+    def watch(self, story: Callable[[], Awaitable[None]], options: GuardOptions | None = None) -> None:
         """Let the guard watch while the story happens."""
 
         async def both() -> None:
             session = Session(HERE, Path("inventory"), {}, cast(Any, self.hosts))
             path = guard_path(self.settings, self.slice)
             with GuardFile(path, own_state(self.settings)) as file:
-                chosen = manner or GuardOptions(look_s=0.05, hold_s=0.05)
+                chosen = options or GuardOptions(look_s=0.05, hold_s=0.05)
                 watcher = Guard(
                     session, Command(Silent(), self.store, self.settings), file, lambda e: self.said.append(dict(e)), chosen, 1.0
                 )

@@ -1,0 +1,131 @@
+"""One attempt to pause a running job, or to give its ranks other rings: what is asked of them, and what their answers mean.
+
+The ranks decide among themselves, in their own store, and every request to them ends with a lease: an operator that dies at any
+point leaves them on one set of rings, running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optics import HostName, Refused, TestbedError
+from optics.plain import counted
+from orchestrator.engine.change.job_record import facts
+from orchestrator.hosts import Hosts, RankState
+from orchestrator.store.records import JobRecord
+
+MOST_S = 3600.0
+"""The longest pause (s) that hosts accept."""
+QUIET_S = 2.0
+"""A rank that has not reported for this long (s) is called silent."""
+SHOWN = 4
+"""So many ranks are named in a message, then they are counted."""
+
+
+@dataclass
+class Attempt:
+    """Move `move` of the job `record`. boundary_s: an iteration of it ends within this time (s).
+
+    states: the latest of every rank. Everything but `drop` raises: Refused - in words: which ranks did not, since when, in which
+    state; Unreachable, TimedOut - a host does not answer; Locked - a newer run holds one.
+    """
+
+    hosts: Hosts
+    record: JobRecord
+    move: int
+    boundary_s: float
+    states: dict[int, RankState] = field(default_factory=dict)
+    took_ms: dict[int, float] = field(default_factory=dict)
+    """How long each rank took to connect what the move needs."""
+
+    @property
+    def job(self) -> str:
+        """The job's name on the hosts."""
+        return facts(self.record)[0]
+
+    @property
+    def ranks(self) -> tuple[HostName, ...]:
+        """The host of every rank; this inventory may lack some."""
+        return tuple(facts(self.record)[2]["ranks"])
+
+    async def present(self) -> None:
+        """See that every rank takes part, and none is in another move."""
+        states = await self.hosts.rank_states(self.job, self.ranks)
+        self._all_there(states)
+        if busy := [s for s in states if s.state in ("preparing", "prepared", "held")]:
+            what = "is paused" if all(s.state == "held" for s in busy) else "has another move under way"
+            raise Refused(f"job {self.record.name} {what} (move {busy[0].move})", hint="to end a pause: testbed job resume")
+
+    async def prepare(self, layout: Mapping[str, Any], lease_s: float, generation: int | None = None) -> None:
+        """Have all ranks connect what `layout` needs (empty: a pause alone); they have passed a boundary when this returns."""
+        found = await self.hosts.prepare_move(
+            self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
+        )
+        self._judge(found, "prepared", "held", "turned")
+        self.took_ms = {s.rank: s.took_ms for s in found if s.took_ms is not None}
+
+    async def hold(self, lease_s: float) -> int:
+        """Pause all ranks at the end of an iteration; return its number."""
+        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=self.boundary_s)
+        self._judge(found, "held", "turned")
+        return max(s.iteration for s in found)
+
+    async def go_on(self) -> int:
+        """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""
+        found = await self.hosts.go_on(self.job, self.move, self.ranks, within_s=self.boundary_s)
+        self._judge(found, "turned")
+        return max(s.iteration - 1 if s.after is None else s.after for s in found)
+
+    @property
+    def void(self) -> bool:
+        """Whether some rank knows that the move ended without effect; then it did so on all, whatever they have reported."""
+        return any(s.state == "void" and s.move == self.move for s in self.states.values())
+
+    async def drop(self) -> None:
+        """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
+        asked = (self.hosts.drop_move(self.job, self.move, [host]) for host in self.ranks)
+        failed = await asyncio.gather(*asked, return_exceptions=True)
+        if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
+            raise fault
+
+    def _all_there(self, found: Collection[RankState]) -> None:
+        self.states |= {s.rank: s for s in found}
+        here = {s.rank for s in found}
+        if absent := [f"rank {rank} ({host})" for rank, host in enumerate(self.ranks) if rank not in here]:
+            raise Refused(
+                f"{_listed(absent)} of job {self.record.name} "
+                + ("does not take part" if len(absent) == 1 else "do not take part")
+                + ": launched by an older version, still starting, or ended",
+                hint="testbed job status; a job that is launched again takes part",
+            )
+
+    def _judge(self, found: Collection[RankState], *wanted: str) -> None:
+        """Raises: Refused - not all ranks have reached the first state of `wanted`, which the others follow."""
+        self._all_there(found)
+        off = [s for s in found if s.state not in wanted or s.move != self.move]
+        if not off:
+            return
+        if cannot := [s for s in off if s.error and s.move == self.move]:
+            raise Refused(_listed(f"rank {s.rank} ({s.host}): {s.error}" for s in cannot))
+        if self.void:
+            lease = "a rank, a host or a lease ended it before all ranks agreed"
+            raise Refused(f"move {self.move} of job {self.record.name} has no effect: {lease}")
+        late = _listed(_late(s, self.move) for s in off)
+        raise Refused(
+            f"{counted(len(found) - len(off), 'rank')} of {len(self.ranks)} {wanted[0]} within {self.boundary_s:g} s; {late}",
+            hint="an iteration takes longer? transition.boundary_s in the plan allows more",
+        )
+
+
+def _late(state: RankState, move: int) -> str:
+    words = f"rank {state.rank} ({state.host}) {f'is {state.state}' if state.move == move else 'did not react'}"
+    words += f" at iteration {state.iteration}"
+    return words + (f", silent for {state.silent_s:.0f} s" if (state.silent_s or 0.0) >= QUIET_S else "")
+
+
+def _listed(words: Iterable[str]) -> str:
+    found = list(words)
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")

@@ -1,0 +1,103 @@
+"""The effect of a change on the running job: it keeps its rings, turns to others, or restarts; and whether it pauses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from optics import HostName
+from optics.plan import Job, TransitionPolicy, ring_steps
+from orchestrator.engine.change.job_record import facts, turning, wanted_job
+from orchestrator.fabric.next_hops import hops
+from orchestrator.inventory.lab import Lab
+from orchestrator.plan.target import Target
+from orchestrator.results import to_json
+from orchestrator.store.records import JobRecord
+
+TURNING = ("rings", "traffic")
+"""Fields of a job that its ranks can take over at the end of an iteration."""
+LABELS = ("predicted",)
+"""Fields that its ranks do not know."""
+LEAST_DARK_S = 0.1
+"""Shorter darkness costs a job over kernel TCP less than a pause: its connections resume by themselves within 20 to 60 ms."""
+
+Mode = Literal["live", "restart", "keep"]
+"""What `up --job` takes: `live` means `transition.live: require`, `restart` means `never`, `keep` leaves the job as it is."""
+Live = Literal["require", "prefer", "never"]
+LIVE: Mapping[Mode | None, Live] = {"live": "require", "restart": "never"}
+"""`up --job` as a policy; without the option the plan's counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """kind: `none`, no job runs; `keep`, it stays as it is; `turn`, to other rings; `restart`, because of `why`."""
+
+    kind: Literal["none", "keep", "turn", "restart"]
+    why: str = ""
+
+
+def differing(running: Mapping[str, Any], job: Job) -> list[str]:
+    """The fields that differ between the running job (as `to_json` writes one) and `job`, in the words of the plan file."""
+    found = list[str]()
+    now = {"traffic": None, "predicted": {}, **running}
+    for name, value in (to_json(job) or {}).items():  # type: ignore[union-attr]
+        was = now.get(name)
+        if was == value:
+            continue
+        if name in ("args", "env") and isinstance(was, Mapping) and isinstance(value, Mapping):
+            found += [f"{name}.{key}" for key in sorted({*was, *value}) if was.get(key) != value.get(key)]
+        else:
+            found.append(name)
+    return found
+
+
+def decide(record: JobRecord | None, job: Job | None, live: str) -> Decision:
+    """What becomes of the running job `record` if the plan wants `job` (None: no job, or not to be launched).
+
+    live: as `TransitionPolicy`. A job whose latest turn has an unknown result turns again, which changes nothing if it had turned.
+    """
+    if record is None:
+        return Decision("none")
+    if job is None:
+        return Decision("keep")
+    _, backend, running = facts(record)
+    fields = differing(running, job)
+    if forced := [field for field in fields if field not in (*TURNING, *LABELS)]:
+        some = ", ".join(f"job.{field}" for field in forced[:4]) + (f" and {len(forced) - 4} more" if len(forced) > 4 else "")
+        return Decision("restart", f"{some} differ{'' if len(forced) > 1 else 's'} from the running job's")
+    if not set(fields) & set(TURNING) and not turning(record):
+        return Decision("keep")
+    if backend == "nccl":
+        return Decision("restart", "job.backend is nccl, whose rings are fixed at the start of the job")
+    if live == "never":
+        return Decision("restart", "")
+    return Decision("turn")
+
+
+def pauses(policy: TransitionPolicy, dark_s: float, nccl: bool, cut_off: bool) -> bool:
+    """Whether the job pauses while circuits are dark for `dark_s` (s). cut_off: ring neighbours have no path meanwhile."""
+    if policy.hold == "never" or not dark_s:
+        return False
+    return policy.hold == "always" or nccl or (cut_off and dark_s >= LEAST_DARK_S)
+
+
+def cut_off(record: JobRecord, goal: Target, lab: Lab, *, drained: bool) -> bool:
+    """Whether two hosts that the running job sends between have no path over the circuits that stay lit.
+
+    drained: traffic moves to the paths that stay; if not, a pair is cut off by any circuit that goes dark.
+    """
+    if not goal.broken_links:
+        return False
+    joined = hops(goal.kept_links, lab)
+    return not drained or any(pair not in joined for pair in _pairs(wanted_job(record)))
+
+
+def _pairs(job: Job) -> set[tuple[HostName, HostName]]:
+    """The pairs of hosts that send to each other in an iteration."""
+    orders = [order for order in job.orders if order] or [job.ranks]
+    found = {step for order in orders for step in ring_steps(order)}
+    if job.traffic is not None:
+        found |= {(t.src, t.dst) for t in job.traffic.transfers}
+        found |= {(send.src, send.dst) for group in job.traffic.groups for send in group.schedule}
+    return found

@@ -1,0 +1,36 @@
+"""What the target of a change comes to, in names and digests. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from optics import CrossConnect, HostName, Interlock, SpectralRoute
+from orchestrator.fabric.rules import Rules
+from orchestrator.plan.target import Target
+
+
+def settings_word(goal: Target) -> str:
+    """The noun for the plan's settings: of one kind, or just settings."""
+    kinds = {type(x) for circuit in goal.circuits for x in circuit.path}
+    return "cross-connects" if kinds == {CrossConnect} else "spectral routes" if kinds == {SpectralRoute} else "settings"
+
+
+def rules_sha(wanted: Mapping[HostName, Rules]) -> str:
+    """A digest of the rules of all hosts, the same for the same rules."""
+    text = "\n".join(f"{host} {rule}" for host, rules in sorted(wanted.items()) for rule in sorted(map(str, rules)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def as_saved(expected: str, now: str) -> None:
+    """Compare fingerprints, if one was given. Raises: Interlock - the lab is not as it was when the plan was saved."""
+    if expected and now != expected:
+        raise Interlock(
+            f"the lab is not as it was when this plan was saved (fingerprint {now}, then {expected})",
+            hint="make the plan again and review it: testbed plan --topology examples/ring-12.json",
+        )
+
+
+def goal_hosts(goal: Target) -> set[HostName]:
+    """The hosts that the links join."""
+    return {p.host for link in goal.links for p in (link.a, link.b)}

@@ -1,0 +1,47 @@
+"""How long a job stood still because of a change, from the ends of its iterations. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+USUAL = 20
+"""The usual time of an iteration is the median of so many, or of those that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """stood_ms: time lost beyond the usual. before_ms, after_ms: usual time of an iteration on the rings before and after."""
+
+    stood_ms: float | None = None
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+
+def standstill(records: Sequence[Mapping[str, Any]], ends: Sequence[int], since_ns: int, after: int) -> Standstill:
+    """What the iterations that overlap [since_ns, end of iteration `after` + 1] took beyond the usual.
+
+    records: of rank 0, in order; ends: when they ended (ns, of the clock of `since_ns`). after: the last one on the earlier rings.
+    An iteration counts from the end of the one before, so that a pause between two counts for the second.
+    """
+    spans = list[tuple[int, float, int]]()
+    for at, (record, end) in enumerate(zip(records, ends, strict=True)):
+        took, number = float(record["iter_ms"]), int(record["iter"])
+        if at and int(records[at - 1]["iter"]) == number - 1:
+            took = max(took, (end - ends[at - 1]) / 1e6)
+        spans.append((number, took, end))
+    earlier = [took for number, took, end in spans[1:] if number <= after and end < since_ns][-USUAL:]
+    later = [took for number, took, _ in spans if number > after + 1][:USUAL]
+    if not earlier:
+        return Standstill(after_ms=_median(later))
+    before_ms, after_ms = statistics.median(earlier), _median(later)
+    usual = {True: before_ms, False: before_ms if after_ms is None else after_ms}
+    met = [(number, took) for number, took, end in spans if end >= since_ns and number <= after + 1]
+    stood = sum(max(0.0, took - usual[number <= after]) for number, took in met)
+    return Standstill(round(stood, 3), round(before_ms, 3), after_ms)
+
+
+def _median(took: Sequence[float]) -> float | None:
+    return round(statistics.median(took), 3) if took else None

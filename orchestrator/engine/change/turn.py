@@ -1,0 +1,340 @@
+"""The running job's part of one change: its ranks take over other rings at the end of an iteration, and may pause in the dark."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from optics import Infeasible, Locked, Refused, TestbedError
+from optics.plan import Job, TransitionPolicy
+from orchestrator.engine.change.attempt import MOST_S, Attempt
+from orchestrator.engine.change.context import Context
+from orchestrator.engine.change.decision import Decision, Live, cut_off, decide, differing, pauses
+from orchestrator.engine.change.iterations import ahead_ns_of, bring_home, ends_of
+from orchestrator.engine.change.job_record import TURNING, facts, launched, ranks_of, turning, with_layout
+from orchestrator.engine.change.snapshot import Snapshot
+from orchestrator.engine.change.standstill import Standstill, standstill
+from orchestrator.engine.change.timeline import Figures
+from orchestrator.hosts.launch import layout
+from orchestrator.plan.target import Target, expected_dark_ms
+from orchestrator.results import TurnReport, to_json
+from orchestrator.store.records import JobRecord
+
+LEASE_S = 86_400.0
+"""The longest time (s) for which hosts keep what was prepared."""
+EARLIER_S, LOOK_S = 2.0, 0.05
+"""How long (s) the ranks get to end an earlier run's move, which this run's fence has dropped; and between two looks."""
+SETTLED, SETTLED_S = 4, 5.0
+"""The new iteration time is the median of at least so many iterations; they are waited for this long (s)."""
+
+
+class Turn:
+    """What a change does with the job that runs: `choose`, then around the light `prepare`, `begin`, `hold` and `change_over`,
+    then `finish`. A change that fails calls `give_up`.
+
+    live: as `TransitionPolicy.live`; with `prefer` and `never` nothing here fails a change, and what was not possible is a note and
+    a restart. Raises, everywhere: Locked - a newer run holds a host; with `require` Refused, Unreachable, TimedOut - the ranks
+    cannot take over their rings.
+    """
+
+    def __init__(self, context: Context, policy: TransitionPolicy, live: Live) -> None:
+        self.context, self.policy, self.live = context, policy, live
+        self.hosts, self.lab = context.session.hosts, context.session.lab
+        self.record: JobRecord | None = None
+        self.job: Job | None = None
+        self.decision = Decision("none")
+        self.attempt: Attempt | None = None
+        self.holding = False
+        self.drained = False
+        self.done = False
+        """Whether the ranks use the rings wanted, or have gone on after a pause."""
+        self.after = 0
+        self.begun_ns = 0
+        self.prepare_ms = 0.0
+        self.trouble = ""
+        self.notes: list[str] = []
+
+    # --- before the light moves
+
+    async def choose(self, record: JobRecord | None, job: Job | None) -> None:
+        """Decide what becomes of the running job `record` (None: none runs) if the plan wants `job` (None: none, or not now).
+
+        Raises: Infeasible - `require`, and a field differs that no running job can change.
+        """
+        self.record, self.job = record, job
+        if record is not None and record.state == "paused":
+            self.notes.append(f"job {record.name} was paused; this change ended its pause")
+        self.decision = decide(record, job, self.live)
+        if record is not None and self.decision.kind == "turn":
+            if self.policy.boundary_s > TransitionPolicy().boundary_s:
+                self.context.need(self.policy.boundary_s, f"an iteration of {record.name}")
+            try:
+                await self._present(record)
+            except Locked:
+                raise
+            except TestbedError as error:
+                self._impossible(error)
+        elif record is not None and self.decision.why:
+            words = f"job {record.name} cannot take over this plan while it runs: {self.decision.why}"
+            if self.live == "require":
+                raise Infeasible(words, hint="to restart it with the change: --job restart; to leave it as it is: --job keep")
+            self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
+
+    async def _present(self, record: JobRecord) -> None:
+        until = time.monotonic() + EARLIER_S
+        while True:
+            try:
+                await self._attempt(record, 0).present()
+                return
+            except Refused:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(LOOK_S)
+
+    async def prepare(self, goal: Target, generation: int, *, drained: bool) -> None:
+        """Have the ranks connect what they need while they go on; they use it when `generation` is active on all hosts."""
+        record, job = self.record, self.job
+        dark_s = (expected_dark_ms(goal.late, self.context.session.traits) or 0.0) / 1e3
+        if record is None or self.decision.kind not in ("turn", "keep"):
+            return
+        apart = cut_off(record, goal, self.lab, drained=drained)
+        self.holding = pauses(self.policy, dark_s, facts(record)[1] == "nccl", apart)
+        self.drained = drained
+        if self.decision.kind == "keep" and not self.holding:
+            return
+        wanted = layout(job, self.lab) if self.decision.kind == "turn" and job is not None else {}
+        lease_s = min(LEASE_S, self.context.timeout_s + self.policy.boundary_s)
+        await self._prepare(self._attempt(record, generation), wanted, lease_s, generation)
+
+    async def _prepare(self, attempt: Attempt, wanted: Mapping[str, Any], lease_s: float, generation: int | None) -> None:
+        with self.context.recorder.phase("prepare", "the job's ranks connect their next rings" if wanted else "") as phase:
+            began = time.monotonic()
+            try:
+                await attempt.prepare(wanted, lease_s, generation)
+            except BaseException as error:
+                await attempt.drop()
+                if not isinstance(error, TestbedError) or isinstance(error, Locked):
+                    raise
+                phase.detail = f"not possible: {_first(error)}"
+                self._impossible(error)
+                return
+            self.prepare_ms = (time.monotonic() - began) * 1e3
+            self.attempt = attempt
+            slowest = f", the slowest in {max(attempt.took_ms.values()):.0f} ms" if attempt.took_ms and wanted else ""
+            phase.detail = f"{len(attempt.states)} ranks {'connected their next rings' if wanted else 'ready to pause'}{slowest}"
+
+    def begin(self) -> None:
+        """From now on the ranks may change over at any moment; should this run die, the next one will not rely on the record."""
+        self.begun_ns = time.monotonic_ns()
+        if self.attempt is not None and self.record is not None and self.decision.kind == "turn":
+            self._record({**_spec(self.record), TURNING: self.attempt.move})
+
+    async def hold(self, longest_s: float) -> None:
+        """Pause the job if this change is to. longest_s: until light and routes are there at the latest (s)."""
+        if self.attempt is None or not self.holding:
+            return
+        with self.context.recorder.phase("hold") as phase:
+            try:
+                if longest_s > MOST_S:
+                    raise Refused(f"light may take {longest_s:.0f} s, and hosts pause a job for {MOST_S:g} s at most")
+                phase.detail = f"paused after iteration {await self.attempt.hold(longest_s)}"
+            except Locked:
+                raise
+            except TestbedError as error:
+                phase.detail = f"not possible: {_first(error)}"
+                self.holding = False
+                attempt, self.attempt = self.attempt, None
+                await attempt.drop()
+                self._impossible(error)
+
+    # --- once hosts have committed
+
+    async def change_over(self) -> None:
+        """Have the ranks change over, or go on; what keeps them from it is looked at by `finish`, once all is verified."""
+        if self.attempt is not None:
+            with self.context.recorder.phase("turn") as phase:
+                phase.detail = await self._go_on(self.attempt)
+
+    async def _go_on(self, attempt: Attempt) -> str:
+        """Return in words what came of it; `done` and `trouble` say the same."""
+        try:
+            self.after = await attempt.go_on()
+        except Locked:
+            raise
+        except TestbedError as error:
+            self.trouble = str(error)
+            if attempt.void and self.record is not None and turning(self.record):
+                self._record(_without_mark(self.record))
+            return f"not possible: {_first(error)}"
+        self.done, self.trouble = True, ""
+        if self.decision.kind == "turn":
+            self._follow()
+            return f"{len(attempt.states)} ranks use their next rings after iteration {self.after}"
+        return f"{len(attempt.states)} ranks go on after iteration {self.after}"
+
+    async def finish(self) -> None:
+        """See that the job is as decided: a turn that did not happen is tried once more, without light.
+
+        Afterwards the record says which rings run, or the decision is `restart`. Raises: with `require` - the job keeps its rings.
+        """
+        record, job = self.record, self.job
+        if self.decision.kind == "keep" and self.attempt is not None and not self.done:
+            await self.attempt.drop()
+            self.notes.append(f"its pause did not end as planned: {self.trouble}")
+        if record is None or job is None:
+            return
+        if self.decision.kind == "keep" and differing(facts(record)[2], job):
+            self._follow()
+        if self.decision.kind != "turn" or self.done:
+            return
+        if self.attempt is not None:
+            await self.attempt.drop()
+            self.attempt = None
+        self.holding = False
+        again = self._attempt(record, self.context.next_generation())
+        await self._prepare(again, layout(job, self.lab), 2 * self.policy.boundary_s + self.context.timeout_s, None)
+        if self.attempt is not None:
+            self.begin()
+            await self.change_over()
+            if not self.done:
+                await again.drop()
+                self._impossible(Refused(self.trouble))
+
+    @property
+    def left_as(self) -> str:
+        """What became of the job, for the error of a change that stays up."""
+        return "its job keeps its earlier rings" if self.decision.kind == "turn" and not self.done else "its job does not run"
+
+    async def give_up(self) -> None:
+        """The change failed: what was prepared is dropped, and a pause ends. A turn that was decided is left as it is."""
+        attempt, self.attempt = self.attempt, None
+        if attempt is None or self.done:
+            return
+        await attempt.drop()
+
+    # --- what it cost
+
+    async def report(self, times_sent_ns: int, figures: Figures) -> TurnReport | None:
+        """What the move of the job cost it, by the iterations of rank 0; None where there was none. Written to the journal."""
+        attempt, record = self.attempt, self.record
+        if attempt is None or record is None or not self.begun_ns:
+            return None
+        stood = await self._standstill(record, times_sent_ns or self.begun_ns) if self.done else Standstill()
+        dark, commit = figures.dark_ms or 0.0, figures.commit_ms or 0.0
+        stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
+        mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
+        found = TurnReport(
+            move=attempt.move,
+            mode=mode,
+            after=self.after or None,
+            stood_ms=stood.stood_ms,
+            dark_ms=figures.dark_ms,
+            commit_ms=figures.commit_ms,
+            boundary_ms=None if stood.stood_ms is None else max(0.0, stood.stood_ms - dark - commit),
+            before_ms=stood.before_ms,
+            after_ms=stood.after_ms,
+            worst_rank_ms=max(stalls, default=None),
+            prepare_ms=self.prepare_ms,
+            note=self.trouble,
+        )
+        self._journal(found, attempt, record)
+        return found
+
+    async def _standstill(self, record: JobRecord, since_ns: int) -> Standstill:
+        """From the iterations of rank 0; empty where they cannot be fetched, which is no reason to fail the change."""
+        journal, ranks = self.context.recorder.journal, ranks_of(record, self.lab)
+        run_dir = self.context.run_dir.parent / record.run
+        until = time.monotonic() + SETTLED_S
+        found = Standstill()
+        if journal is None or not ranks:
+            return found
+        try:
+            ahead_ns = await ahead_ns_of(self.context.session, ranks[0]) + journal.anchor_ns
+            while True:
+                records = await bring_home(self.context.session, facts(record)[0], record, run_dir)
+                found = standstill(records, ends_of(records, ahead_ns), since_ns, self.after)
+                settled = [r for r in records if int(r["iter"]) > self.after + 1]
+                if len(settled) >= SETTLED or time.monotonic() > until:
+                    return found
+                await asyncio.sleep(LOOK_S)
+        except (TestbedError, KeyError):
+            return found
+
+    def _journal(self, found: TurnReport, attempt: Attempt, record: JobRecord) -> None:
+        recorder = self.context.recorder
+        if recorder.journal is None:
+            return
+        figures = {k: v for k, v in cast(dict[str, Any], to_json(found)).items() if k not in ("mode", "note")}
+        tags = {"job": record.name, "mode": found.mode, "ok": str(int(self.done))}
+        recorder.journal.point("turn", tags, {"reconfig_id": recorder.reconfig_id, **figures}, self.begun_ns)
+        for state in attempt.states.values():
+            recorder.journal.point(
+                "turn_rank",
+                {"job": record.name, "rank": str(state.rank), "host": state.host},
+                {
+                    "move": attempt.move,
+                    "state": state.state,
+                    "iteration": state.iteration,
+                    "took_ms": attempt.took_ms.get(state.rank),
+                    "held_ms": state.held_ms,
+                    "stall_ms": state.stall_ms,
+                },
+                self.begun_ns,
+            )
+
+    # --- parts
+
+    def _attempt(self, record: JobRecord, move: int) -> Attempt:
+        return Attempt(self.hosts, record, move, self.policy.boundary_s)
+
+    def _impossible(self, error: TestbedError) -> None:
+        """The job does not turn, or does not pause. Raises: with `require`, where it does not turn."""
+        record = self.record
+        assert record is not None
+        self.trouble = str(error)
+        if self.decision.kind != "turn":
+            self.notes.append(f"job {record.name} does not pause: {error}")
+            return
+        if self.live == "require":
+            hint = f"{error.hint + '; ' if error.hint else ''}to restart it with the change: --job restart"
+            raise type(error)(f"job {record.name} cannot take over its rings while it runs: {error}", hint=hint) from error
+        self.decision = Decision("restart", str(error))
+        self.notes.append(f"job {record.name} is restarted, as it cannot take over its rings while it runs: {error}")
+
+    def _follow(self) -> None:
+        """The record says what the ranks run now."""
+        assert self.record is not None and self.job is not None
+        self._record({**_without_mark(self.record), "wanted": to_json(self.job)})
+
+    def _record(self, spec: dict[str, Any]) -> None:
+        assert self.record is not None
+        self.record = replace(self.record, spec=spec)
+        self.context.store.set_job_spec(self.record.id, spec)
+
+
+async def turn_back(context: Context, to: Snapshot) -> None:
+    """Have the running job use the rings that it had in the state `to`, if it is still that job; no light is moved.
+
+    Raises: Locked; Missing - a host of it is not in the inventory any more. What else keeps it from that is left to a restart.
+    """
+    record = await context.jobs.running()
+    if record is None or record.id != to.job:
+        return
+    turn = Turn(context, TransitionPolicy(), "prefer")
+    await turn.choose(record, launched(with_layout(record, to.layout), context.session.lab))
+    await turn.finish()
+
+
+def _spec(record: JobRecord) -> dict[str, Any]:
+    return dict(cast(dict[str, Any], record.spec))
+
+
+def _without_mark(record: JobRecord) -> dict[str, Any]:
+    return {k: v for k, v in _spec(record).items() if k != TURNING}
+
+
+def _first(error: TestbedError) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,110 @@
+"""What the ranks of a running job are asked over the channels: to prepare other rings, to pause at a boundary, to change over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from optics import HostName, TestbedError
+from orchestrator.hosts.api import RankState
+from orchestrator.hosts.channels import Channels
+from orchestrator.hosts.failures import one_error
+
+REPLY_S = 5.0
+"""A host gets this much longer (s) to answer than it is asked to wait for its ranks."""
+ENDED = frozenset(("cannot", "void"))
+"""States of a rank in which its move has no effect, on any rank."""
+
+
+class Turns(Channels):
+    """The moves of a job; docs/reference/agent.md says what each operation does on a host. `job`: its name on the hosts.
+
+    A move that is under way has the same number on all hosts. A host without a rank that takes part returns no states. Waiting ends
+    when all ranks of a host have reached the state, one cannot, or `within_s` (s) is over: the caller judges the states.
+    """
+
+    async def prepare_move(
+        self,
+        job: str,
+        move: int,
+        names: Collection[HostName],
+        layout: Mapping[str, Any],
+        *,
+        lease_s: float,
+        within_s: float,
+        generation: int | None = None,
+    ) -> tuple[RankState, ...]:
+        """Have all ranks connect what `layout` needs (as `launch.layout`; empty: nothing, a pause alone) while they go on.
+
+        lease_s: after this time without `go` each forgets it. generation: hosts say `go` when it becomes active, and drop the move
+        when they go back from it.
+        """
+        about = {"generation": generation} if generation is not None else {}
+        return await self._move("job.prepare", job, move, names, within_s, {**layout, **about, "lease_s": lease_s})
+
+    async def hold_job(
+        self, job: str, move: int, names: Collection[HostName], *, lease_s: float, within_s: float
+    ) -> tuple[RankState, ...]:
+        """Pause all ranks at the end of the same iteration, for `lease_s` (s) at most."""
+        return await self._move("job.hold", job, move, names, within_s, {"lease_s": lease_s})
+
+    async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
+        """Have the ranks change over at the next boundary, at once if they pause; return when they have."""
+        return await self._move("job.go", job, move, names, within_s, {"decide": True})
+
+    async def drop_move(self, job: str, move: int, names: Collection[HostName]) -> None:
+        """Have the ranks forget a move that was not decided."""
+        await self._all(names, "job.drop", {"name": job, "move": move}, REPLY_S)
+
+    async def rank_states(self, job: str, names: Collection[HostName]) -> tuple[RankState, ...]:
+        """Where the ranks that take part are now."""
+        return _states(await self._all(names, "job.turns", {"name": job}, REPLY_S))
+
+    async def _move(
+        self, op: str, job: str, move: int, names: Collection[HostName], within_s: float, fields: Mapping[str, Any]
+    ) -> tuple[RankState, ...]:
+        """Send the request to all hosts. Once one fails or has a rank that cannot, the move is dropped: nobody waits in vain."""
+        request = {"name": job, "move": move, "within_s": within_s, **fields}
+        failed: dict[HostName, TestbedError] = {}
+
+        async def ask(name: HostName) -> dict[HostName, dict[str, Any]]:
+            try:
+                return await self._ask({name: request}, op, within_s + REPLY_S)
+            except TestbedError as error:
+                failed[name] = error
+                return {}
+
+        answers: dict[HostName, dict[str, Any]] = {}
+        dropped = False
+        for done in asyncio.as_completed([ask(name) for name in names]):
+            answers |= await done
+            if not dropped and (failed or any(s.state in ENDED and s.move == move for s in _states(answers))):
+                dropped = True
+                with suppress(TestbedError):
+                    await self.drop_move(job, move, [name for name in names if name not in failed])
+        if failed:
+            raise one_error(failed, len(answers))
+        return _states(answers)
+
+
+def _states(answers: Mapping[HostName, Mapping[str, Any]]) -> tuple[RankState, ...]:
+    found = [
+        RankState(
+            host,
+            int(r["rank"]),
+            str(r.get("state") or ""),
+            int(r.get("move") or 0),
+            int(r.get("iteration") or 0),
+            after=r.get("after"),
+            took_ms=r.get("took_ms"),
+            held_ms=r.get("held_ms"),
+            stall_ms=r.get("stall_ms"),
+            silent_s=r.get("silent_s"),
+            error=str(r.get("error") or ""),
+        )
+        for host, values in answers.items()
+        for r in values["ranks"]
+    ]
+    return tuple(sorted(found, key=lambda state: state.rank))

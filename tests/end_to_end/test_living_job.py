@@ -1,0 +1,55 @@
+"""A job goes on over a change of its rings, back, and through a pause: the same processes, no iteration lost or repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import Lab, ring
+from tests.end_to_end.test_job import BACKWARD, FORWARD, job
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")]
+
+
+def records(lab: Lab, run: str) -> list[dict[str, Any]]:
+    """The iterations of the job that `run` launched, as they were fetched so far."""
+    (file,) = (lab.folder / "state" / "runs" / run).glob("*.iterations.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
+    started = lab.up(one).must()["job"]["run"]
+
+    shown = lab.testbed("plan", two).must()["job_change"]
+    assert shown == "mlp goes on; its rings change at the end of an iteration"
+    there = lab.up(two, "--job", "live").must()
+    assert there["job"]["run"] == started and there["job"]["state"] == "running", "the same job goes on"
+    turn = there["turn"]
+    assert turn["after"] > 0 and turn["note"] == "" and turn["stood_ms"] is not None and turn["prepare_ms"] > 0
+    assert {"prepare", "turn"} <= {phase["name"] for phase in there["phases"]} and not there["notes"]
+
+    back = lab.testbed("rollback").must()
+    assert back["plan"] == "one" and back["job"]["run"] == started and back["turn"]["after"] > turn["after"]
+
+    paused = lab.testbed("job", "pause", "--for", "5m").must()
+    assert paused["state"] == "paused" and "testbed job resume" in paused["detail"]
+    again = lab.testbed("job", "pause")
+    assert again.exit_code == 7 and "job mlp is paused already, until" in again.envelope["message"], again
+    still = lab.testbed("job", "status").must()
+    assert still["iterations"] == paused["iterations"]
+    assert lab.testbed("job", "resume").must()["state"] == "running"
+    refused = lab.testbed("job", "resume")
+    assert refused.exit_code == 7 and "job mlp is not paused: it is running" in refused.envelope["message"], refused
+
+    stopped = lab.testbed("job", "stop").must()
+    assert stopped["iterations"] > paused["iterations"]
+    found = records(lab, started)
+    assert [r["iter"] for r in found] == list(range(1, len(found) + 1)), "no iteration is lost or repeated"
+    moves = [(r["iter"], r["move"]) for r in found if "move" in r]
+    assert [at for at, _ in moves[:2]] == [turn["after"] + 1, back["turn"]["after"] + 1]
+    assert [move for _, move in moves[:2]] == [turn["move"], back["turn"]["move"]]

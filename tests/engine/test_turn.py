@@ -1,0 +1,338 @@
+"""A change and the job that runs: its ranks take over their rings, pause, or keep it from that; then policy decides.
+
+The ranks here answer as their agents do; what they run is told by the moves that were decided among them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
+from optics.plan import Job
+from orchestrator.engine.change.attempt import Attempt
+from orchestrator.engine.change.decision import Mode
+from orchestrator.engine.change.job_record import facts, layout_of, spec_of, turning
+from orchestrator.engine.change.run import before_run
+from orchestrator.engine.change.standstill import Standstill, standstill
+from orchestrator.engine.change.up import Up
+from orchestrator.hosts import RankState
+from orchestrator.hosts.api import JobState, Tail
+from orchestrator.hosts.launch import job_name, layout
+from orchestrator.plan.reader import read_plan
+from orchestrator.store.records import JobRecord
+from orchestrator.store.store import Store
+from orchestrator.telemetry import MEASUREMENTS, Journal, Silent, read
+from orchestrator.telemetry.recorder import Recorder
+from tests.engine.fleet import SLICE, Bench, Fleet, plan_text, ring
+
+FOUR = ("gpu01", "gpu02", "gpu03", "gpu04")
+ONE: dict[str, Any] = {"name": "mlp", "workload": "train", "ranks": list(FOUR), "rings": [list(FOUR)], "args": {"iterations": 0}}
+OTHER = {**ONE, "rings": [list(FOUR[::-1])]}
+
+
+class Ranks(Fleet):
+    """Hosts with a job of four ranks. `runs`: the layout that its ranks use; `prepared`: by move; `wrong`: what goes wrong, by
+    operation: an error, `silent` (one rank does not get there) or `absent` (one takes no part).
+    """
+
+    def with_job(self, runs: Mapping[str, Any]) -> None:
+        self.runs, self.prepared, self.wrong = runs, dict[int, Mapping[str, Any]](), dict[str, TestbedError | str]()
+        self.asked: list[str] = []
+        self.state, self.move, self.at = "idle", 0, 10
+        self.launched: list[tuple[str, bool, Any]] = []
+
+    def _answer(self, op: str, state: str, move: int) -> tuple[RankState, ...]:
+        self.asked.append(op)
+        how = self.wrong.pop(op, "")
+        if isinstance(how, TestbedError):
+            raise how
+        if not how:
+            self.state, self.move = state, move
+        found = [RankState(h, r, state, move, self.at, took_ms=5.0, stall_ms=7.0) for r, h in enumerate(FOUR)]
+        late = RankState("gpu03", 2, "preparing", move, 9, silent_s=31.0)
+        return (*found[:2], *((late,) if how == "silent" else () if how == "absent" else (found[2],)), found[3])
+
+    async def rank_states(self, job: str, names: Collection[HostName]) -> tuple[RankState, ...]:
+        return self._answer("look", self.state, self.move)
+
+    async def prepare_move(
+        self, job: str, move: int, names: Collection[HostName], wanted: Mapping[str, Any], **more: Any
+    ) -> tuple[RankState, ...]:
+        assert 0 < more["lease_s"] <= 86400
+        found = self._answer("prepare", "prepared", move)
+        self.prepared[move] = wanted
+        return found
+
+    async def hold_job(self, job: str, move: int, names: Collection[HostName], **more: Any) -> tuple[RankState, ...]:
+        assert 0 < more["lease_s"] <= 3600
+        return self._answer("hold", "held", move)
+
+    async def go_on(self, job: str, move: int, names: Collection[HostName], *, within_s: float) -> tuple[RankState, ...]:
+        self.at += 1
+        found = self._answer("go", "turned", move)
+        if all(s.state == "turned" for s in found):
+            self.runs = self.prepared.pop(move) or self.runs
+        return found
+
+    async def drop_move(self, job: str, move: int, names: Collection[HostName]) -> None:
+        if self.asked[-1] != "drop":
+            self.asked.append("drop")
+        if self.state != "turned":
+            self.state = "void"
+        self.prepared.pop(move, None)
+
+    async def launch(self, job: Job, run: str, *, resume: bool = False) -> None:
+        self.jobs[job_name(job.name, run)] = "running"
+        self.runs = layout(job, self.lab)
+        self.launched.append((job.name, resume, self.runs["rings"]))
+
+    async def stop_job(self, name: str, grace_s: float, names: Any) -> Mapping[str, JobState]:
+        self.jobs[name] = "exited"
+        return await self.job_states(name, names)
+
+    async def tail(self, name: str, host: str, file: str = "log", offset: int = 0) -> Tail:
+        text = "".join(json.dumps({"iter": n, "iter_ms": 5.0, "t_wall_ns": n}) + "\n" for n in range(1, 31))
+        return Tail(text[offset:], len(text), len(text), "running")
+
+
+class Living(Bench):
+    """A bench whose hosts run a job."""
+
+    ranks: Ranks
+
+    def start(self) -> None:
+        """The job of `ONE`, launched by an earlier run."""
+        self.fleet.__class__ = Ranks
+        self.ranks = self.fleet  # type: ignore[assignment]
+        job = read_plan(plan_text("x", *ring(), job=ONE), "x", self.lab).job
+        assert job is not None
+        self.ranks.with_job(layout(job, self.lab))
+        run = self.store.new_run("up", "made-1", owner="ann", user="ann")
+        with run:
+            self.store.add_job(SLICE, run.id, "mlp", spec_of(job, self.lab, run.id), "running")
+            run.finish("ok")
+        self.ranks.jobs[job_name("mlp", run.id)] = "running"
+
+    @property
+    def job(self) -> JobRecord:
+        record = self.store.latest_job(SLICE)
+        assert record is not None
+        return record
+
+    async def change(self, text: str, mode: Mode | None = None) -> Any:
+        plan = read_plan(text, "plan.json", self.lab)
+        run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
+        with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
+            context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
+            report = await Up(context, plan, text, job_mode=mode).carry_out(launch_job=True)
+            run.finish("ok")
+        return report
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def unsampled(*_: Any, **__: Any) -> None:
+        """These hosts keep no port counters."""
+
+    monkeypatch.setattr("orchestrator.engine.change.job_ports.bring_home", unsampled)
+    with Store(tmp_path / "store.sqlite3", durable=False) as store:
+        living = Living(store, tmp_path)
+        await living.up(plan_text("one", *ring(1, 2)))
+        living.start()
+        yield living
+
+
+MOVED = ring(3, 2)
+
+
+def text(job: Mapping[str, Any] = OTHER, links: Any = MOVED, **transition: Any) -> str:
+    return plan_text("moved", *links, job=job, transition=transition)
+
+
+def back_rings(bench: Living) -> Any:
+    return facts(bench.job)[2]["rings"]
+
+
+async def test_the_same_job_goes_on_with_other_rings_and_its_record_follows(bench: Living) -> None:
+    first = bench.job
+    report = await bench.change(text())
+    assert bench.ranks.asked == ["look", "prepare", "go"] and not bench.ranks.launched
+    assert bench.job.id == first.id and back_rings(bench) == OTHER["rings"] and not turning(bench.job)
+    assert bench.ranks.runs["rings"] == [[3, 2, 1, 0]]
+    assert [p.name for p in report.phases if p.name in ("stage", "prepare", "arm", "switch", "turn", "verify")] == [
+        *("stage", "prepare", "arm", "switch", "turn", "verify")
+    ]
+    assert (report.turn.mode, report.turn.after, report.turn.worst_rank_ms, report.turn.note) == ("ride", 10, 7.0, "")
+    assert report.job.run == first.run and not report.notes
+    points = [p for p in read(bench.folder / report.run) if p.measurement.startswith("turn")]
+    assert [p.measurement for p in points] == ["turn", *["turn_rank"] * 4]
+    for point in points:
+        assert set(point.tags) == set(MEASUREMENTS[point.measurement].tags)
+        assert set(point.fields) <= set(MEASUREMENTS[point.measurement].fields)
+
+
+async def test_rings_alone_change_without_any_light_and_only_once(bench: Living) -> None:
+    same = ring(1, 2)
+    report = await bench.change(text(links=same))
+    assert back_rings(bench) == OTHER["rings"] and report.turn is not None and not bench.ranks.launched
+    bench.ranks.asked.clear()
+    again = await bench.change(text(links=same))
+    assert again.nothing_to_do and again.turn is None and bench.ranks.asked == []
+
+
+async def test_rollback_turns_the_same_job_back(bench: Living) -> None:
+    first = bench.job
+    run = (await bench.change(text())).run
+    before = before_run(bench.store, run)
+    assert before is not None and before.layout == layout_of(first)
+    await bench.back(before)
+    assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
+    assert not bench.ranks.launched
+
+
+async def test_a_change_that_fails_after_the_turn_turns_the_job_back(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dark(*_: Any) -> Any:
+        raise NotVerified("no light")
+
+    monkeypatch.setattr(Up, "_verify", dark)
+    first = bench.job
+    with pytest.raises(RolledBack, match="no light"):
+        await bench.change(text())
+    assert bench.job.id == first.id and back_rings(bench) == ONE["rings"] and bench.ranks.runs["rings"] == [[0, 1, 2, 3]]
+    assert bench.ranks.asked == ["look", "prepare", "go", "look", "prepare", "go"] and not bench.ranks.launched
+
+
+async def test_a_change_that_fails_before_the_light_drops_what_was_prepared(bench: Living) -> None:
+    bench.points.fail = {len(bench.points.names) + 2: "refused"}  # arm
+    with pytest.raises(TestbedError, match="arm refused"):
+        await bench.change(text())
+    assert bench.ranks.asked[:3] == ["look", "prepare", "drop"] and back_rings(bench) == ONE["rings"]
+    assert bench.ranks.runs["rings"] == [[0, 1, 2, 3]] and not bench.ranks.launched
+
+
+WRONG: list[tuple[str, TestbedError | str, str]] = [
+    ("look", "absent", r"rank 2 \(gpu03\) of job mlp does not take part: launched by an older version"),
+    ("prepare", Unreachable("gpu03: the channel to its agent is gone"), "gpu03: the channel"),
+    ("prepare", "silent", r"within 1 s; rank 2 \(gpu03\) is preparing at iteration 9, silent for 31 s"),
+]
+
+
+@pytest.mark.parametrize(("op", "how", "words"), WRONG, ids=["absent", "unreachable", "silent"])
+async def test_what_keeps_ranks_from_it_restarts_the_job_after_the_change_by_prefer(
+    bench: Living, op: str, how: TestbedError | str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    bench.ranks.wrong[op] = how
+    report = await bench.change(text(boundary_s=1))
+    assert bench.ranks.launched == [("mlp", True, [[3, 2, 1, 0]])] and report.job.run == report.run
+    (note,) = report.notes
+    assert note.startswith("job mlp is restarted, as it cannot take over its rings while it runs: ")
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(note)
+
+
+@pytest.mark.parametrize(("op", "how", "words"), WRONG, ids=["absent", "unreachable", "silent"])
+async def test_and_refuses_by_require_before_anything_moves(
+    bench: Living, op: str, how: TestbedError | str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    held, routes = bench.held(), bench.generations()
+    bench.ranks.wrong[op] = how
+    with pytest.raises(TestbedError, match=f"job mlp cannot take over its rings while it runs: .*{words}"):
+        await bench.change(text(boundary_s=1), "live")
+    assert (bench.held(), bench.generations()) == (held, routes) and not bench.ranks.launched
+    assert back_rings(bench) == ONE["rings"]
+
+
+async def test_another_field_restarts_the_job_or_is_refused_and_is_named(bench: Living) -> None:
+    deeper = {**OTHER, "args": {"iterations": 0, "hidden": 32}}
+    with pytest.raises(Infeasible, match=r"cannot take over this plan while it runs: job.args.hidden differs"):
+        await bench.change(text(deeper, live="require"))
+    report = await bench.change(text(deeper))
+    assert report.notes == ("job mlp is restarted: job.args.hidden differs from the running job's",) and bench.ranks.launched
+    assert report.turn is None
+
+
+async def test_never_does_not_ask_the_ranks(bench: Living) -> None:
+    report = await bench.change(text(), "restart")
+    assert bench.ranks.asked == [] and len(bench.ranks.launched) == 1 and not report.notes
+
+
+async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench: Living) -> None:
+    bench.ranks.wrong["go"] = "silent"
+    report = await bench.change(text(boundary_s=1))
+    assert bench.ranks.asked == ["look", "prepare", "go", "drop", "prepare", "go"] and not bench.ranks.launched
+    assert back_rings(bench) == OTHER["rings"] and not turning(bench.job) and report.turn.note == ""
+
+
+async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(bench: Living) -> None:
+    ok = bench.ranks.prepare_move
+    calls = []
+
+    async def prepare(job: str, move: int, *more: Any, **rest: Any) -> Any:
+        calls.append(move)
+        bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
+        return await ok(job, move, *more, **rest)
+
+    bench.ranks.prepare_move = prepare  # type: ignore[method-assign]
+    with pytest.raises(Refused, match=r"moved is up and stays up; its job keeps its earlier rings\n.*gpu02: out of memory"):
+        await bench.change(text(boundary_s=1), "live")
+    assert len(calls) == 2 and not bench.ranks.launched and back_rings(bench) == ONE["rings"]
+    current = bench.store.current(SLICE)
+    assert current is not None and current.plan_name == "moved"
+
+
+async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(bench: Living) -> None:
+    report = await bench.change(text(ONE, hold="always"))
+    assert bench.ranks.asked == ["prepare", "hold", "go"] and report.turn.mode == "hold" and not bench.ranks.launched
+    assert [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "turn")] == ["arm", "hold", "switch", "turn"]
+    assert back_rings(bench) == ONE["rings"]
+
+
+async def test_a_job_that_cannot_pause_is_not_paused_and_that_is_noted(bench: Living) -> None:
+    bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
+    report = await bench.change(text(ONE, hold="always"))
+    assert bench.ranks.asked == ["prepare", "hold", "drop"] and report.turn is None
+    assert report.notes == ("job mlp does not pause: gpu02: rank 1 is busy",)
+
+
+async def test_a_move_under_way_is_named(bench: Living) -> None:
+    bench.ranks.state, bench.ranks.move = "held", 3
+    with pytest.raises(Refused, match=r"job mlp is paused \(move 3\)"):
+        await Attempt(bench.session.hosts, bench.job, 4, 1.0).present()
+
+
+# --- what it cost
+
+
+def at(*took: float, first: int = 1) -> tuple[list[dict[str, Any]], list[int]]:
+    """Iterations that took so long (ms), one right after the other."""
+    ends, now = [], 0.0
+    for ms in took:
+        now += ms
+        ends.append(int(now * 1e6))
+    return [{"iter": first + n, "iter_ms": ms} for n, ms in enumerate(took)], ends
+
+
+def test_the_time_that_a_job_stood_is_what_its_iterations_took_beyond_the_usual() -> None:
+    records, ends = at(900, 200, 200, 200, 260, 236, 150, 150)
+    assert standstill(records, ends, ends[3] + 1, 5) == Standstill(60 + 86, 200, 150)
+    assert standstill(records, ends, ends[3] + 1, 6) == Standstill(60 + 36, 200, 150), "the boundary counts for the earlier rings"
+
+
+def test_a_pause_between_two_iterations_counts() -> None:
+    records, ends = at(900, 200, 200, 200, 200)
+    later = [end + (int(500e6) if n >= 3 else 0) for n, end in enumerate(ends)]
+    assert standstill(records, later, ends[2] + 1, 3).stood_ms == 500
+
+
+def test_without_iterations_before_or_after_nothing_is_made_up() -> None:
+    assert standstill([], [], 0, 3) == Standstill()
+    records, ends = at(900, 200, 200)
+    assert standstill(records, ends, 0, 3).stood_ms is None
+    assert standstill(records, ends, ends[1] + 1, 3) == Standstill(0.0, 200, None)
