@@ -150,6 +150,10 @@ class Bench:
                 raise NoFigure(f"the job comes no further than iteration {records[-1]['iter'] if records else 0}")
             time.sleep(0.5)
 
+    def skip(self) -> None:
+        """What the glass did so far belongs to no move."""
+        self.seen = {device: len(self.lab.ask("history", device=device)["history"]) for device in self.devices}
+
     def glass(self) -> tuple[float, float, float]:
         """Since the last call: when the first circuit broke (wall, ms), the longest dark of a port, first to last (ms)."""
         darks, begin, end = [], float("inf"), 0.0
@@ -211,7 +215,7 @@ class Bench:
         self.failures.append(f"{arm}: {error}")
         print(f"  {arm:<16} FAILED: {error}", flush=True)
         self.lab.call("up", "--topology", self.plans["auto", self.side], "--job", "restart")
-        self.seen = {device: len(self.lab.ask("history", device=device)["history"]) for device in self.devices}
+        self.skip()
 
     def restart(self) -> None:
         """One move with the job stopped and launched again."""
@@ -221,7 +225,7 @@ class Bench:
         (file,) = (self.lab.folder / "runs" / "runs" / run).glob("*.iterations.jsonl")
         old = [json.loads(line) for line in file.read_text().splitlines()]
         again, new = self.until(lambda seen: len(seen) > 1)
-        self.glass()
+        self.skip()
         if again == run:
             raise RuntimeError("--job restart did not launch the job again: there is nothing to compare with")
         self.restarts.append(lost_by_restart(old, new))
@@ -247,19 +251,16 @@ def shown(bench: Bench, arm: str) -> dict[str, float]:
 
 
 def carry_out(bench: Bench) -> None:
-    """All moves; the arms at 50 ms alternate, so that a slow minute of the machine strikes them all."""
-    bench.lab.settle(0.05)
+    """All moves; the arms alternate, so that a slow minute of the machine strikes them all and a short run has some of each."""
+    cycle = (("50 ms", "auto"), ("50 ms never", "never"), ("25 ms", "auto"), ("50 ms", "auto"), ("50 ms always", "always"))
     for number in range(FEW):
-        for arm, hold in (("50 ms", "auto"), ("50 ms never", "never"), ("50 ms", "auto"), ("50 ms always", "always")):
+        for arm, hold in (*cycle, ("1000 ms", "auto")):
             if not bench.late:
+                bench.lab.settle(float(arm.split()[0]) / 1e3)
                 bench.move(arm, hold)
         if number % 2 == 0 and len(bench.restarts) < RESTARTS and not bench.late:
+            bench.lab.settle(0.05)
             bench.restart()
-    for arm, settle_s in (("25 ms", 0.025), ("1000 ms", 1.0)):
-        bench.lab.settle(settle_s)
-        for _ in range(FEW):
-            if not bench.late:
-                bench.move(arm, "auto")
 
 
 def main() -> int:
@@ -267,7 +268,7 @@ def main() -> int:
     with bench_lab() as lab:
         bench = Bench(lab)
         lab.call("up", "--topology", bench.plans["auto", 0])
-        bench.glass()
+        bench.skip()
         carry_out(bench)
         lab.call("job", "stop")
     found = {arm: shown(bench, arm) for arm in bench.moves}
