@@ -47,7 +47,7 @@ def import_torch(threads: int = 1) -> Any:
 
 
 def _enter_undecorated(ddp: Any) -> None:
-    """Tell `_disable_dynamo`, wrapped round DDP's forward, that there is nothing to disable (torch/_compile.py)."""
+    """Show `_disable_dynamo`, wrapped round DDP's forward, that there is nothing to disable (torch/_compile.py)."""
     function = getattr(ddp, "_inside_ddp_forward", None)
     while function is not None:
         function.__dynamo_disable = function

@@ -168,7 +168,7 @@ class Step:
         return begin_ns, record
 
     def _meet(self, value: float = 0.0) -> int:
-        """Wait for all ranks; return when (monotonic ns) all were there. `_said` is then the sum of their values."""
+        """Wait for all ranks; return when (monotonic ns) all were there. `_sum` is then the sum of their values."""
         self._job.synchronize()
         self._sum.fill_(value)
         self._meeting.allreduce([self._sum]).wait()

@@ -5,6 +5,7 @@ both. It is asked for over the hand-off socket (handoff.py), rank by rank, and m
 happens is decided among the ranks, once for each move, by a compare-and-set in their own store:
 
     move/N        "" -> K: turn after iteration K | "void": do not | "stop": do not, and the iteration held at is the last
+    layout/N      a digest of the layout that the first rank was asked for; a rank that is asked for another refuses
     prepared/N    how many ranks are ready; only when all are may a rank write K, or hold
     go/N          how many ranks were asked to go
     hold/N        "K LEASE_S": all ranks wait after iteration K until move/N is there
@@ -17,6 +18,7 @@ rank writes "void". Nothing here needs torch; a store is what torch calls one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -294,6 +296,9 @@ class Turns:
             raise Refused(str(error), number) from error
         if not self._sets.known(layout) and self._sets.make is None:
             raise Refused("with NCCL a job's rings do not change while it runs", number)
+        digest = hashlib.sha256(json.dumps([layout.rings, layout.traffic]).encode()).hexdigest()
+        if _text(self._listener_store().compare_set(f"layout/{number}", "", digest)) != digest:
+            raise Refused(f"another rank was asked to prepare move {number} with another layout", number)
         move = Move(number, layout, time.monotonic() + lease_s)
         self._last = number
         with self._lock:

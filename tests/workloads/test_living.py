@@ -225,7 +225,7 @@ def test_a_set_that_one_rank_cannot_connect_leaves_all_with_the_old_one_and_noth
         asked.ask("prepare", 1, lease_s=60, rings=wanted)
         done = asked.until("void", "cannot", "turned", move=1)
         assert done[1]["state"] == "cannot" and done[1]["error"].startswith("forming failed: connecting to peers: no route")
-        assert [done[rank]["state"] for rank in (0, 2)] == ["void"] * 2
+        assert {done[rank]["state"] for rank in (0, 2)} <= {"void", "cannot"}, "they find it closed, or the move void"
         asked.ask("prepare", 2, lease_s=60)  # a boundary and more has passed once this is answered
         asked.until("prepared", move=2)
         asked.ask("drop", 2)

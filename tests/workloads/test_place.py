@@ -21,6 +21,11 @@ def test_more_rings_than_lanes_take_turns() -> None:
     assert [place.lane(ring) for ring in range(3)] == ["10.255.0.1", "10.255.1.1", "10.255.0.1"]
 
 
+def test_planned_turns_are_in_the_order_of_their_iterations() -> None:
+    place = read_place(GOOD | {"TESTBED_TURNS": '[{"after": 9, "rings": [[0,1,2]]}, {"after": 4, "rings": [[2,1,0]], "move": 8}]'})
+    assert [(turn.after, turn.rings) for turn in place.turns] == [(4, ((2, 1, 0),)), (9, ((0, 1, 2),))]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -34,6 +39,15 @@ def test_more_rings_than_lanes_take_turns() -> None:
         ({"TESTBED_LANES": "[1]"}, "TESTBED_LANES[0]: 1: not an address"),
         ({"TESTBED_LANES": "10.0.0.1"}, "TESTBED_LANES: not JSON"),
         ({"TESTBED_BACKEND": "mpi"}, "TESTBED_BACKEND: 'mpi': not one of auto, gloo, nccl"),
+        (
+            {"TESTBED_TURNS": '[{"after": 0, "rings": [[0,1,2]]}]'},
+            'TESTBED_TURNS[0]: {"after": 0, "rings": [[0, 1, 2]]}: needs "after"',
+        ),
+        ({"TESTBED_TURNS": '[{"after": 3}]'}, 'TESTBED_TURNS[0]: {"after": 3}: needs "after"'),
+        (
+            {"TESTBED_TURNS": '[{"after": 3, "rings": [[0,1]]}]'},
+            "TESTBED_TURNS[0].rings[0]: [0, 1]: does not name each of the 3 ranks once",
+        ),
         ({"TESTBED_TIMEOUT_S": "nan"}, "TESTBED_TIMEOUT_S: 'nan': not a number of seconds"),
         ({"TESTBED_TIMEOUT_S": "soon"}, "TESTBED_TIMEOUT_S: 'soon': not a number of seconds"),
     ],
@@ -44,7 +58,7 @@ def test_each_wrong_value_is_named(change: dict[str, str], words: str) -> None:
     assert any(problem.startswith(words) for problem in caught.value.problems)
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_named_at_once() -> None:
     with pytest.raises(BadPlace) as caught:
         read_place({"TESTBED_BACKEND": "mpi", "WORLD_SIZE": "2"})
     assert caught.value.problems == [

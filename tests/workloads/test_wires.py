@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 from workloads.buffers import Buffer
-from workloads.loop import Wire
+from workloads.loop import Stall, Wire
 from workloads.place import Place
 from workloads.wires import ReceiveTask, Round, SendTask, Wires
 
@@ -105,10 +106,10 @@ def test_transfers_of_any_size_cross_each_other_and_arrive_whole() -> None:
 
 
 def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as here:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as here:
         wire = Wire(here, 7)
         assert wire.receive(memoryview(bytearray(4))) == 0
-        door.accept()[0].close()
+        listener.accept()[0].close()
         select.select([here], [], [], 10)
         with pytest.raises(RuntimeError, match="connection from rank 7: closed by peer"):
             wire.receive(memoryview(bytearray(4)))
@@ -117,22 +118,22 @@ def test_a_peer_that_leaves_is_named_and_so_is_one_that_says_nothing() -> None:
     def rank(me: int) -> str:
         other = 1 - me
         wires = Wires(place(me, 2, 0.3), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)})
-        with pytest.raises(RuntimeError) as told:
+        with pytest.raises(RuntimeError) as raised:
             wires.carry([ReceiveTask(wires.into[f"{other}"], [memoryview(bytearray(9))])])
         both.wait(10)
         wires.close()
-        return str(told.value)
+        return str(raised.value)
 
     assert together(2, rank) == [f"timed out: nothing from or to rank {1 - me}" for me in range(2)]
 
 
-def test_strangers_at_the_door_are_shown_out_and_the_peers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_refused_and_the_peers_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workloads.wires.GREETING_S", 0.2)
     opened: list[socket.socket] = []
 
     class Watched(Store):
         def set(self, key: str, value: str) -> None:
-            """Strangers are there before any peer knows where the door is."""
+            """Strangers are there before any peer knows where the listener is."""
             for host, port in json.loads(value).values():
                 for words in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\x00\x02\xff\xff", b"\x00\x04from"):
                     stranger = socket.create_connection((host, port), timeout=5)
@@ -153,3 +154,41 @@ def test_strangers_at_the_door_are_shown_out_and_the_peers_meet(monkeypatch: pyt
     assert opened
     for stranger in opened:
         stranger.close()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_meeting_a_rank_that_does_not_come_ends_in_time_and_leaves_nothing_open(given_up: bool) -> None:
+    store, before = Store(), set(Path("/proc/self/fd").iterdir())
+    began_s = time.monotonic()
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        store.set("wires/1", json.dumps({"0": listener.getsockname()}))  # it listens, and then never connects
+        with pytest.raises(RuntimeError, match=f"{'given up' if given_up else 'timed out'} while waiting for rank 1"):
+            Wires(
+                place(0, 2, 60.0),
+                store,
+                {"from 0": (1, 0)},
+                {"from 1": (1, 0)},
+                within_s=30.0 if given_up else 0.3,
+                given_up=lambda: given_up and time.monotonic() > began_s + 0.3,
+            )
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_the_longest_time_without_a_byte_is_kept_until_it_is_marked() -> None:
+    store, stall = Store(), Stall()
+
+    def rank(me: int) -> None:
+        other = 1 - me
+        own = stall if me == 0 else Stall()
+        wires = Wires(place(me, 2), store, {f"{me}": (other, 0)}, {f"{other}": (other, 0)}, stall=own)
+        if me == 0:
+            wires.carry([ReceiveTask(wires.into["1"], [memoryview(bytearray(9))])])
+        else:
+            time.sleep(0.2)
+            wires.carry([SendTask(wires.out["1"], [memoryview(bytes(9))])])
+        wires.close()
+
+    together(2, rank)
+    assert stall.longest_ns > 0.15e9
+    stall.mark()
+    assert stall.longest_ns == 0
