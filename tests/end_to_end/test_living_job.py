@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import pytest
@@ -36,6 +37,8 @@ def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> 
     back = lab.testbed("rollback").must()
     assert back["plan"] == "one" and back["job"]["run"] == started and back["turn"]["after"] > turn["after"]
 
+    long = lab.testbed("job", "pause", "--for", "2h")
+    assert long.exit_code == 7 and "a hold longer than its lease" in long.envelope["message"], long
     paused = lab.testbed("job", "pause", "--for", "5m").must()
     assert paused["state"] == "paused" and "testbed job resume" in paused["detail"]
     again = lab.testbed("job", "pause")
@@ -53,3 +56,41 @@ def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> 
     moves = [(r["iter"], r["move"]) for r in found if "move" in r]
     assert [at for at, _ in moves[:2]] == [turn["after"] + 1, back["turn"]["after"] + 1]
     assert [move for _, move in moves[:2]] == [turn["move"], back["turn"]["move"]]
+
+
+@pytest.mark.long
+def test_an_unconfirmed_change_gives_the_job_its_rings_back(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
+    started = lab.up(one).must()["job"]["run"]
+    there = lab.up(two, "--job", "live", "--confirm-within", "4s").must()
+    assert there["job"]["run"] == started and there["turn"]["after"] > 0
+    until = time.monotonic() + 90
+    while lab.testbed("status").must()["plan"] != "one":
+        assert time.monotonic() < until, "it is not taken back"
+        time.sleep(1.0)
+    status = lab.testbed("job", "status").must()
+    assert (status["run"], status["state"]) == (started, "running")
+    found = records(lab, started)
+    assert [r["iter"] for r in found] == list(range(1, len(found) + 1)) and len([r for r in found if "move" in r]) == 2
+
+
+@pytest.mark.long
+def test_a_paused_job_goes_on_with_the_next_change_and_turns(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))
+    started = lab.up(one).must()["job"]["run"]
+    lab.testbed("job", "pause").must()
+    there = lab.up(two).must()
+    assert there["notes"] == ["job mlp was paused; this change ended its pause"]
+    assert (there["job"]["run"], there["job"]["state"]) == (started, "running") and there["turn"]["note"] == ""
+
+
+@pytest.mark.long
+def test_the_job_pauses_while_it_is_dark_if_the_plan_says_so(lab: Lab) -> None:
+    one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
+    two = lab.plan("two", ring((3, 4)), job=job([FORWARD, BACKWARD]), transition={"hold": "always"})
+    started = lab.up(one).must()["job"]["run"]
+    there = lab.up(two, "--job", "live").must()
+    assert there["job"]["run"] == started and there["turn"]["mode"] == "hold"
+    assert "hold" in [phase["name"] for phase in there["phases"]]

@@ -53,6 +53,7 @@ class Attempt:
 
     async def present(self) -> None:
         """See that every rank takes part, and none is in another move."""
+        self._known()
         states = await self.hosts.rank_states(self.job, self.ranks)
         self._all_there(states)
         if busy := [s for s in states if s.state in ("preparing", "prepared", "held")]:
@@ -61,6 +62,7 @@ class Attempt:
 
     async def prepare(self, layout: Mapping[str, Any], lease_s: float, generation: int | None = None) -> None:
         """Have all ranks connect what `layout` needs (empty: a pause alone); they have passed a boundary when this returns."""
+        self._known()
         found = await self.hosts.prepare_move(
             self.job, self.move, self.ranks, layout, lease_s=lease_s, within_s=self.boundary_s, generation=generation
         )
@@ -86,10 +88,14 @@ class Attempt:
 
     async def drop(self) -> None:
         """Have the ranks forget the move unless it was decided; hosts that do not answer leave it to the lease."""
-        asked = (self.hosts.drop_move(self.job, self.move, [host]) for host in self.ranks)
+        asked = (self.hosts.drop_move(self.job, self.move, [host]) for host in self.ranks if host in self.hosts.lab.hosts)
         failed = await asyncio.gather(*asked, return_exceptions=True)
         if fault := next((e for e in failed if e is not None and not isinstance(e, TestbedError)), None):
             raise fault
+
+    def _known(self) -> None:
+        if gone := [host for host in self.ranks if host not in self.hosts.lab.hosts]:
+            raise Refused(f"job {self.record.name} runs on {_listed(gone)}, not in the inventory any more")
 
     def _all_there(self, found: Collection[RankState]) -> None:
         self.states |= {s.rank: s for s in found}

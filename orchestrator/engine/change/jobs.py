@@ -105,7 +105,7 @@ class Jobs:
         states = await self.session.hosts.rank_states(name, ranks)
         if any(s.state == "held" and s.move == pause.move for s in states):
             return "paused", f"until {time.strftime('%H:%M:%S', time.localtime(pause.until))}; to go on: testbed job resume"
-        self.store.set_job_spec(record.id, without_pause(record))
+        self.store.set_job_spec(record.id, without_pause(self.store.job(record.id) or record))  # it may have turned meanwhile
         self.store.set_job(record.id, "running")
         return "running", ""
 
