@@ -17,6 +17,7 @@ NAMES = (
     "dark_window",
     "move_cost",
     "hold_kick",
+    "job_pause",
     "allreduce",
     "tl1_parse",
     "reader_growth",

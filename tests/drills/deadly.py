@@ -2,8 +2,8 @@
 
 A point is before or after what cannot be taken back by forgetting it: a commit of the store, bytes that change a device, a request
 that changes a host, a play. The program knows nothing of it: its functions are wrapped here, from outside. Environment:
-DRILL_POINTS, a file that gets the name of every point passed; DRILL_AT, the point; DRILL_DO, what happens there: `kill`, or a
-request to the lab's control socket as JSON, with the socket's path in DRILL_SOCKET.
+DRILL_POINTS, a file that gets the name of every point passed; DRILL_AT, the point; DRILL_DO, what happens there: `kill` (this
+process), `kill PID...`, `interrupt`, or a request to the lab's control socket as JSON, with the socket's path in DRILL_SOCKET.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ class Points:
     def happen(self) -> None:
         if self.what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.what.startswith("kill "):
+            for pid in self.what.split()[1:]:
+                os.kill(int(pid), signal.SIGKILL)
+            return
+        if self.what == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+            return
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(10)
             link.connect(self.socket)
