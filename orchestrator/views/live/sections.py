@@ -17,7 +17,10 @@ def whole(picture: Picture) -> dict[str, Json]:
     news = [e.json() for e in picture.log]
     return {
         "lab": _lab(picture),
-        **{name: _section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")},
+        **{
+            name: _section(picture, name)
+            for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")
+        },
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
         "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),

@@ -74,7 +74,8 @@ class Training:
             del self._spans[old], self._recent[old]
         last = spans[-1] if spans else None
         span = Span(number, min(begin, last.end) if last and last.number == number - 1 else begin, begin + took, took)
-        if turns.is_slow(span.took, min(recent, default=span.took)) and turns.is_slow(span.took, turns.usual([*recent]) or span.took):
+        before = turns.usual([*recent]) if turns.is_slow(span.took, min(recent, default=span.took)) else None
+        if before is not None and turns.is_slow(span.took, before):
             self._pending.append(((job, run), span))
         spans.append(span)
         recent.append(span.took)
@@ -95,7 +96,13 @@ class Training:
         words = turns.turn_words(figures, ok)
         change.turned, change.job = at, point.tags["job"]
         change.after = int(figures["after"]) if ok and "after" in figures else None
-        said: dict[str, Json] = {"run": point.tags.get("run", ""), "job": change.job, "mode": point.tags["mode"], "ok": ok, **figures}
+        said: dict[str, Json] = {
+            "run": point.tags.get("run", ""),
+            "job": change.job,
+            "mode": point.tags["mode"],
+            "ok": ok,
+            **figures,
+        }
         id_ = _id(point)
         self.turns[id_] = {"at": round(at, 3), "words": words, **said}
         for old in list(self.turns)[:-KEPT]:
@@ -110,7 +117,10 @@ class Training:
         return next(reversed(self.turns.values()), None)
 
     def judge(self, running_since: float | None) -> Iterator[Told]:
-        """The slow iterations whose changes are known by now. running_since: when the run that goes on began (wall ms), None: none."""
+        """The slow iterations whose changes are known by now.
+
+        running_since: when the run that goes on began (wall ms); None: none does.
+        """
         waiting = deque[tuple[tuple[str, str], Span]]()
         while self._pending:
             key, span = self._pending.popleft()
@@ -122,7 +132,8 @@ class Training:
 
     def _judged(self, key: tuple[str, str], span: Span) -> Slow | None:
         """None if it is not slow among those on the same rings."""
-        firsts = [c.after + 1 for c in self._changes.values() if c.job == key[0] and c.after is not None and c.after + 1 < span.number]
+        changes = [c for c in self._changes.values() if c.job == key[0] and c.after is not None]
+        firsts = [c.after + 1 for c in changes if c.after is not None and c.after + 1 < span.number]
         since = max(firsts, default=-1)
         before = turns.usual([s.took for s in self._spans.get(key, ()) if since < s.number < span.number])
         if before is None or not turns.is_slow(span.took, before):

@@ -101,8 +101,8 @@ def test_an_iteration_is_compared_with_those_on_its_own_rings(told: Told) -> Non
     """After a turn to slower rings each iteration is longer than before: that is no straggler."""
     with told.watcher() as watcher:
         end = time.time() * 1e3
-        launch, run = told.up(), None
-        told.train(launch, until_ms=end, count=50, slow={n: 400.0 for n in range(31, 50)} | {45: 900.0})
+        launch = told.up()
+        told.train(launch, until_ms=end, count=50, slow=dict.fromkeys(range(31, 50), 400.0) | {45: 900.0})
         run = told.run(plan="next")
         told.turn(run, end - 18 * 400 - 900 - 100, after=30, dark_ms=10.0)
         run.finish("ok")

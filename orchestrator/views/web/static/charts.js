@@ -61,8 +61,9 @@ export class Chart {
       const words = turn.words.split(";")[0], short = words.split(":")[0];
       marks.push({ x: at(turn.at), turn: true, words: [words, short, short.replace("job stood ", "")] });
     }
-    let free = left + width; // labels stand in one line, the latest first
-    for (const { x, turn, words } of marks.filter((mark) => mark.x >= left && mark.x <= left + width).sort((a, b) => b.x - a.x)) {
+    const taken = marks.filter((mark) => mark.turn).map(({ x }) => [x, x]); // labels share one line: the latest turn has its own first
+    const drawn = marks.filter((mark) => mark.x >= left && mark.x <= left + width).sort((a, b) => Boolean(b.turn) - Boolean(a.turn) || b.x - a.x);
+    for (const { x, turn, words } of drawn) {
       ctx.strokeStyle = ctx.fillStyle = css(turn ? "--turn" : "--mark");
       ctx.setLineDash(turn ? [] : [6 * dot, 4 * dot]);
       ctx.beginPath();
@@ -76,22 +77,24 @@ export class Chart {
         ctx.lineTo(x, top + 5 * dot);
         ctx.fill();
       }
-      free = this.label(ctx, words, x, left, free, top);
+      this.label(ctx, words, x, left, left + width, top, taken);
     }
     ctx.restore();
   }
 
-  // Write the longest of `words` for which there is room to the right of a mark, or to its left; return where the free room ends.
-  label(ctx, words, x, from, to, top) {
-    const gap = 9 * devicePixelRatio, wide = (said) => ctx.measureText(said).width + gap;
+  // Write the longest of `words` for which there is room to the right of a mark, or to its left.
+  label(ctx, words, x, from, to, top, taken) {
+    const gap = 9 * devicePixelRatio;
     for (const said of words) {
-      const right = wide(said) < to - x;
-      if (!right && wide(said) >= Math.min(x, to) - from) continue;
-      ctx.textAlign = right ? "left" : "right";
-      ctx.fillText(said, x + (right ? gap : -gap), top - 4 * devicePixelRatio);
-      return right ? x - gap : x - wide(said) - gap;
+      const wide = ctx.measureText(said).width;
+      for (const begin of [x + gap, x - gap - wide]) {
+        const end = begin + wide;
+        if (begin < from || end > to || taken.some(([a, b]) => begin < b + gap && end > a - gap)) continue;
+        taken.push([begin, end]);
+        ctx.textAlign = "left";
+        return void ctx.fillText(said, begin, top - 4 * devicePixelRatio);
+      }
     }
-    return Math.min(to, x - gap);
   }
 
   add(points, whole = false) {
