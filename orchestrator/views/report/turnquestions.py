@@ -73,8 +73,7 @@ def slow(book: Ledger, campaign: Campaign) -> Answer | None:
     ended = round((source.record.ended or source.record.started) * 1e9)
     here = mine(campaign)
     within = "IFNULL((SELECT SUM(MAX(0, MIN(till, b) - MAX(since, a))) / 1e6 FROM disturbed WHERE cause = '{0}'), 0)"
-    close = "c.run = s.run AND c.job = s.job AND s.iter > MAX(c.ring, c.iter - {0} - 1) AND s.iter < c.iter"
-    before = f"FROM span s WHERE {close.format(turns.BEFORE)}"
+    numbers = ", ".join(f"({n})" for n in range(1, turns.BEFORE + 1))
     cause = " || ".join(
         f"CASE WHEN {name}_in > 0 THEN '{', ' if n else ''}{name}' ELSE '' END" for n, name in enumerate(turns.CAUSES)
     )
@@ -96,13 +95,18 @@ disturbed AS MATERIALIZED (
   UNION ALL SELECT 'commit', b, c FROM light WHERE c > b
   UNION ALL SELECT 'boundary', IFNULL(lit, at), (
   SELECT MIN(till) FROM span s WHERE s.job = ring.job AND s.iter = first AND till >= at) FROM ring),
-candidate AS (
+back(n) AS (VALUES {numbers}),
+candidate AS MATERIALIZED (
   SELECT *, IFNULL((SELECT MAX(first) FROM ring WHERE ring.job = x.job AND first < iter AND at < till), -1) AS ring FROM (
   SELECT *, MIN(took_ms) OVER (PARTITION BY run, job ORDER BY since ROWS BETWEEN {turns.BEFORE} PRECEDING AND 1 PRECEDING) AS least
   FROM span) x WHERE till >= {begun} AND took_ms > {turns.FACTOR} * least AND took_ms >= least + {turns.LEAST_MS}),
 slow AS (
   SELECT *, took_ms - usual_ms AS over_ms, {", ".join(f"{within.format(name)} AS {name}_in" for name in turns.CAUSES)} FROM (
-  SELECT *, (SELECT COUNT(*) {before}) AS n, (SELECT median(took_ms) {before}) AS usual_ms FROM candidate c)
+  SELECT c.*, COUNT(*) AS n, median(MAX(i.iter_ms, IFNULL((i.time_ns + i.iter_ms * 1000000
+  - p.time_ns - p.iter_ms * 1000000) / 1e6, 0))) AS usual_ms FROM candidate c CROSS JOIN back
+  CROSS JOIN iteration i ON i.run = c.run AND i.iter = c.iter - back.n AND i.job = c.job
+  LEFT JOIN iteration p ON p.run = i.run AND p.iter = i.iter - 1 AND p.job = i.job
+  WHERE c.iter - back.n > c.ring AND i.iter_ms IS NOT NULL GROUP BY c.run, c.job, c.iter)
   WHERE n >= {turns.ENOUGH} AND took_ms > {turns.FACTOR} * usual_ms AND took_ms >= usual_ms + {turns.LEAST_MS}),
 shared AS (
   SELECT *, MIN(over_ms, dark_in) AS dark_ms, MIN(over_ms - MIN(over_ms, dark_in), commit_in) AS commit_ms FROM slow)
