@@ -101,8 +101,6 @@ async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_li
         scene(told, at.page.watcher, launch=launch)
         stood = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
         await expect(page.locator("#turn")).to_contain_text(stood)
-            "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
-        )
         await expect(page.locator("#turn")).to_have_attribute("title", "ddp, ride, after iteration 30, worst rank 71 ms")
         await expect(page.locator("#news")).to_contain_text("iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45")
         await page.set_viewport_size({"width": 390, "height": 844})
