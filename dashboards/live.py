@@ -14,6 +14,7 @@ from dashboards.look import (
     NO_TIME,
     all_series,
     by_threshold,
+    colour,
     coloured_phases,
     dashboard,
     dress,
@@ -124,6 +125,31 @@ def pauses(w: int, h: int, last: int = 12) -> barchart.Panel:
         nothing="no job ran before and after",
         transform=[NO_TIME],
     )
+
+
+def turn_cost(w: int, h: int, last: int = 12) -> barchart.Panel:
+    """What the job stood in the last turns, and of what."""
+    columns = ", ".join(f'"{cause}_ms" AS "{cause}"' for cause in TURN_COLOURS)
+    done = f"{HERE} AND {JOB} AND \"ok\" = '1'"
+    panel = dress(
+        bars("reconfig_id").stacking(kinds.StackingMode.NORMAL).show_value(kinds.VisibilityMode.AUTO),
+        "What a turn cost",
+        f"How long the running job stood in each of the last {last} turns, newest first, from turn: dark is the devices' own "
+        "switching, commit the hosts' routes, boundary the rest until the first iteration on the new rings ended. Far more than "
+        "twice the dark time: look at the slow iterations in `testbed report`.",
+        "ms",
+        table(f'SELECT "reconfig_id", {columns} FROM "turn" WHERE {done} ORDER BY time DESC LIMIT {last}'),
+        w=w,
+        h=h,
+        nothing="no job turned",
+        transform=[NO_TIME],
+    )
+    for cause, value in TURN_COLOURS.items():
+        panel.override_by_name(cause, colour(value))
+    return panel
+
+
+TURN_COLOURS = {"dark": PHASE_COLOURS["dark"], "commit": PHASE_COLOURS["route"], "boundary": PHASE_COLOURS["resume"]}
 
 
 def series(x: str, y: str) -> xychart.XYSeriesConfig:
@@ -292,6 +318,7 @@ def build() -> board.Dashboard:
         breakdown(10, 9),
         pauses(7, 9),
         totals(7, 9),
+        turn_cost(24, 7),
     ]
     for panel in panels:
         built.with_panel(panel)

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.models import common as kinds
 from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards.influx import HERE, SOURCE, Influx, Marks, Notes, values_of
-from orchestrator.telemetry.palette import MARK, PHASE_COLOURS
+from orchestrator.telemetry.palette import MARK, PHASE_COLOURS, TURN
 
 NOTHING = "nothing in this time range"
 NO_TIME = ("organize", {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}})
@@ -136,7 +136,7 @@ UIDS = {
 
 
 def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, since: str, refresh: str) -> board.Dashboard:
-    """An empty dashboard with what all have: variables, marks where the light moved, operators' notes, links to the others."""
+    """An empty dashboard with what all have: variables, marks where the light moved and jobs turned, operators' notes, links."""
     built = (
         board.Dashboard(UIDS[uid])
         .uid(uid)
@@ -163,6 +163,20 @@ def dashboard(uid: str, what: str, variables: Sequence[board.QueryVariable], *, 
                 f'SELECT "reconfig_id", "total_ms", "job", "trigger" FROM "reconfig" WHERE {HERE}',
                 text="reconfig_id",
                 tags="job,trigger",
+            )
+        )
+    )
+    built.annotation(
+        board.AnnotationQuery()
+        .name("Turns: the job stood so many ms")
+        .datasource(SOURCE)
+        .icon_color(TURN)
+        .enable(True)
+        .target(
+            Marks(
+                f'SELECT "stood_ms", "reconfig_id", "job", "mode" FROM "turn" WHERE {HERE} AND "ok" = \'1\'',
+                text="stood_ms",
+                tags="job,mode",
             )
         )
     )

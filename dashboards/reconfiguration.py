@@ -81,6 +81,30 @@ def worst() -> table.Panel:
     )
 
 
+def turns() -> table.Panel:
+    """The turns that cost most."""
+    columns = ", ".join(
+        f'"{name}"'
+        for name in ("worst_rank_ms", "before_ms", "after_ms", "prepare_ms", "move", "after", "mode", "reconfig_id", "run")
+    )
+    return (
+        dress(
+            table.Panel(),
+            "The ten turns that cost most",
+            "Turns in which the running job stood longest, from turn, with the longest stall of any rank and the iteration time "
+            "before and after. Preparing runs beside the training and costs no standstill.",
+            "ms",
+            influx.table(f'SELECT top("stood_ms", 10) AS "stood_ms", {columns} FROM "turn" WHERE {HERE} AND {JOB}'),
+            w=12,
+            h=8,
+            nothing="no job turned",
+        )
+        .override_by_name("move", [models.DynamicConfigValue("unit", "none")])
+        .override_by_name("after", [models.DynamicConfigValue("unit", "none")])
+        .override_by_name("run", [kept_run("This run alone", "testbed-reconfiguration")])
+    )
+
+
 def failures() -> table.Panel:
     return dress(
         table.Panel(),
@@ -214,6 +238,8 @@ def build() -> board.Dashboard:
         devices(),
         live.breakdown(14, 9, last=20),
         live.pauses(10, 9, last=20),
+        live.turn_cost(12, 8, last=20),
+        turns(),
         worst(),
         over_time(),
         failures(),

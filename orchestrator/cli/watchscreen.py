@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.console import Group
 from rich.table import Table
@@ -26,6 +26,8 @@ _SPARKS = "▁▂▃▄▅▆▇█"
 _CURVE = 48
 OLD_MS = 15_000.0
 """A curve that ends longer ago (ms) shows the time of its end."""
+_TURN = ("▼", "v")
+"""The mark of a turn."""
 _BLOCKS = re.compile(r"[▏▎▍▌▋▊▉█]+|(?<= )[#|]+(?= |$)")
 
 
@@ -36,7 +38,8 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     parts = [b for b in bars if b.kind != "run"]
     chart = draw(bars, width, unicode=unicode) if bars else []
     small = draw(parts, width, unicode=unicode) if parts else chart
-    fixed = 4 + len(picture.lab.devices) // 6
+    turned = turn_line(picture, width, unicode=unicode)
+    fixed = 4 + len(picture.lab.devices) // 6 + len(turned)
     room = height - fixed
     hosts = min(len(picture.lab.hosts), max(3, room - min(len(small), 8) - 4))
     room -= hosts + 1 + (hosts < len(picture.lab.hosts))
@@ -44,7 +47,7 @@ def screen(picture: Picture, width: int, height: int, *, unicode: bool = True) -
     room -= len(fall) + 1
     news = list(picture.log)[-min(room - 1, 12) :] if room > 1 else []
     blocks: list[Text | Table] = [_head(picture), Text(summary(picture)), Text()]
-    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode)]
+    blocks += [_hosts(picture, hosts, width, unicode=unicode), _devices(picture), *curves(picture, unicode=unicode), *turned]
     if fall and move is not None:
         title = f"{move.run}  " + ("running now" if picture.running and picture.running.id == move.run else "the last change")
         blocks += [Text(title, style="bold"), *_coloured(fall)]
@@ -171,9 +174,37 @@ def curves(picture: Picture, *, unicode: bool) -> list[Text]:
         if points:
             at, value = points[-1]
             old = f"  at {clock(at)}" if time.time() * 1e3 - at > OLD_MS else ""
-            curve = spark([v for _, v in points[-_CURVE:]])
-            found.append(Text(f"{name:<10}").append(curve, style="cyan").append(f"  {unit(value)}").append(old, "bright_black"))
+            curve = Text(spark([v for _, v in points[-_CURVE:]]), style="cyan")
+            if name == "iteration":
+                curve = _marked(curve, [t for t, _ in points[-_CURVE:]], picture)
+            found.append(Text(f"{name:<10}").append_text(curve).append(f"  {unit(value)}").append(old, "bright_black"))
     return found
+
+
+def _marked(curve: Text, times: Sequence[float], picture: Picture) -> Text:
+    """The curve with a mark before the first iteration that began after each turn."""
+    marked = Text()
+    at = [float(cast(float, turn["at"])) for turn in picture.training.turns.values() if turn["ok"]]
+    for k, time_ms in enumerate(times):
+        if any((times[k - 1] if k else time_ms) < turn <= time_ms for turn in at):
+            marked.append(_TURN[0], "bold")
+        marked.append_text(curve[k])
+    return marked
+
+
+def turn_line(picture: Picture, width: int, *, unicode: bool) -> list[Text]:
+    """What the job stood at its latest turn, in as many of the words as the width has room for."""
+    turn = picture.training.last
+    if turn is None:
+        return []
+    mark, plain = _TURN
+    words = printable(str(turn["words"]), keep="")
+    at = clock(float(cast(float, turn["at"])))
+    line = f"{mark if unicode else plain} {words}"
+    named = f"{'turn':<10}{line}"
+    longest = [f"{named}  ({turn['mode']}, {at})", f"{named}  ({at})", named, f"turn {line}", f"turn {line.partition(';')[0]}"]
+    fits = next((said for said in longest if len(said) <= width), longest[-1])
+    return [Text(fits, style="" if turn["ok"] else "yellow")]
 
 
 def spark(values: Sequence[float]) -> str:

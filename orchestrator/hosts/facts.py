@@ -22,6 +22,7 @@ PLAYBOOKS = Path(playbooks.__path__[0])
 AGENT = Path(agent.__path__[0])
 # A bridge without ports carries the lane addresses: gloo takes the first address of an interface, and that of lo is 127.0.0.1.
 HOST_DEVICE = "host0"
+ARCHIVE_PIECE = 90_000  # characters of one command (render.COMMAND_LIMIT, with room for what else it says)
 MTU = 9000  # bytes; what 25G NICs and the emulated fibres carry; an interface that refuses it is noted and left unchanged
 
 # (key, value, needed): what is needed and cannot be set stops provisioning; the rest is noted.
@@ -107,15 +108,19 @@ def workload_digest() -> str:
 
 
 @lru_cache(maxsize=1)
-def archive() -> str:
-    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64: the same bytes for the same content."""
+def archive() -> tuple[str, ...]:
+    """Everything `provision.yml` unpacks into /var/lib/testbed, in base64, in pieces that one command carries each.
+
+    The same bytes for the same content.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in (*programs(), *((f"workloads/{workload_digest()}/{n}", c) for n, c in workload_files())):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o644
             tar.addfile(entry, io.BytesIO(content))
-    return base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress(buffer.getvalue(), 9, mtime=0)).decode()
+    return tuple(packed[at : at + ARCHIVE_PIECE] for at in range(0, len(packed), ARCHIVE_PIECE))
 
 
 def archive_digest() -> str:

@@ -58,7 +58,7 @@ class Hosts(Routes, Measurements, Turns):
         play = await self._play(
             "provision.yml",
             names,
-            {"testbed_archive": facts.archive(), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": payloads},
+            {"testbed_archive": list(facts.archive()), "testbed_archive_digest": facts.archive_digest(), "testbed_facts": payloads},
         )
         found = {}
         for name in names:

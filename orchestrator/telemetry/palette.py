@@ -41,9 +41,15 @@ _LIKE: Mapping[str, str] = {
     "equalise": "power",
     "job": "resume",
     "launch": "resume",
+    "prepare": "resume",
+    "hold": "pause",
+    "turn": "resume",
 }
 ALL_COLOURS: Mapping[str, str] = {**PHASE_COLOURS, **{name: PHASE_COLOURS[like] for name, like in _LIKE.items()}}
 """With the phases of a run, as live views and reports draw them."""
 
 MARK = "#F2CC0C"
 """Marks the start of a reconfiguration on every time axis."""
+
+TURN = "#26C6DA"
+"""Where a running job took over other rings, on every time axis."""

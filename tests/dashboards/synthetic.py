@@ -58,6 +58,22 @@ def points(index: int, run: str) -> Iterator[Wanted]:
     yield from moves(index, run)
     yield from samples(index)
     yield from steps(index)
+    yield from turns(run)
+
+
+def turns(run: str) -> Iterator[Wanted]:
+    """At each reconfiguration the job turns; in the one that fails it keeps its rings."""
+    for n in range(10):
+        at, last = (3 + 5 * n) * SECOND, n == 9
+        parts: dict[str, FieldValue] = {"dark_ms": 60.0 + n, "commit_ms": 4.0, "boundary_ms": 32.0, "stood_ms": 96.0 + n}
+        parts |= {"before_ms": 43.0, "after_ms": 37.0, "worst_rank_ms": 70.0 + n, "after": 60 + 100 * n}
+        named: dict[str, FieldValue] = {"reconfig_id": f"{run}/{n + 1}", "move": n + 1, "prepare_ms": 380.0}
+        mode = ("ride", "drain", "hold")[n % 3]
+        yield at, "turn", {"job": "ddp", "mode": mode, "ok": str(int(not last))}, named if last else named | parts
+        for rank, host in enumerate(HOSTS):
+            said: dict[str, FieldValue] = {"move": n + 1, "state": "void" if last else "turned", "iteration": 61 + 100 * n}
+            said |= {"took_ms": 300.0, "held_ms": 70.0, "stall_ms": 60.0 + rank}
+            yield at, "turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, said
 
 
 def moves(index: int, run: str) -> Iterator[Wanted]:

@@ -144,10 +144,11 @@ def test_links_lead_to_our_dashboards_and_keep_the_time() -> None:
             assert wanted and wanted <= {v["name"] for v in DASHBOARDS[target[1]]["templating"]["list"]}, url
 
 
-def test_every_dashboard_marks_reconfigurations_and_notes() -> None:
+def test_every_dashboard_marks_reconfigurations_turns_and_notes() -> None:
     for dashboard in DASHBOARDS.values():
-        marks, notes = dashboard["annotations"]["list"]
+        marks, turns, notes = dashboard["annotations"]["list"]
         assert marks["target"]["textColumn"] == "reconfig_id" and marks["enable"]
+        assert turns["target"]["textColumn"] == "stood_ms" and turns["enable"] and turns["iconColor"] != marks["iconColor"]
         assert notes["target"]["tags"] == ["testbed-note"] and notes["enable"]
 
 

@@ -17,11 +17,12 @@ from orchestrator.views.live.fabric import DARK, LIT, LOST, MAKING, LiveCircuit,
 from orchestrator.views.live.runs import KEPT, RunProgress, shown
 from orchestrator.views.live.series import Counter, Series, Traffic
 from orchestrator.views.live.standing import Standing
+from orchestrator.views.live.training import Training
 
 CARRIER_MS = 10_000.0
 """Time (ms) for which a port's sampled carrier state is valid."""
 LOG = 200
-NEWS = ("run", "device", "circuits", "reconfig", "job")
+NEWS = ("run", "device", "circuits", "reconfig", "job", "turn", "slow")
 """Events that viewers are notified of; phases and iterations are shown elsewhere."""
 LATEST = 20
 """The iteration time shown is the median over so many iterations of one job."""
@@ -61,6 +62,7 @@ class Picture:
         self.devices = {name: _Device() for name in lab.devices}
         self.iterations = Series()
         self.traffic = Traffic()
+        self.training = Training()
         self.log: deque[Event] = deque(maxlen=LOG)
         self._rest: deque[Event] = deque(maxlen=LOG)
         self.standing = Standing()
@@ -101,6 +103,12 @@ class Picture:
                 self._phase(point, run)
             case "reconfig":
                 self._reconfig(point, run)
+            case "reconfig_device":
+                self.training.device(point)
+            case "turn" if not self.standing.is_of_another_owner(run):
+                turned, event, words, fields = self.training.turn(point)
+                self.say(max(turned, self.log[-1].at if self.log else 0.0), event, words, **fields)
+                self._dirty.add("turns")
             case "circuit":
                 key = (point.tags["ocs"], point.tags["id"])
                 self._noted[key] = at, str(point.fields.get("state", ""))
@@ -215,6 +223,9 @@ class Picture:
         """Apply carriers that hosts lost during a run, once the store was read: it lists moves before they happen."""
         early, self._early = self._early, set()
         self._settle([w for w in self.circuits.values() if str(w.receiver) in early], at)
+        begun = min((r.started * 1e3 for r in self.standing.runs if r.status == "running"), default=None)
+        for ended, event, words, fields in self.training.judge(begun):
+            self.say(ended, event, words, **fields)
 
     def _port(self, point: Point, at: float) -> None:
         if point.tags["layer"] != "nic":
@@ -262,6 +273,8 @@ class Picture:
         if not self.standing.is_of_another_owner(of[1]):
             self.iterations.set(at, took)
             self._dirty.add("iterations")
+            if self.training.iteration(*of, int(point.fields.get("iter", 0)), at, took):
+                self._dirty.add("turns")
         latest = self._latest.setdefault(of, deque(maxlen=LATEST))
         latest.append(took)
         for old in list(self._latest)[:-KEPT]:

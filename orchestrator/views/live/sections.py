@@ -17,7 +17,10 @@ def whole(picture: Picture) -> dict[str, Json]:
     news = [e.json() for e in picture.log]
     return {
         "lab": _lab(picture),
-        **{name: _section(picture, name) for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "trouble")},
+        **{
+            name: _section(picture, name)
+            for name in ("plan", "run", "circuits", "devices", "job", "move", "marks", "turns", "trouble")
+        },
         "ports": {port: cast(Json, rates) for port, rates in picture.rates.items()},
         "iterations": cast(Json, picture.iterations.all()),
         "throughput": cast(Json, picture.traffic.series.all(picture.traffic.until)),
@@ -43,7 +46,7 @@ def changes(picture: Picture) -> dict[str, Json]:
 
 
 def _section(picture: Picture, name: str) -> Json:
-    """One section: plan, run, circuits, devices, job, move, marks or trouble."""
+    """One section: plan, run, circuits, devices, job, move, marks, turns or trouble."""
     match name:
         case "plan":
             return [
@@ -81,6 +84,8 @@ def _section(picture: Picture, name: str) -> Json:
             return _move(picture)
         case "marks":
             return [picture.marks[run] for run in sorted(picture.marks)]
+        case "turns":
+            return list(picture.training.turns.values())
     return list(picture.trouble.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from orchestrator.views.report import questions, traffic, words
+from orchestrator.views.report import questions, traffic, turnsection, words
 from orchestrator.views.report.model import Context, Section, Table, table
 
 MOVES_DRAWN = 9
@@ -92,19 +92,23 @@ def job(c: Context) -> None:
     known = answer is not None and any(line[x] for line in answer.lines() for x in ("before_ms", "after_ms", "during_ms"))
     if answer is None or not known:
         section.notes.append("No job ran before or after a move, or its iterations were not collected (`testbed job status` does).")
+        turnsection.section(c, section)
         c.sections.append(section)
         return
     caption = (
         "Each dot is an iteration of the slowest rank. Grey: before the first command; shaded: until all was verified."
         " Lines: medians before and after, none while the job paused."
     )
+    if c.turns is not None:
+        caption += " Line with a triangle: the ranks turned."
     if c.few:
-        for k, move in enumerate(c.moves):
+        for k, move in enumerate(c.changes):
             line = next((x for x in answer.lines() if x["reconfig_id"].value == move.id), None)
             if line is None:
                 continue
             points = questions.iterations(c.book, move, AROUND_S)
-            drawn = traffic.iterations(move, points, line["before_ms"].value, line["after_ms"].value)
+            marks = turnsection.marks(c, move)
+            drawn = traffic.iterations(move, points, line["before_ms"].value, line["after_ms"].value, marks)
             c.draw(section, "job" if k == 0 else f"job-{k + 1}", "iterations around the move", caption, drawn)
     else:
         drawn = traffic.before_after(answer)
@@ -128,6 +132,7 @@ def job(c: Context) -> None:
         table(answer, heads, none={"during_ms": "no iteration spans it", "pause_ms": "none: no job ran before and after"})
     )
     section.notes.append(f"Before and after: {answer.what}. Pause: {questions.PAUSE}.")
+    turnsection.section(c, section)
     c.sections.append(section)
 
 

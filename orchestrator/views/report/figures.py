@@ -30,7 +30,7 @@ WIDTH = 7.4
 LEAST_MS = 0.01
 """Shorter times (ms) are drawn at this value: it is the finest resolution of the measurements."""
 GREY, KEPT, MADE, BROKEN = "#8E8E8E", "#8E8E8E", "#3274D9", "#E0752D"
-_MOVING = frozenset({"arm", "drain", "hold", "switch", "move"})
+_MOVING = frozenset({"arm", "drain", "hold", "switch", "move", "turn"})
 _JOB = frozenset({"job", "launch", "resume"})
 _RC: Any = {
     "font.size": 8,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from orchestrator.views.report import questions, words
+from orchestrator.views.report import questions, turnquestions, words
 from orchestrator.views.report.figures import Drawing
 from orchestrator.views.report.gather import Campaign, Source
 from orchestrator.views.report.ledger import Answer, Cell, Ledger, missing
@@ -67,7 +67,10 @@ class Context:
         self.reconfigs = questions.reconfigs(book, campaign)
         self.devices = questions.devices(book, campaign)
         self.moves = questions.moves(self.reconfigs, self.devices, campaign)
-        self.job = questions.job(book, self.moves)
+        self.turns = turnquestions.found(book, campaign)
+        self.changes = sorted([*self.moves, *turnquestions.unlit(self.turns, self.moves, campaign)], key=lambda m: m.t0)
+        """The moves, and the turns of the job for which no light moved."""
+        self.job = questions.job(book, self.changes)
         self.few = campaign.single and len(self.moves) <= FEW
 
     def longest(self, most: int) -> list[Move]:

@@ -14,6 +14,7 @@ from orchestrator.views.report.ledger import missing
 from orchestrator.views.report.model import FEW, SPREAD, Context, Section, Shown, Table, table
 from orchestrator.views.report.topology import Topology, planned_switches, topology
 from orchestrator.views.report.words import stood
+from orchestrator.views.turns import CAUSES
 
 
 def one_run(c: Context, source: Source) -> None:
@@ -79,6 +80,11 @@ def _tiles(c: Context, source: Source) -> None:
         ("command to verified", line["total_ms"].show(), "everything verified"),
         ("one-way circuits", line["n_circuits"].show(), "made or broken"),
     ]
+    turn = next((line for line in c.turns.lines() if line["stood_ms"]), None) if c.turns is not None else None
+    if turn is not None:
+        parts = [(turn[f"{cause}_ms"], cause) for cause in CAUSES]
+        said = Markup(", ").join(Markup("{} {}").format(cell.show(), cause) for cell, cause in parts if cell)
+        c.tiles.append(("job stood", turn["stood_ms"].show(), said))
     job = next(c.job.lines(), None) if c.job is not None else None
     if job is not None and job["pause_ms"]:
         c.tiles.append(("pause of the job", job["pause_ms"].show(), "longest time without the end of an iteration"))

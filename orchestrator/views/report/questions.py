@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.views.report.gather import Campaign, Source
 from orchestrator.views.report.ledger import Answer, Ledger, quoted
 
-READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration")
+READ = ("reconfig", "reconfig_device", "phase", "verify", "iteration", "turn", "turn_rank")
 """Measurements read for every run; `circuit` and `port` are read where they are drawn."""
 PHASES = ("ack", "command", "dark", "power", "link", "route", "first_packet", "resume", "total")
 NEAR = 20

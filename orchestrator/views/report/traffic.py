@@ -74,8 +74,17 @@ def throughput(found: Sequence[tuple[Move, Samples]]) -> Figure | None:
     return figure
 
 
-def iterations(move: Move, points: Sequence[tuple[int, float, str]], before: float | None, after: float | None) -> Figure | None:
-    """A job's iterations around one move: when each began (wall ns), how long it took, which run launched it."""
+def iterations(
+    move: Move,
+    points: Sequence[tuple[int, float, str]],
+    before: float | None,
+    after: float | None,
+    turns: Sequence[tuple[int, str]] = (),
+) -> Figure | None:
+    """A job's iterations around one move: when each began (wall ns), how long it took, which run launched it.
+
+    turns: when its ranks turned (wall ns), and what is written there.
+    """
     if not points:
         return None
     with one_figure(2.3) as (figure, axes):
@@ -91,6 +100,13 @@ def iterations(move: Move, points: Sequence[tuple[int, float, str]], before: flo
                 ends = [(t - move.t0) / 1e9 for t in (some[0][0], some[-1][1])]
                 axes.plot(ends, [value, value], color=colour, linewidth=1)
         axes.set_ylim(bottom=0)
+        for at, words in turns:
+            x = (at - move.t0) / 1e9
+            axes.axvline(x, color=INK, linewidth=0.9)
+            axes.plot([x], [1], "v", color=INK, markersize=5, transform=axes.get_xaxis_transform(), clip_on=False)
+            left = x > sum(axes.get_xlim()) / 2
+            place = {"xytext": (-6 if left else 6, 5), "textcoords": "offset points", "ha": "right" if left else "left"}
+            axes.annotate(words, (x, 1), xycoords=axes.get_xaxis_transform(), fontsize=7.5, fontweight="bold", **place)
         axes.set_xlabel("s since the first command")
         axes.set_ylabel("iteration, ms")
         axes.grid(True)

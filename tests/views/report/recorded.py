@@ -127,6 +127,44 @@ class Lab:
             )
             self.clock.now_ns += round(took * MS)
 
+    def change(self, *, slow: bool = True, light: bool = True, ok: bool = True, mode: str = "ride", status: str = "ok") -> str:
+        """A change during which the job of the latest `up` goes on: 60 iterations of 212 ms, of which the ranks turn after the
+        31st while light moves for 60 ms; from there 172 ms. slow: that one takes 400 ms and a later one 500 ms, for no reason."""
+        job = self.store.job(1)
+        assert job is not None
+        run = self.store.new_run(
+            "up", KEY, plan_name="turned", plan_sha="cd" * 32, plan_text="{}", inventory="/nowhere", user="ann"
+        )
+        begin = at = self.clock.now_ns
+        folder, tags = self.settings.run_dir(run.id), {"job": "ddp", "workload": "train"}
+        sent = 0
+        with Journal(self.settings.run_dir(job.run), job.run, "emulated", clock=self.clock) as journal:
+            for n in range(100, 160):
+                took = 212.0 if n < 131 else 172.0
+                if slow and n in (130, 150):
+                    took = 400.0 if n == 130 else 500.0
+                if n == 130:
+                    sent = at + 50 * MS
+                journal.point("iteration", tags, {"iter": n, "iter_ms": took, "comm_ms": took / 2}, at)
+                at += round(took * MS)
+        self.clock.now_ns = at + 200 * MS
+        with Journal(folder, run.id, "emulated", clock=self.clock) as journal:
+            (folder / environment.FILE).write_text(json.dumps(self._environment()))
+            journal.phase("prepare", begin, begin + 380 * MS, detail="4 ranks connected their next rings, the slowest in 340 ms")
+            if light:
+                self._move(journal, run.id, RING, sent, 60.0)
+            named = {"reconfig_id": f"{run.id}/1", "move": 7}
+            figures: dict[str, Any] = {"prepare_ms": 380.0}
+            if ok:
+                figures |= {"after": 130, "stood_ms": 96.0, "dark_ms": 60.0, "commit_ms": 4.0, "boundary_ms": 32.0}
+                figures |= {"before_ms": 212.0, "after_ms": 172.0, "worst_rank_ms": 71.0}
+            journal.point("turn", {"job": "ddp", "mode": mode, "ok": str(int(ok))}, named | figures, sent)
+            for rank, host in enumerate(HOSTS):
+                told = {"move": 7, "state": "turned", "iteration": 131, "took_ms": 300.0 + rank, "stall_ms": 68.0 + rank}
+                journal.point("turn_rank", {"job": "ddp", "rank": str(rank), "host": host}, told, sent)
+        run.finish(status, 0 if status == "ok" else 6, "", {"dark_ms": 60.0, "phases": {}})
+        return run.id
+
     def _move(self, journal: Journal, run: str, links: Sequence[tuple[str, str]], sent: int, dark_ms: float, seq: int = 1) -> None:
         name = f"{run}/{seq}"
         spans = {"ack": 2.0, "command": 5.0, "dark": dark_ms, "link": 1.5, "route": 0.25, "total": dark_ms + 120.0}

@@ -74,6 +74,33 @@ class Told:
         journal.point("reconfig", tags, {"n_circuits": 72, "dark_ms": dark_ms, "total_ms": 190.5}, now)
         return journal
 
+    def train(self, run: Run, *, until_ms: float, first: int = 0, count: int = 40, slow: dict[int, float] | None = None) -> None:
+        """Iterations of the job that a run launched, one after the other, 200 ms each but for those in `slow`."""
+        took = {n: (slow or {}).get(n, 200.0 + n % 3) for n in range(first, first + count)}
+        at = until_ms - sum(took.values())
+        with Journal(self.settings.run_dir(run.id), run.id, self.lab.name) as journal:
+            for number, ms in took.items():
+                tags = {"job": "ddp", "workload": "train"}
+                journal.point("iteration", tags, {"iter": number, "iter_ms": ms}, round(at * 1e6) - journal.anchor_ns)
+                at += ms
+
+    def turn(self, run: Run, at_ms: float, *, after: int, dark_ms: float = 60.0, ok: bool = True, light: bool = True) -> None:
+        """The journal of a change at which the job turned: removals 4 ms after its begin, then dark, then 4 ms to the commit."""
+        with Journal(self.settings.run_dir(run.id), run.id, self.lab.name) as journal:
+            begun, named = round(at_ms * 1e6) - journal.anchor_ns, {"reconfig_id": f"{run.id}/1"}
+            if light:
+                tags = {"job": "ddp", "trigger": "up", "policy": "drain", "ok": "1"}
+                journal.point("reconfig", tags, {**named, "n_circuits": 48, "dark_ms": dark_ms, "total_ms": 900.0}, begun)
+                ends = {"t_dark_begin_ns": 4_000_000, "t_dark_end_ns": round((4 + dark_ms) * 1e6)}
+                ends["t_route_ns"] = ends["t_dark_end_ns"] + 4_000_000
+                for device in ("ocs1", "ocs2"):
+                    tags = {"device": device, "kind": "ocs", "model": "polatis-scpi", "op": "change"}
+                    journal.point("reconfig_device", tags, {**named, **ends, "writes": 1, "error": ""}, begun)
+            stood = {"stood_ms": dark_ms + 36, "dark_ms": dark_ms, "commit_ms": 4.0, "boundary_ms": 32.0}
+            times = {"before_ms": 212.0, "after_ms": 172.0, "worst_rank_ms": 71.0, "prepare_ms": 380.0}
+            fields: dict[str, Any] = {"move": 3, "after": after, **stood, **times} if ok else {"move": 3, "prepare_ms": 380.0}
+            journal.point("turn", {"job": "ddp", "mode": "ride", "ok": str(int(ok))}, {**named, **fields}, begun)
+
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:

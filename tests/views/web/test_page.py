@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from optics import CrossConnect, Port
 from tests.views.web.conftest import ROOT, Told
 from tests.views.web.serving import Served, served
+from tests.views.web.test_training import scene
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -91,6 +92,21 @@ async def test_circuits_go_dark_and_others_light_up_while_one_looks(browser: Bro
         at.page.watcher.picture.carrier("gpu03:p2", 4e12, False)
         await expect(page.locator('.arc[data-state="lost"]')).to_have_count(1)
         await expect(page.locator("#said")).to_contain_text("lost its light")
+
+
+async def test_a_turn_is_in_words_above_the_curve_and_a_slow_iteration_in_the_list(browser: Browser, told: Told) -> None:
+    launch = told.up()
+    async with served(told) as at, opened(browser, at) as page:
+        await expect(page.locator("#turn")).to_be_hidden()
+        scene(told, at.page.watcher, launch=launch)
+        stood = "job stood 96 ms: 60 dark, 4 commit, 32 boundary; iteration 212 -> 172 ms"
+        await expect(page.locator("#turn")).to_contain_text(stood)
+        await expect(page.locator("#turn")).to_have_attribute("title", "ddp, ride, after iteration 30, worst rank 71 ms")
+        await expect(page.locator("#news")).to_contain_text("iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45")
+        await page.set_viewport_size({"width": 390, "height": 844})
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+        await page.reload()
+        await expect(page.locator("#turn")).to_contain_text("▼")
 
 
 async def test_keys_do_what_buttons_do_and_the_theme_stays(browser: Browser, told: Told) -> None:

@@ -81,6 +81,14 @@ const takers = {
       chart.plot.redraw(false);
     }
   },
+  turns(turns) {
+    const last = turns.at(-1);
+    $("turn").hidden = !last;
+    if (last) $("turn").textContent = `▼ ${clock(last.at)} ${last.words}`;
+    $("turn").title = last ? `${last.job}, ${last.mode}${last.after === undefined ? "" : `, after iteration ${last.after}`}${last.worst_rank_ms === undefined ? "" : `, worst rank ${short(last.worst_rank_ms)}`}` : "";
+    iterations.turns = turns.filter((turn) => turn.ok);
+    iterations.plot.redraw(false);
+  },
   job: (job) => (state.job = job),
   throughput: (points, whole) => traffic.add(points, whole),
   iterations: (points, whole) => iterations.add(points, whole),
@@ -94,7 +102,7 @@ const takers = {
   trouble: (words) => banner("trouble", words.join("\n")),
   safe: showSafe,
 };
-const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "job", "throughput", "iterations", "log", "trouble", "safe"];
+const ORDER = ["colours", "lab", "plan", "run", "circuits", "states", "devices", "ports", "move", "marks", "turns", "job", "throughput", "iterations", "log", "trouble", "safe"];
 
 function take(data, whole) {
   for (const name of ORDER) if (name in data) takers[name](data[name], whole);
@@ -161,7 +169,7 @@ function tell(line, old) {
   if (line.event === "circuits") folds.push({ at: line.at, state: line.state, ids: new Set(line.circuits), devices: new Set([line.device]), words });
   $("news").prepend(item);
   while ($("news").childElementCount > 100) $("news").lastElementChild.remove();
-  if (!old && (line.event === "run" || line.event === "reconfig")) $("said").textContent = line.words;
+  if (!old && ["run", "reconfig", "turn"].includes(line.event)) $("said").textContent = line.words;
 }
 
 const banners = new Map();

@@ -1,0 +1,170 @@
+"""Turns of the job and slow iterations, as `watch` and the page show them."""
+
+from __future__ import annotations
+
+import json
+import time
+from io import StringIO
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+from rich.console import Console
+
+from orchestrator.cli.watchscreen import screen
+from orchestrator.views.live import Event, Picture, Watcher
+from orchestrator.views.live.sections import changes, whole
+from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual
+from tests.views.web.conftest import Told
+
+STOOD = "job stood 96 ms: 60 dark, 4 commit, 32 boundary"
+
+
+def drawn(picture: Picture, width: int, *, unicode: bool = True, height: int = 60) -> str:
+    console = Console(file=StringIO(), width=width, height=height, no_color=True)
+    console.print(screen(picture, width, height, unicode=unicode))
+    return cast(StringIO, console.file).getvalue()
+
+
+def events(watcher: Watcher, name: str) -> list[Event]:
+    return [e for e in watcher.picture.since(0) if e.event == name]
+
+
+def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any = None) -> tuple[Any, Any]:
+    """A job of 200 ms an iteration whose ranks turned after iteration 30, which took 310 ms: it met the dark."""
+    end = now or time.time() * 1e3
+    launch = launch or told.up()
+    told.train(launch, until_ms=end, count=50, slow={30: 310.0, 31: 250.0})
+    began = end - sum(200.0 + n % 3 for n in range(32, 50)) - 250.0 - 310.0
+    with patch("orchestrator.store.store.time.time", return_value=began / 1e3):
+        run = told.run(plan="next")
+    watcher.look()
+    told.turn(run, began + 100, after=30)
+    watcher.look()
+    assert not events(watcher, "slow"), "the run goes on: what it does to the job is not known yet"
+    run.finish("ok")
+    watcher.look()
+    return run, began
+
+
+def test_a_turn_is_a_mark_at_the_end_of_its_iteration_with_what_the_job_stood(told: Told) -> None:
+    with told.watcher() as watcher:
+        run, began = scene(told, watcher)
+        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        assert turn["words"] == f"{STOOD}; iteration 212 -> 172 ms"
+        assert turn["at"] == pytest.approx(began + 310, abs=1) and turn["run"] == run.id and turn["mode"] == "ride" and turn["ok"]
+        assert (turn["stood_ms"], turn["worst_rank_ms"], turn["move"], turn["after"]) == (96.0, 71.0, 3, 30)
+        assert [e.words for e in events(watcher, "turn")] == [turn["words"]]
+        json.dumps(changes(watcher.picture))
+    with told.watcher() as later:
+        assert whole(later.picture)["turns"] == [turn] and not events(later, "turn"), "history is no news"
+
+
+def test_a_slow_iteration_is_blamed_on_what_it_overlaps(told: Told) -> None:
+    with told.watcher() as watcher:
+        scene(told, watcher)
+        (slow,) = events(watcher, "slow")
+        assert slow.words == "iteration 30 took 310 ms, usually 201: dark 60, commit 4, boundary 45"
+        assert slow.json()["causes"] == {"dark": 60.0, "commit": 4.0, "boundary": 45.0}
+        assert slow in watcher.picture.log
+
+
+def test_what_no_change_overlaps_is_a_straggler_and_no_rank_is_named(told: Told) -> None:
+    with told.watcher() as watcher:
+        launch = told.up()
+        watcher.look()
+        end = time.time() * 1e3
+        told.train(launch, until_ms=end - 20_000, count=12, slow={3: 900.0, 8: 280.0, 9: 330.0, 10: 340.0})
+        watcher.look()
+        (slow,) = events(watcher, "slow")
+        assert slow.words == (
+            "iteration 9 took 330 ms, usually 201: straggler (no change overlaps it; which rank was late is not recorded)"
+        )
+        assert slow.json()["causes"] == {"straggler": pytest.approx(128.5, abs=1)}
+        told.train(launch, until_ms=end, first=12, count=20, slow={30: 400.0})
+        watcher.look()
+        assert events(watcher, "slow")[-1].words.endswith("; 1 more since the last such line")
+
+
+def test_a_pause_between_two_iterations_is_no_straggler(told: Told) -> None:
+    with told.watcher() as watcher:
+        launch, end = told.up(), time.time() * 1e3
+        watcher.look()
+        told.train(launch, until_ms=end - 5_000, count=10)
+        told.train(launch, until_ms=end, first=10, count=10)
+        watcher.look()
+        (slow,) = events(watcher, "slow")
+        assert "pause (the time passed before it began" in slow.words and "pause" in slow.json()["causes"]  # type: ignore[operator]
+
+
+def test_an_iteration_is_compared_with_those_on_its_own_rings(told: Told) -> None:
+    """After a turn to slower rings each iteration is longer than before: that is no straggler."""
+    with told.watcher() as watcher:
+        end = time.time() * 1e3
+        launch = told.up()
+        told.train(launch, until_ms=end, count=50, slow=dict.fromkeys(range(31, 50), 400.0) | {45: 900.0})
+        run = told.run(plan="next")
+        told.turn(run, end - 18 * 400 - 900 - 100, after=30, dark_ms=10.0)
+        run.finish("ok")
+        watcher.look()
+        assert [e.json()["iter"] for e in events(watcher, "slow")] == [31, 45]
+        assert "boundary" in events(watcher, "slow")[0].words and "straggler" in events(watcher, "slow")[1].words
+
+
+def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(told: Told) -> None:
+    with told.watcher() as watcher:
+        run = told.run(plan="next")
+        told.turn(run, time.time() * 1e3, after=0, ok=False)
+        run.finish("failed", 6, "void")
+        watcher.look()
+        (event,) = events(watcher, "turn")
+        assert event.words == "job kept its earlier rings: the turn did not happen"
+        assert "the turn did not happen" in drawn(watcher.picture, 100)
+
+
+def test_a_turn_whose_iterations_arrive_later_is_placed_then(told: Told) -> None:
+    with told.watcher() as watcher:
+        launch, run, end = told.up(), told.run(plan="next"), time.time() * 1e3
+        told.turn(run, end - 250, after=8, light=False)
+        run.finish("ok")
+        watcher.look()
+        changes(watcher.picture)
+        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        assert turn["at"] == pytest.approx(end - 250, abs=1)
+        told.train(launch, until_ms=end, count=10)
+        watcher.look()
+        assert "turns" in changes(watcher.picture)
+        (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
+        assert turn["at"] == pytest.approx(end - 200, abs=1)
+
+
+@pytest.mark.parametrize("width", [80, 110, 150])
+def test_the_screen_marks_the_turn_on_the_curve_and_says_what_the_job_stood(told: Told, width: int) -> None:
+    with told.watcher() as watcher:
+        scene(told, watcher)
+        lines = drawn(watcher.picture, width).splitlines()
+        (curve,) = (line for line in lines if line.startswith("iteration "))
+        (turn,) = (line for line in lines if line.startswith("turn "))
+        assert "▼" in curve and STOOD in turn and "▼" in turn and "212 -> 172 ms" in turn
+        assert ("ride" in turn) == (width > 80) and all(len(line) <= width for line in lines)
+        plain = drawn(watcher.picture, width, unicode=False)
+        assert f"v {STOOD}" in plain and plain.isascii()
+
+
+def test_a_small_screen_keeps_the_turn_and_stays_small(told: Told) -> None:
+    with told.watcher() as watcher:
+        scene(told, watcher)
+        lines = drawn(watcher.picture, 60, height=24).splitlines()
+        assert any(STOOD in line for line in lines) and len(lines) <= 24
+
+
+def test_rules_of_slow() -> None:
+    assert not is_slow(29, 10) and is_slow(30, 10) and not is_slow(150, 100) and is_slow(151, 100)
+    assert usual([1.0] * 4) is None and usual([9.0] * 5 + [1.0] * 20) == 1.0
+    change = Change({"dark": (0.0, 10.0)})
+    assert judged(Span(1, 5, 205, 200), 100, [change]).words == "iteration 1 took 200 ms, usually 100: dark 5, other 95"
+    assert judged(Span(1, 5, 205, 200), 198, [change]).parts == {"dark": 2.0}, "no more than there is to explain"
+    assert judged(Span(1, 50, 255, 205), 100, [change]).causes == ("straggler",)
+    assert judged(Span(1, 50, 255, 90), 100, [change]).causes == ("pause",)
+    assert stood_words({}) == "job went on; for how long it stood is not recorded"
+    assert turn_words({"stood_ms": 5.0, "before_ms": 1.0}) == "job stood 5 ms"
