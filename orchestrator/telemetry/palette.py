@@ -30,7 +30,6 @@ _LIKE: Mapping[str, str] = {
     "stage": "route",
     "arm": "command",
     "drain": "settle",
-    "hold": "settle",
     "switch": "dark",
     "move": "dark",
     "light": "link",

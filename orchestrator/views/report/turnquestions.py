@@ -25,7 +25,7 @@ def found(book: Ledger, campaign: Campaign) -> Answer | None:
     figures = ", ".join(
         f"{name}_ms" for name in ("stood", "dark", "commit", "boundary", "worst_rank", "before", "after", "prepare")
     )
-    answer = book.ask(
+    answer = book.query(
         "turns",
         "every turn of a running job: what it stood beyond its usual iterations, and of what; at_ns: the end of iteration `after`",
         f"WITH launched(run, job_run) AS (VALUES {jobs}) SELECT t.run, COALESCE(reconfig_id, t.run) AS reconfig_id, t.time_ns,"
@@ -52,7 +52,7 @@ def unlit(answer: Answer | None, moves: Sequence[Move], campaign: Campaign) -> l
 
 def ranks(book: Ledger, campaign: Campaign) -> Answer:
     """What each rank reported of each turn."""
-    return book.ask(
+    return book.query(
         "turn_ranks",
         "what each rank reported of a turn: connecting its next rings, its pause, the longest time that it moved no byte",
         "SELECT run, move, CAST(rank AS INTEGER) AS rank, host, state, iteration, took_ms, held_ms, stall_ms FROM turn_rank"
@@ -120,4 +120,4 @@ SELECT run, iter, since AS begin_ns, took_ms, usual_ms, over_ms, dark_ms, commit
         f"iterations during the run that took more than {turns.FACTOR:g} x the median of the {turns.BEFORE} before"
         f" on the same rings, and at least {turns.LEAST_MS:g} ms more; the {MOST} that lost most"
     )
-    return book.ask("slow", what, sql)
+    return book.query("slow", what, sql)
