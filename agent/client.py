@@ -33,8 +33,8 @@ class Lines:
         server.register(rfd, self.readable)
 
     def take(self, line: bytes) -> None:
-        """Called with each line that comes in."""
-        raise NotImplementedError
+        """Called with each line that comes in. A peer that may not send any is cut off."""
+        self.close()
 
     def overlong(self) -> None:
         """Called when a line is longer than `line_limit`."""
