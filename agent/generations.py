@@ -66,8 +66,10 @@ class Generations:
     def path(self, generation: int) -> str:
         return f"{RUN}/generations/{generation}.json"
 
-    def save(self) -> None:
-        write(RUN + "/state.json", json.dumps({"active": self.active, "previous": self.previous, "pending": self.pending}))
+    def save(self, owed: Pending | None = None) -> None:
+        """owed: the revert that was pending before a commit, which a daemon restores that finds the commit not done."""
+        state = {"active": self.active, "previous": self.previous, "pending": self.pending, "owed": owed}
+        write(RUN + "/state.json", json.dumps(state))
 
     def load(self) -> None:
         """Take up what an earlier daemon of this boot left, trusting the kernel over the file; a revert that is due is done."""
@@ -80,15 +82,15 @@ class Generations:
         tables = rule_tables(self.nl)
         actual = next((g for g in self.staged if self.table(g) == tables[-1]), None) if tables else None
         if actual != self.active:  # died between writing the file and asking the kernel: the change did not happen
-            wanted, self.active = self.active, actual
-            if not self.holds(actual):
-                self.pending = None
-            elif not self.pending:  # died on the way out of a hold, which always ends
-                self.pending = {"to": wanted, "at_ns": 0}
+            wanted, self.active, self.pending = self.active, actual, state.get("owed")
+            if self.holds(actual):  # died on the way out of a hold, which always ends
+                self.pending = {"to": self.pending["to"] if self.pending else wanted, "at_ns": 0}
             self.previous = None if self.previous == actual else self.previous
         for table in tables[:-1]:  # died between the two halves of a flip: keep the newer rule
             self.nl.send([(DELRULE, 0, rule_message(table))])
         self.previous = self.previous if self.previous in self.staged else None
+        if self.holds(self.active) and not self.pending:
+            self.pending = {"to": self.previous, "at_ns": 0}
         if self.pending:
             self.schedule()
         if self.active is not None and self.holds(self.active):
@@ -111,12 +113,25 @@ class Generations:
         """
         if generation not in self.staged:
             raise refused("generation {} is not staged here (staged: {})".format(generation, sorted(self.staged) or "none"))
+        marked = self.holds(generation)
+        if revert_after_s is None:
+            raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
+        if generation == self.active and not marked:
+            raise refused(f"generation {generation} is active and not a hold; stage the hold under a number of its own")
         self.kick.forget()
         found = self.prepare_kick(generation) if kick else None
-        if not self.holds(generation):
-            self.staged[generation]["hold"] = True
+        self.mark(generation, True)
+        try:
+            return dict(self.commit(generation, revert_after_s), waiting=found)
+        except Exception:
+            self.mark(generation, marked)
+            raise
+
+    def mark(self, generation: int, hold: bool) -> None:
+        """Note, also for the next daemon, whether a staged generation is a hold."""
+        if hold != self.holds(generation):
+            self.staged[generation]["hold"] = hold
             write(self.path(generation), json.dumps(self.staged[generation]))
-        return dict(self.commit(generation, revert_after_s), waiting=found)
 
     def schedule(self) -> None:
         if self.handle is not None:
@@ -156,7 +171,7 @@ class Generations:
             if {k: v for k, v in self.staged[generation].items() if k not in ("order", "hold")} == kept:
                 return {"generation": generation, "table": table, "routes": len(routes), "unchanged": True}
             raise refused(f"generation {generation} is active; stage other rules under another number")
-        for other in (self.active, self.previous, self.armed and self.armed["generation"]):
+        for other in (self.active, self.previous, self.armed and self.armed["generation"], self.pending and self.pending["to"]):
             if other not in (None, generation) and self.table(other) == table:
                 raise refused(f"generation {generation} needs table {table}, which generation {other} in use occupies")
         unknown = sorted(
@@ -217,22 +232,24 @@ class Generations:
         started = time.monotonic_ns()
         if self.holds(generation) and revert_after_s is None:
             raise bad("revert_after_s: a hold needs a time after which the host goes back by itself")
-        before, owed, left = self.active, self.pending, self.holds(self.active) and generation != self.active
+        before, was, owed = self.active, self.previous, self.pending
+        left = self.holds(before) and generation != before
         if generation != before:
-            self.previous, self.active = self.previous if left else before, generation
+            self.previous, self.active = was if left else before, generation
+            self.previous = None if self.previous == generation else self.previous
         if revert_after_s is not None:
             # Through a hold the host keeps the generation that it owes going back to.
             carried = owed if generation == before or left or self.holds(generation) else None
             to = carried["to"] if carried else self.previous
-            self.pending = {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
+            self.pending = None if to == generation else {"to": to, "at_ns": started + int(revert_after_s * 1e9)}
         elif generation != before:
             self.pending = None
-        self.save()  # before the kernel changes: a daemon that takes over must know of a revert that is pending
+        self.save(owed)  # before the kernel changes: a daemon that takes over must know of a revert that is pending
         if generation != before:
             try:
                 self.flip(before, generation)
             except Exception:
-                self.active, self.pending = before, owed if left else None
+                self.active, self.previous, self.pending = before, was, owed
                 self.save()
                 raise
         done = time.monotonic_ns()
@@ -240,12 +257,8 @@ class Generations:
         self.schedule()
         if self.armed and self.armed["generation"] == generation:
             self.unarm()
-        event: Json = {
-            "generation": generation,
-            "previous": self.previous,
-            "t_commit_ns": done,
-            "took_us": (done - started) // 1000,
-        }
+        event: Json = {"generation": generation, "previous": self.previous}
+        event.update(t_commit_ns=done, took_us=(done - started) // 1000)
         if t_link_ns is not None:
             event["t_link_ns"] = t_link_ns
         if left:
@@ -256,6 +269,8 @@ class Generations:
 
     def flip(self, old: int | None, new: int | None) -> None:
         """Point the selecting rule at another table. Adding before deleting: at no instant is there no rule."""
+        if old == new:  # adding would fail and deleting succeed
+            return
         leave = self.staged[old]["commands"] if old in self.staged else []
         enter = self.staged[new]["commands"] if new is not None else []
         gone = [c for c in leave if c not in enter]
@@ -304,11 +319,10 @@ class Generations:
             self.flip(came_from, to)
         except Exception as e:
             self.active, self.previous = came_from, to
-            self.save()
             if self.holds(came_from):  # no host stays in a hold: it is tried again
                 self.pending = {"to": to, "at_ns": time.monotonic_ns() + AGAIN_NS}
                 self.schedule()
-                self.save()
+            self.save()
             self.events({"event": "failed", "generation": to, "error": f"going back from {came_from} ({reason}): {e}"})
             if owed is None:
                 raise
@@ -325,11 +339,10 @@ class Generations:
         """Remove every generation and the selecting rule: the host no longer forwards by them."""
         self.disarm()
         self.kick.forget()
-        self.pending = None
-        self.schedule()
         if self.active is not None:
             self.flip(self.active, None)
-        self.active = self.previous = None
+        self.active = self.previous = self.pending = None
+        self.schedule()
         self.save()
         gone = sorted(self.staged)
         for generation in gone:

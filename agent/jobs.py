@@ -200,7 +200,7 @@ class Jobs:
         fd = self.watched.pop(name)
         self.server.unregister(fd)
         os.close(fd)
-        self.server.handoff.close(name)
+        self.server.guard(lambda: self.server.handoff.close(name))
         child = self.children.pop(name, None)
         if child is not None:
             child.wait()

@@ -176,8 +176,8 @@ class Carrier:
                     continue
                 try:
                     loop.step()
-                except RuntimeError as error:
-                    self._error = error
+                except Exception as error:  # a thread: a sum that nobody carries would be waited for without end
+                    self._error = _as_runtime(error)
                 self._under_way = [each for each in self._under_way if not each.get_future().done()]
         finally:
             loop.close()
@@ -208,6 +208,11 @@ class Carrier:
                     if end > begin:
                         ring.enter(buffer.part(begin, end), whole)
                         loop.add(ring)
-            except (RuntimeError, ValueError) as error:
-                self._error = error
+            except Exception as error:
+                self._error = _as_runtime(error)
         return True
+
+
+def _as_runtime(error: Exception) -> RuntimeError:
+    """What a sum raises: a RuntimeError, as for a lost peer."""
+    return error if isinstance(error, RuntimeError) else RuntimeError(f"carrier: {error!r}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,8 +56,9 @@ class Handoff:
         while not self._closed.is_set():
             try:
                 self._listen()
-            except (OSError, ValueError):
-                pass
+            except Exception as error:  # whatever came: without this thread the rank would take part in nothing more
+                if not isinstance(error, OSError):
+                    print(f"# hand-off: {type(error).__name__}: {error}", file=sys.stderr)
             with self._lock:
                 self._drop()
                 self._link = None

@@ -276,6 +276,8 @@ class Turns:
         except RuntimeError as error:  # the store; if it is gone for good, the main thread ends the rank
             self._others_store = None
             print(f"# rank {self._rank}: move {message.get('move')}: {error}", file=sys.stderr)
+        except (OverflowError, TypeError, KeyError, MemoryError, RecursionError) as error:
+            self.send(self._message(0, "cannot", self._iteration, {"error": f"{type(error).__name__}: {error}"}))
 
     def _listener_store(self) -> Any:
         if self._others_store is None:
@@ -301,9 +303,9 @@ class Turns:
             raise Refused(f"another rank was asked to prepare move {number} with another layout", number)
         move = Move(number, layout, time.monotonic() + lease_s)
         self._last = number
+        self._answer(move, "preparing")
         with self._lock:
             self._move = move
-        self._answer(move, "preparing")
         if self._sets.known(layout):
             self._ready(move, self._listener_store())
         else:
@@ -327,7 +329,7 @@ class Turns:
                 return
             move.took_ms = round((time.monotonic_ns() - began_ns) / 1e6, 3)
             self._ready(move, store)
-        except (RuntimeError, ValueError, OSError, MemoryError) as error:
+        except Exception as error:  # a thread: what it does not report nobody would see
             try:
                 if store is None or not self._given_up(move, store):
                     self._answer(move, "cannot", error=f"forming failed: {error}")

@@ -196,7 +196,9 @@ def test_circuits_of_others_are_named_and_left_alone_unless_adopted(shared: Lab)
     assert f'--adopt "{device}:' in hint
     assert lab.up(ours, "--yes", "--no-job", **BOB).exit_code == 9
     wrong = lab.up(ours, "--no-job", "--adopt", f"{device}:77->78", "--adopt", "owner:anne", **BOB)
-    assert wrong.exit_code == 2 and "owner:ann?" in wrong.envelope["message"] and "77->78 is not there" in wrong.envelope["message"]
+    assert (
+        wrong.exit_code == 2 and "owner:ann?" in wrong.envelope["message"] and "77->78 does not exist" in wrong.envelope["message"]
+    )
     named = [f"{device}:{a}->{b}" for a, b in sorted(glass[device])]
     looked = lab.testbed("plan", "--topology", ours, "--adopt", named[0], "--adopt", named[1], **BOB).must()
     assert circuits(lab) == glass and not looked["nothing_to_do"]

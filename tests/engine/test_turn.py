@@ -290,7 +290,8 @@ async def test_with_require_the_change_stays_up_if_the_ranks_fail_afterwards(ben
 async def test_the_job_pauses_while_it_is_dark_and_goes_on_whatever_its_rings(bench: Living) -> None:
     report = await bench.change(text(ONE, hold="always"))
     assert bench.ranks.asked == ["prepare", "hold", "go"] and report.turn.mode == "hold" and not bench.ranks.launched
-    assert [p.name for p in report.phases if p.name in ("arm", "hold", "switch", "turn")] == ["arm", "hold", "switch", "turn"]
+    order = dict.fromkeys(p.name for p in report.phases if p.name in ("arm", "hold", "switch", "turn"))
+    assert list(order) == ["arm", "hold", "switch", "turn"]  # of the job and of routes
     assert back_rings(bench) == ONE["rings"]
 
 

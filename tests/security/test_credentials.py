@@ -81,7 +81,7 @@ def test_a_password_file_of_somebody_else_is_refused(tmp_path: Path, monkeypatch
     path.write_text(PASSWORD)
     path.chmod(0o600)
     os.chown(path, 65534, 65534)
-    with pytest.raises(BadFile, match="belongs to somebody else"):
+    with pytest.raises(BadFile, match="belongs to another user"):
         opened(lab_with(f"    password_file: {path}\n"))
 
 

@@ -110,7 +110,7 @@ def test_a_lock_directory_where_others_may_write_is_refused(
     folder.chmod(0o1777)
     stranger(PLANTS[plant], treasure, folder)
     folder.chmod(mode)
-    with pytest.raises(Untrusted, match="may write there"):
+    with pytest.raises(Untrusted, match="can write there"):
         StoreClaim(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
 
@@ -131,7 +131,7 @@ def test_what_a_member_of_the_group_put_in_place_of_the_lock_is_not_written(
         with StoreClaim(folder / "lab.lock", store, user="ann"):
             assert '"ann"' in (folder / "lab.lock").read_text()
     else:
-        with pytest.raises(Untrusted, match="is no lock file"):
+        with pytest.raises(Untrusted, match="is not a lock file"):
             StoreClaim(folder / "lab.lock", store, user="ann").acquire()
     assert treasure.read_text() == SECRET and not Path("/etc/made-by-a-stranger").exists()
 
@@ -159,7 +159,7 @@ def test_doctor_says_who_may_lock_and_that_a_directory_of_somebody_else_is_none(
 @pytest.mark.parametrize("plant", ['ln -s "$1" "$2"', 'mkfifo "$2"', 'echo x > "$2"'])
 def test_what_stands_in_place_of_the_lock_directory_is_refused(shared: Path, tmp_path: Path, store: Path, plant: str) -> None:
     stranger(plant, tmp_path, shared / "locks")
-    with pytest.raises(Untrusted, match="is no directory"):
+    with pytest.raises(Untrusted, match="is not a directory"):
         StoreClaim(shared / "locks" / "lab.lock", store, user="ann").acquire()
     assert list(tmp_path.iterdir()) == [store]
 
@@ -265,7 +265,7 @@ def test_settings_in_a_directory_of_somebody_else_or_that_everybody_may_write_ar
     for loose in (folder / "testbed.toml", folder):
         before = stat.S_IMODE(loose.stat().st_mode)
         loose.chmod(0o777)
-        with pytest.raises(Untrusted, match="everybody may write it"):
+        with pytest.raises(Untrusted, match="every user may write it"):
             load(env={}, cwd=folder)
         loose.chmod(before)
 
