@@ -450,7 +450,7 @@ def test_a_store_is_opened_by_its_group_alone(lab: Lab, users: Users) -> None:
     assert everybody.exit_code == 2 and everybody.envelope["code"] == "E-UNSAFE-STORE"
     assert everybody.envelope["hint"] == f"chmod 2770 {users.store}"
     users.store.chmod(0o770)
-    assert "cannot share what is made there" in users.testbed("ann", "history").envelope["message"]
+    assert "cannot share files created there" in users.testbed("ann", "history").envelope["message"]
     users.store.chmod(0o2770)
     missing = users.testbed("ann", "history", TESTBED_STORE=str(users.folder / "none"))
     assert missing.exit_code == 2 and "install -d -m 2770" in missing.envelope["hint"]
