@@ -21,6 +21,7 @@ def records(lab: Lab, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_a_running_job_changes_its_rings_there_and_back_and_pauses(lab: Lab) -> None:
     one = lab.plan("one", ring((1, 2)), job=job([FORWARD]))
     two = lab.plan("two", ring((1, 2)) + ring((3, 4)), job=job([FORWARD, BACKWARD]))

@@ -69,6 +69,7 @@ def test_a_boundary_that_does_not_come_in_time_changes_nothing(lab: Lab) -> None
     assert not drill.lives() and not drill.quiet() and not drill.layout(HERE)
 
 
+@pytest.mark.long
 def test_a_pause_ends_by_word_or_by_itself_and_has_a_limit(lab: Lab) -> None:
     """S21: nobody stays paused because whoever asked for it went away."""
     drill = LivingJobs(lab, seed=1413)
