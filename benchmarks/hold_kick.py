@@ -1,6 +1,6 @@
 """How long a TCP flow of a foreign program pauses while the only circuit of its two hosts is moved: three arms, interleaved.
 
-never: the plan forbids holds. hold: as by default. hold without kick: the hosts hold, and sockets that waited are not pushed
+never: the plan forbids holds. hold: the plan asks for them. hold without kick: the hosts hold; sockets that waited are not pushed
 (`Routes.hold` is called with kick=False in the process that runs `up`; the program has no such option). Both hosts send to each
 other at full rate all the time. The figure is the longest time in which a receiver got nothing, of the direction for which it was
 longer. Switching times are those the emulated switches were given.
@@ -139,7 +139,7 @@ def main() -> int:
             (side, arm): lab.plan(
                 f"side{side}-{arm.replace(' ', '-')}",
                 [(f"gpu01:p{port}", f"gpu02:p{port}")],
-                transition={"hold": "never" if arm == "never" else "auto"},
+                transition={"hold": "never" if arm == "never" else "always"},
             )
             for side, port in enumerate((1, 3))
             for arm in ARMS

@@ -254,7 +254,7 @@ def carry_out(bench: Bench) -> None:
     """All moves; the arms alternate, so that a slow minute of the machine strikes them all and a short run has some of each."""
     cycle = (("50 ms", "auto"), ("50 ms never", "never"), ("25 ms", "auto"), ("50 ms", "auto"), ("50 ms always", "always"))
     for number in range(FEW):
-        for arm, hold in (*cycle, ("1000 ms", "auto")):
+        for arm, hold in (*cycle, ("1000 ms", "always")):
             if not bench.late:
                 bench.lab.settle(float(arm.split()[0]) / 1e3)
                 bench.move(arm, hold)

@@ -16,6 +16,7 @@ from tests.engine.fleet import Bench, plan_text, ring
 
 LINE = ring()[:3]  # gpu01 - gpu02 - gpu03 - gpu04
 MOVED = (("gpu01:p3", "gpu02:p3"), *LINE[1:])
+ALWAYS = {"transition": {"hold": "always"}}
 NEVER = {"transition": {"hold": "never"}}
 
 
@@ -29,7 +30,7 @@ async def move(bench: Bench, **more: object) -> list[str]:
     """Bring the line up, then move its first link; return what was asked of hosts and devices for that."""
     await bench.up(plan_text("line", *LINE))
     bench.points.names.clear()
-    await bench.up(plan_text("moved", *MOVED, **more))
+    await bench.up(plan_text("moved", *MOVED, **{**ALWAYS, **more}))
     return [name.rpartition(" ")[0] if name[-1].isdigit() else name for name in bench.points.names]
 
 
@@ -37,8 +38,10 @@ async def move(bench: Bench, **more: object) -> list[str]:
     ("hold", "dark_s", "wanted"),
     [
         ("auto", 0.009, False),
-        ("auto", 0.01, True),
+        ("auto", 0.099, False),
+        ("auto", 0.1, True),
         ("always", 0.009, False),
+        ("always", 0.01, True),
         ("always", 5.0, True),
         ("always", 5.1, False),
         ("auto", 150.0, False),
@@ -66,7 +69,7 @@ async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_othe
 
     await bench.up(plan_text("line", *LINE))
     bench.fleet.stage = watched  # type: ignore[method-assign]
-    await bench.up(plan_text("moved", *MOVED))
+    await bench.up(plan_text("moved", *MOVED, **ALWAYS))
     reached = {host: {found.split(".")[3] for found in addresses} for host, addresses in staged.items()}
     assert reached == {"gpu01": set(), "gpu02": {"3/32", "4/32"}, "gpu03": {"2/32", "4/32"}, "gpu04": {"2/32", "3/32"}}
 
@@ -74,7 +77,7 @@ async def test_all_hosts_that_lose_a_pair_hold_and_keep_their_routes_to_the_othe
 async def test_where_every_pair_has_another_path_nobody_holds(bench: Bench) -> None:
     await bench.up(plan_text("ring", *ring()))
     bench.points.names.clear()
-    await bench.up(plan_text("moved", ("gpu01:p3", "gpu02:p3"), *ring()[1:]))
+    await bench.up(plan_text("moved", ("gpu01:p3", "gpu02:p3"), *ring()[1:], **ALWAYS))
     assert not [name for name in bench.points.names if "hold" in name]
 
 
@@ -87,7 +90,7 @@ async def test_a_hold_that_fails_stops_no_change(bench: Bench, how: str) -> None
     await bench.up(plan_text("line", *LINE))
     bench.points.names.clear()
     bench.points.fail[3] = how
-    await bench.up(plan_text("moved", *MOVED))
+    await bench.up(plan_text("moved", *MOVED, **ALWAYS))
     assert bench.points.names[2].startswith("hosts: hold")
     assert bench.pending() == [] and len(set(bench.generations().values())) == 1
 
@@ -99,7 +102,7 @@ async def test_a_change_that_fails_in_the_dark_leaves_nobody_held(bench: Bench, 
     bench.points.names.clear()
     bench.points.fail[4] = how
     with pytest.raises(TestbedError) as failed:
-        await bench.up(plan_text("moved", *MOVED))
+        await bench.up(plan_text("moved", *MOVED, **ALWAYS))
     assert isinstance(failed.value, (ChangeFailed, RolledBack))
     assert bench.points.names[3] == "ocs1: apply"
     assert (bench.generations(), bench.held()) == before and bench.pending() == []
@@ -108,6 +111,6 @@ async def test_a_change_that_fails_in_the_dark_leaves_nobody_held(bench: Bench, 
 
 async def test_the_hold_is_a_phase_of_the_run(bench: Bench) -> None:
     await bench.up(plan_text("line", *LINE))
-    report = await bench.up(plan_text("moved", *MOVED))
+    report = await bench.up(plan_text("moved", *MOVED, **ALWAYS))
     phases = {phase.name: phase for phase in report.phases}
     assert phases["hold"].detail.startswith("4 hosts without another path, 4 connections waiting")
