@@ -33,7 +33,7 @@ from optics.words import short, sort_key
 from orchestrator.engine.change.apply import apply_changes
 from orchestrator.engine.change.context import Context
 from orchestrator.engine.change.snapshot import NONE, Snapshot, change_back, differences
-from orchestrator.engine.change.turn import turn_back
+from orchestrator.engine.change.turn import Turn, turn_back
 from orchestrator.fabric.lightpath import among
 from orchestrator.fabric.move_order import in_order
 from orchestrator.fabric.rules import Rules, rules
@@ -85,9 +85,15 @@ def _words(error: BaseException) -> str:
 
 
 class Rollback:
-    """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back."""
+    """The rollback to `to`. asked: hosts that this run asked to change. link_s: how long (s) light may take to come back.
 
-    def __init__(self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float) -> None:
+    turn: the job's part of the change that failed.
+    """
+
+    def __init__(
+        self, context: Context, to: Snapshot, asked: Collection[HostName], link_s: float, turn: Turn | None = None
+    ) -> None:
+        self.turn = turn
         self.context, self.to, self.asked, self.link_s = context, to, frozenset(asked), link_s
         self.hosts = context.session.hosts
         self.left: list[str] = []
@@ -243,6 +249,8 @@ class Rollback:
         """Resume the job that ran before."""
         context = self.context
         try:
+            if self.turn is not None:
+                await self.turn.settle()
             await turn_back(context, self.to)
             await context.jobs.resume_previous(
                 context.run.id, self.to.job, self.to.layout, context.recorder, sample=context.sample_hz > 0

@@ -116,7 +116,8 @@ class Up:
             # From the staging on: traffic before the change is one half of the comparison.
             async with sampled_ports(self.hosts, recorder.journal, context.sample_hz, goal.circuits):
                 await self.move.stage(wanted)
-                await self.turn.prepare(goal, generation, drained=self.move.drained is not None)
+                drained, longest_s = self.move.drained is not None, self.move.longest_s(goal)
+                await self.turn.prepare(goal, generation, drained=drained, longest_s=longest_s)
                 async with Impact(self.hosts, context.session.devices) as aftermath:
                     times = await self.move.switch(goal, wanted, aftermath, self.turn)
                     await aftermath.settle()
@@ -392,7 +393,13 @@ class Up:
         context = self.context
         await self.turn.finish()
         return await context.jobs.ensure(
-            context.run.id, self.plan.job, context.recorder, changed=changed, launch=launch, sample=context.sample_hz > 0
+            context.run.id,
+            self.plan.job,
+            context.recorder,
+            changed=changed,
+            launch=launch,
+            restart=self.turn.decision.kind == "restart",
+            sample=context.sample_hz > 0,
         )
 
     async def _failed(self, goal: Target, error: BaseException) -> tuple[Rung, ...]:
@@ -403,7 +410,8 @@ class Up:
         if not self.rollback:
             raise await stopped(context, self.move, goal, error) from error
         try:
-            undone = await Rollback(context, self.before, self.move.asked, self.plan.acceptance.link_up_timeout_s).carry_out()
+            link_s = self.plan.acceptance.link_up_timeout_s
+            undone = await Rollback(context, self.before, self.move.asked, link_s, self.turn).carry_out()
         except StoreFailed as broken:
             raise await unrecorded(context, goal, error, broken) from error
         if self.taken_over:
