@@ -14,12 +14,14 @@ import pytest
 
 from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
 from optics.plan import Job
+from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
 from orchestrator.engine.change.decision import Mode
-from orchestrator.engine.change.job_record import facts, layout_of, spec_of, turning
+from orchestrator.engine.change.job_record import facts, layout_of, pause_of, spec_of, turning
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.up import Up
+from orchestrator.engine.job_verbs import _pause
 from orchestrator.hosts import RankState
 from orchestrator.hosts.api import JobState, Tail
 from orchestrator.hosts.launch import job_name, layout
@@ -111,6 +113,7 @@ class Living(Bench):
     """A bench whose hosts run a job."""
 
     ranks: Ranks
+    limit: Limit | None = None
 
     def start(self) -> None:
         """The job of `ONE`, launched by an earlier run."""
@@ -135,7 +138,7 @@ class Living(Bench):
         plan = read_plan(text, "plan.json", self.lab)
         run, context = self.context(plan_name=plan.name, plan_text=text, plan_sha=plan.sha256)
         with run, Journal(context.run_dir, run.id, self.lab.name) as journal:
-            context.recorder, context.sample_hz = Recorder(Silent(), journal), 0.0
+            context.recorder, context.sample_hz, context.limit = Recorder(Silent(), journal), 0.0, self.limit
             report = await Up(context, plan, text, job_mode=mode).carry_out(launch_job=True)
             run.finish("ok")
         return report
@@ -269,6 +272,9 @@ async def test_another_field_restarts_the_job_or_is_refused_and_is_named(bench: 
 async def test_never_does_not_ask_the_ranks(bench: Living) -> None:
     report = await bench.change(text(), "restart")
     assert bench.ranks.asked == [] and len(bench.ranks.launched) == 1 and not report.notes
+    report = await bench.change(text(ONE, live="never"))
+    assert bench.ranks.asked == [] and len(bench.ranks.launched) == 2
+    assert report.notes == ("job mlp is restarted: the plan says live: never",)
 
 
 async def test_a_turn_that_did_not_happen_is_tried_once_more_without_light(bench: Living) -> None:
@@ -403,6 +409,55 @@ async def test_a_pause_longer_than_hosts_grant_is_not_begun(bench: Living, monke
     report = await bench.change(text(hold="always"))
     assert "hold" not in bench.ranks.asked and back_rings(bench) == OTHER["rings"] and not bench.ranks.launched
     assert len(report.notes) == 1 and "hosts pause a job for 0.1 s at most" in report.notes[0]
+
+
+async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_job_cannot_follow(bench: Living) -> None:
+    was = bench.store.current(SLICE)
+    bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
+    with pytest.raises(Refused, match="cannot take over its rings while it runs: gpu02: out of memory"):
+        await bench.change(text(links=ring(1, 2)), "live")
+    assert bench.store.current(SLICE) == was and back_rings(bench) == ONE["rings"] and not turning(bench.job)
+    bench.ranks.wrong["go"] = Refused("gpu02: out of memory")
+    with pytest.raises(Refused, match="out of memory"):
+        await bench.change(text(links=ring(1, 2)), "live")
+    assert bench.store.current(SLICE) == was and not turning(bench.job) and not bench.ranks.launched
+
+
+async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:
+    jobs, job = bench.context()[1].jobs, bench.job
+    hold, seen = bench.ranks.hold_job, []
+
+    async def hold_job(*args: Any, **more: Any) -> Any:
+        seen.append(pause_of(bench.job))
+        return await hold(*args, **more)
+
+    bench.ranks.hold_job = hold_job  # type: ignore[method-assign]
+    bench.ranks.wrong["hold"] = Refused("gpu02: rank 1 is busy")
+    with pytest.raises(Refused, match="rank 1 is busy"):
+        await _pause(jobs, job, 7, 1, 600.0, Recorder(Silent()))
+    assert seen[0] is not None and seen[0].move == 7 and pause_of(bench.job) is None and bench.ranks.asked[-1] == "drop"
+    await _pause(jobs, job, 8, 1, 600.0, Recorder(Silent()))
+    pause = pause_of(bench.job)
+    assert pause is not None and pause.move == 8 and pause.until <= seen[1].until and bench.job.state == "paused"
+    assert [lease_s for op, _, lease_s in bench.ranks.limits if op == "hold"] == [660, 660, 600]
+
+
+async def test_a_restart_by_a_rollback_has_its_reason(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dark(*_: Any) -> Any:
+        bench.ranks.wrong["prepare"] = Refused("gpu02: out of memory")
+        raise NotVerified("no light")
+
+    monkeypatch.setattr(Up, "_verify", dark)
+    with pytest.raises(RolledBack, match=r"as before: .*; job mlp is restarted, as it cannot .*: gpu02: out of memory"):
+        await bench.change(text())
+    assert bench.ranks.launched == [("mlp", True, ONE_LAYOUT)]
+
+
+async def test_a_limit_too_short_for_a_turn_restarts_the_job_by_prefer(bench: Living) -> None:
+    async with deadline(20.0, "up") as limit:
+        bench.limit = limit
+        report = await bench.change(text(boundary_s=60))
+    assert len(bench.ranks.launched) == 1 and "takes about" in report.notes[0]
 
 
 async def test_a_job_that_cannot_pause_is_not_paused_and_that_is_noted(bench: Living) -> None:

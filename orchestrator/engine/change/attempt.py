@@ -85,6 +85,12 @@ class Attempt:
         self._judge(found, within_s, "held", "turned")
         return max(s.iteration for s in found)
 
+    async def stay(self, lease_s: float) -> None:
+        """Have the ranks pause for `lease_s` (s) from now on, at most."""
+        within_s = HOLD_TAKES * self.boundary_s
+        found = await self.hosts.hold_job(self.job, self.move, self.ranks, lease_s=lease_s, within_s=within_s)
+        self._judge(found, within_s, "held", "turned")
+
     async def go_on(self) -> int:
         """Have the ranks use what they prepared; return the iteration at whose end they do. A pause ends in any case."""
         within_s = GO_TAKES * self.boundary_s

@@ -89,6 +89,8 @@ class Turn:
             if self.live == "require":
                 raise Infeasible(words, hint="to restart it with the change: --job restart; to leave it as it is: --job keep")
             self.notes.append(f"job {record.name} is restarted: {self.decision.why}")
+        elif record is not None and self.decision.kind == "restart" and self.policy.live == "never":  # else the operator said so
+            self.notes.append(f"job {record.name} is restarted: the plan says live: never")
 
     async def _present(self, record: JobRecord) -> None:
         """Wait for ranks that connect again, and for the end of an earlier run's move, which this run's fence has dropped."""
@@ -384,17 +386,20 @@ class Turn:
         self.context.store.set_job_spec(self.record.id, spec)
 
 
-async def turn_back(context: Context, to: Snapshot) -> None:
+async def turn_back(context: Context, to: Snapshot, policy: TransitionPolicy) -> list[str]:
     """Have the running job use the rings that it had in the state `to`, if it is still that job; no light is moved.
+
+    policy: of the plan of that state. Return what there is to say about it.
 
     Raises: Locked; Missing - a host of it is not in the inventory any more. What else keeps it from that is left to a restart.
     """
     record = await context.jobs.running()
     if record is None or record.id != to.job:
-        return
-    turn = Turn(context, TransitionPolicy(), "prefer")
+        return []
+    turn = Turn(context, policy, "never" if policy.live == "never" else "prefer")
     await turn.choose(record, launched(with_layout(record, to.layout), context.session.lab))
     await turn.finish()
+    return turn.notes
 
 
 def _spec(record: JobRecord) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from orchestrator.engine.change.decision import LIVE, Mode
 from orchestrator.engine.change.equalise import equalise_plan
 from orchestrator.engine.change.goal import as_saved, goal_hosts, rules_sha, settings_word
 from orchestrator.engine.change.impact import Impact
+from orchestrator.engine.change.job_record import turning
 from orchestrator.engine.change.keep_job import fits
 from orchestrator.engine.change.left_as_is import stopped, unrecorded
 from orchestrator.engine.change.move import Move
@@ -346,6 +347,7 @@ class Up:
         if self.current is not None and self.current.plan_sha != self.plan.sha256:  # another job, or only another text
             self.move.generation = self.current.generation
             await self._found(goal, seen, wanted)
+            await self._turn_first()
             self._record_up(goal, sha)
         recorder = self.context.recorder
         balance = await self._equalise(goal, seen.settings)
@@ -366,6 +368,14 @@ class Up:
             equalise=balance,
             turn=turned,
         )
+
+    async def _turn_first(self) -> None:
+        """No light moves, so the job turns before the plan is recorded: a job that cannot leaves everything as it was."""
+        try:
+            await self.turn.finish()
+        except TestbedError:
+            self.context.run.unchanged = self.turn.record is None or not turning(self.turn.record)
+            raise
 
     async def _verify(self, goal: Target, times: Timeline) -> tuple[Rung, ...]:
         """Climb the ladder. Raises: NotVerified - with every failed rung's evidence."""
