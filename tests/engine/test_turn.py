@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from optics import HostName, Infeasible, NotVerified, Refused, RolledBack, TestbedError, Unreachable
-from optics.plan import Job
+from optics.plan import Job, TransitionPolicy
 from orchestrator.deadline import Limit, deadline
 from orchestrator.engine.change.attempt import Attempt
-from orchestrator.engine.change.decision import Mode
-from orchestrator.engine.change.job_record import facts, layout_of, pause_of, spec_of, turning
+from orchestrator.engine.change.decision import Decision, Mode
+from orchestrator.engine.change.job_record import TURNING, facts, layout_of, pause_of, spec_of, turning
 from orchestrator.engine.change.run import before_run
 from orchestrator.engine.change.standstill import Standstill, standstill
+from orchestrator.engine.change.turn import Turn
 from orchestrator.engine.change.up import Up
 from orchestrator.engine.job_verbs import _pause
 from orchestrator.hosts import RankState
@@ -421,6 +423,37 @@ async def test_by_require_a_plan_without_light_to_move_changes_nothing_if_the_jo
     with pytest.raises(Refused, match="out of memory"):
         await bench.change(text(links=ring(1, 2)), "live")
     assert bench.store.current(SLICE) == was and not turning(bench.job) and not bench.ranks.launched
+
+
+async def test_what_became_of_the_job_is_in_the_words_of_its_case(bench: Living) -> None:
+    turn = Turn(bench.context()[1], TransitionPolicy(), "prefer")
+    turn.record = bench.job
+    found = {}
+    for kind in ("none", "keep", "restart", "turn"):
+        turn.decision = Decision(kind)  # type: ignore[arg-type]
+        found[kind] = turn.left_as
+    assert found == {
+        "none": "its job does not run",
+        "keep": "its job runs as before",
+        "restart": "it is not known whether its job runs",
+        "turn": "its job keeps its earlier rings",
+    }
+    turn.record = replace(bench.job, spec={**bench.job.spec, TURNING: 7})  # type: ignore[dict-item]
+    assert turn.left_as == "it is not known which rings its job uses"
+    turn.done = True
+    assert turn.left_as == "its job runs with its next rings"
+
+
+async def test_a_refusal_by_require_adopts_nothing(bench: Living, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopted: list[str] = []
+    monkeypatch.setattr(Up, "_take_over", lambda *_: adopted.append("adopted"))
+    bench.ranks.wrong["look"] = "absent"
+    monkeypatch.setattr("orchestrator.engine.change.turn.EARLIER_S", 0.0)
+    with pytest.raises(Refused, match="does not take part"):
+        await bench.change(text(), "live")
+    assert adopted == []
+    await bench.change(text())
+    assert adopted
 
 
 async def test_a_pause_is_on_record_before_it_begins(bench: Living) -> None:

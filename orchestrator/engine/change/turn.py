@@ -20,7 +20,7 @@ from orchestrator.engine.change.standstill import Standstill, standstill
 from orchestrator.engine.change.timeline import Figures
 from orchestrator.hosts.launch import layout
 from orchestrator.plan.target import Target, expected_dark_ms
-from orchestrator.results import TurnReport, to_json
+from orchestrator.results import TurnReport, stood_parts, to_json
 from orchestrator.store.records import JobRecord
 
 LEASE_S = 86_400.0
@@ -281,7 +281,7 @@ class Turn:
         if attempt is None or record is None or not self.begun_ns:
             return None
         stood = await self._standstill(record, times_sent_ns or self.begun_ns) if self.done else Standstill()
-        dark, commit = figures.dark_ms or 0.0, figures.commit_ms or 0.0
+        parts = figures.dark_ms, figures.commit_ms
         stalls = [s.stall_ms for s in attempt.states.values() if s.stall_ms is not None]
         mode = "hold" if self.holding else "drain" if self.drained and times_sent_ns else "ride"
         found = TurnReport(
@@ -291,7 +291,7 @@ class Turn:
             stood_ms=stood.stood_ms,
             dark_ms=figures.dark_ms,
             commit_ms=figures.commit_ms,
-            boundary_ms=None if stood.stood_ms is None else max(0.0, stood.stood_ms - dark - commit),
+            boundary_ms=None if stood.stood_ms is None else stood_parts(stood.stood_ms, *parts)["boundary"],
             before_ms=stood.before_ms,
             after_ms=stood.after_ms,
             worst_rank_ms=max(stalls, default=None),

@@ -96,11 +96,11 @@ class Up:
             self._all_there(goal, seen)
             self.move.rerouted = context.rerouted(goal.links, seen.hellos)
             await context.allowed(goal.change.changes, seen.settings, self.move.rerouted)
-            self._take_over(goal, seen)
             self.running = await context.jobs.running()
             kept_job = self.job_mode == "keep" and self.running is not None
             launch_job = launch_job and not kept_job
-            await self._choose(goal, launch=launch_job)
+            await self._choose(goal, launch=launch_job)  # it may refuse: before the store names another owner
+            self._take_over(goal, seen)
             macs = self.hosts.macs()
             wanted = rules(goal.links, self.lab, macs, self.plan.routes, self.plan.rings)
             sha = rules_sha(wanted)

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.cli.watchscreen import screen
+from orchestrator.results import stood_parts
 from orchestrator.views.live import Event, Picture, Watcher
 from orchestrator.views.live.sections import changes, whole
 from orchestrator.views.turns import Change, Span, is_slow, judged, stood_words, turn_words, usual
@@ -38,12 +39,12 @@ def scene(told: Told, watcher: Watcher, *, now: float | None = None, launch: Any
     began = end - sum(200.0 + n % 3 for n in range(32, 50)) - 250.0 - 310.0
     with patch("orchestrator.store.store.time.time", return_value=began / 1e3):
         run = told.run(plan="next")
-    watcher.look()
+    watcher.refresh()
     told.turn(run, began + 100, after=30)
-    watcher.look()
+    watcher.refresh()
     assert not events(watcher, "slow"), "the run goes on: what it does to the job is not known yet"
     run.finish("ok")
-    watcher.look()
+    watcher.refresh()
     return run, began
 
 
@@ -72,27 +73,27 @@ def test_a_slow_iteration_is_blamed_on_what_it_overlaps(told: Told) -> None:
 def test_what_no_change_overlaps_is_a_straggler_and_no_rank_is_named(told: Told) -> None:
     with told.watcher() as watcher:
         launch = told.up()
-        watcher.look()
+        watcher.refresh()
         end = time.time() * 1e3
         told.train(launch, until_ms=end - 20_000, count=12, slow={3: 900.0, 8: 280.0, 9: 330.0, 10: 340.0})
-        watcher.look()
+        watcher.refresh()
         (slow,) = events(watcher, "slow")
         assert slow.words == (
             "iteration 9 took 330 ms, usually 201: straggler (no change overlaps it; which rank was late is not recorded)"
         )
         assert slow.json()["causes"] == {"straggler": pytest.approx(128.5, abs=1)}
         told.train(launch, until_ms=end, first=12, count=20, slow={30: 400.0})
-        watcher.look()
+        watcher.refresh()
         assert events(watcher, "slow")[-1].words.endswith("; 1 more since the last such line")
 
 
 def test_a_pause_between_two_iterations_is_no_straggler(told: Told) -> None:
     with told.watcher() as watcher:
         launch, end = told.up(), time.time() * 1e3
-        watcher.look()
+        watcher.refresh()
         told.train(launch, until_ms=end - 5_000, count=10)
         told.train(launch, until_ms=end, first=10, count=10)
-        watcher.look()
+        watcher.refresh()
         (slow,) = events(watcher, "slow")
         assert "pause (the time passed before it began" in slow.words and "pause" in slow.json()["causes"]  # type: ignore[operator]
 
@@ -106,7 +107,7 @@ def test_an_iteration_is_compared_with_those_on_its_own_rings(told: Told) -> Non
         run = told.run(plan="next")
         told.turn(run, end - 18 * 400 - 900 - 100, after=30, dark_ms=10.0)
         run.finish("ok")
-        watcher.look()
+        watcher.refresh()
         assert [e.json()["iter"] for e in events(watcher, "slow")] == [31, 45]
         assert "boundary" in events(watcher, "slow")[0].words and "straggler" in events(watcher, "slow")[1].words
 
@@ -116,9 +117,9 @@ def test_a_turn_that_did_not_happen_says_so_and_is_no_mark_on_the_curve(told: To
         run = told.run(plan="next")
         told.turn(run, time.time() * 1e3, after=0, ok=False)
         run.finish("failed", 6, "void")
-        watcher.look()
+        watcher.refresh()
         (event,) = events(watcher, "turn")
-        assert event.words == "job kept its earlier rings: the turn did not happen"
+        assert event.words == "the turn did not happen"
         assert "the turn did not happen" in drawn(watcher.picture, 100)
 
 
@@ -127,12 +128,12 @@ def test_a_turn_whose_iterations_arrive_later_is_placed_then(told: Told) -> None
         launch, run, end = told.up(), told.run(plan="next"), time.time() * 1e3
         told.turn(run, end - 250, after=8, light=False)
         run.finish("ok")
-        watcher.look()
+        watcher.refresh()
         changes(watcher.picture)
         (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
         assert turn["at"] == pytest.approx(end - 250, abs=1)
         told.train(launch, until_ms=end, count=10)
-        watcher.look()
+        watcher.refresh()
         assert "turns" in changes(watcher.picture)
         (turn,) = cast(list[dict[str, Any]], whole(watcher.picture)["turns"])
         assert turn["at"] == pytest.approx(end - 200, abs=1)
@@ -168,3 +169,12 @@ def test_rules_of_slow() -> None:
     assert judged(Span(1, 50, 255, 90), 100, [change]).causes == ("pause",)
     assert stood_words({}) == "job went on; for how long it stood is not recorded"
     assert turn_words({"stood_ms": 5.0, "before_ms": 1.0}) == "job stood 5 ms"
+
+
+def test_the_parts_of_the_time_that_a_job_stood_add_up() -> None:
+    assert stood_parts(96.0, 60.0, 4.0) == {"dark": 60, "commit": 4, "boundary": 32}
+    assert stood_parts(30.0, 60.0, 4.0) == {"dark": 30, "commit": 0, "boundary": 0}
+    assert stood_parts(62.0, 60.0, 4.0) == {"dark": 60, "commit": 2, "boundary": 0}
+    assert stood_parts(5.0, None, None) == {"boundary": 5}
+    fields = {"stood_ms": 10.4, "dark_ms": 3.4, "commit_ms": 3.4, "boundary_ms": 3.6, "mode": "drain"}
+    assert stood_words(fields) == "job stood 10 ms: 3 dark, 3 commit, 4 boundary; traffic had other paths"
