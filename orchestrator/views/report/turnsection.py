@@ -44,7 +44,8 @@ def _turns(c: Context, into: Section, answer: Answer) -> None:
         "A turn: the ranks of the running job took over other rings at the end of an iteration, or went on after a pause (mode"
         " hold). Job stood: time lost beyond the usual, from the first command to the end of the first iteration after the turn;"
         " boundary is what dark and commit leave of it, not below 0: a job with paths that stay goes on in the dark. Worst"
-        " rank: the longest time that any rank moved no byte although some were due. Prepared in: beside the training, at no standstill."
+        " rank: the longest time that any rank moved no byte although some were due."
+        " Prepared in: beside the training, at no standstill."
     )
     if c.few and (of_ranks := turnquestions.ranks(c.book, c.campaign)):
         heads = {"move": "move", "rank": "rank", "host": "host", "state": "state", "iteration": "latest iteration"}
